@@ -105,8 +105,42 @@ def create_role(console, account, name):
     console.submit()
 
 
+def test_who_may_assume_a_role_is_changed(console, admin, reader, other, cluster):
+    """By the console, the API and the command; a reader changes nothing, and what is no trust policy is refused."""
+    create_role(console, other.id, "changed")
+    of_role = f"/api/v1/accounts/{other.id}/roles/changed"
+    document = lambda: json.loads(admin.call("GET", of_role).document["Role"]["AssumeRolePolicyDocument"])
+    principal = lambda: document()["Statement"][0]["Principal"]["AWS"]
+    trusts = lambda who: document() | {"Statement": [document()["Statement"][0] | {"Principal": {"AWS": who}}]}
+    bob, root = f"arn:aws:iam::{other.id}:user/bob", f"arn:aws:iam::{other.id}:root"
+    for name in ("ann", "bob"):
+        other.cli("user", "create", name, ok=None)
+
+    console.open(f"accounts/{other.id}/roles/changed").button("Change who may assume it").click()
+    field = console.one("dialog[open] [name=document]")
+    assert "user/ann" in field.get_attribute("value"), "the dialog begins with what there is"
+    console.browser.execute_script("arguments[0].value = arguments[1]", field, json.dumps(trusts(bob)))
+    console.submit()
+    assert principal() == bob
+    wait_for("the page has it", lambda: bob in console.texts("main")[0], 10)
+    assert console.errors() == []
+
+    body = {"document": trusts(root)}
+    assert reader.call("PUT", f"{of_role}/trust-policy", body).status == 403 and principal() == bob
+    assert admin.call("PUT", f"{of_role}/trust-policy", body).status == 200 and principal() == root
+    wrong = {"document": {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject"}]}}
+    assert admin.call("PUT", f"{of_role}/trust-policy", wrong).status == 400 and principal() == root
+    assert admin.call("PUT", f"/api/v1/accounts/{other.id}/roles/none/trust-policy", body).status == 404
+
+    file = cluster.scenario.directory / "trust.json"
+    file.write_text(json.dumps(trusts(bob)))
+    other.cli("role", "trust", "changed", file)
+    assert principal() == bob
+    other.cli("role", "rm", "changed")
+
+
 def test_a_role_is_made_given_policies_and_removed(console, admin, other):
-    other.cli("user", "create", "ann")
+    other.cli("user", "create", "ann", ok=None)
     create_role(console, other.id, "jobs")
     of_role = f"/api/v1/accounts/{other.id}/roles/jobs"
     role = admin.call("GET", of_role).document["Role"]

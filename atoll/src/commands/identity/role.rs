@@ -31,6 +31,18 @@ trust.json says who may assume it, in the language of AWS:
         #[arg(long)]
         description: Option<String>,
     },
+    /// Change who may assume a role; sessions of it go on
+    #[command(after_help = "\
+Example:
+  atoll role show reader --json | jq '.Role.AssumeRolePolicyDocument | fromjson' > trust.json
+  editor trust.json
+  atoll role trust reader trust.json")]
+    Trust {
+        #[command(flatten)]
+        role: RoleArguments,
+        /// Who may assume it from now on: a file, or - for standard input
+        file: PathBuf,
+    },
     /// Show a role, who may assume it, and its policies
     Show(RoleArguments),
     /// Remove a role without policies; sessions of it end
@@ -66,6 +78,12 @@ pub fn run(command: &RoleCommand) -> anyhow::Result<()> {
             perform(&role.arguments, "CreateRole", parameters, |answer| {
                 let arn = answer.text_at(&["Role", "Arn"]).unwrap_or("-");
                 print_line!("made role '{}', {arn}; it gives no rights yet", role.name);
+            })
+        }
+        RoleCommand::Trust { role, file } => {
+            let parameters = role.parameters().with("PolicyDocument", read_document(file)?);
+            perform(&role.arguments, "UpdateAssumeRolePolicy", parameters, |_| {
+                print_line!("changed who may assume role '{}'", role.name);
             })
         }
         RoleCommand::Show(role) => show(role),

@@ -1,7 +1,8 @@
 // One role: who may assume it, and its policies.
 
-import { at, get } from "../api.js";
+import { at, change, get } from "../api.js";
 import { attachedTable } from "../attached.js";
+import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { span } from "../format.js";
 import { askAttach, askRemove, detachAction, policyLink } from "../identities.js";
@@ -31,6 +32,9 @@ export function view({ details, policies }, { names: { account } }) {
             `Role ${role}`,
             action("Attach policy", () => askAttach(account, { role }, policies)),
             action("Add policy of its own", () => askOwnPolicy(account, { role }, PolicyNames)),
+            action("Change who may assume it", () =>
+                askTrust(account, role, indented(Role.AssumeRolePolicyDocument)),
+            ),
             action(
                 "Remove",
                 () =>
@@ -66,6 +70,19 @@ export function view({ details, policies }, { names: { account } }) {
         ),
         section("Policies of its own", ownPolicies(account, { role }, PolicyNames)),
     ];
+}
+
+function askTrust(account, role, text) {
+    ask({
+        title: `Change who may assume the role ${role}`,
+        label: "Change",
+        text: "It holds at once for new sessions; those that there are go on.",
+        fields: [
+            { name: "document", label: "Who may assume it (JSON)", type: "json", required: true, value: text },
+        ],
+        submit: (values) => change("PUT", at`/accounts/${account}/roles/${role}/trust-policy`, values),
+        done: `It is changed who may assume the role ${role}`,
+    });
 }
 
 function indented(document) {

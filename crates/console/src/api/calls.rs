@@ -279,6 +279,9 @@ fn role_command(id: &str, given: &Given) -> Option<Command> {
             created.with(given.text("name").unwrap_or_default()).document(None, given.body.get("document"))
         }
         "getRole" => of("role show").with(given.name("role")),
+        "updateTrustPolicy" => {
+            of("role trust").with(given.name("role")).document(None, given.body.get("document"))
+        }
         "removeRole" => of("role rm").with(given.name("role")),
         _ => return None,
     })
