@@ -4,10 +4,12 @@ to move: what is looked at is what shall be."""
 
 import json
 import os
+import re
 import signal
 import time
 
 import pytest
+from lib.cluster import MIB
 from lib.waiting import wait_for
 
 OSDS = 5
@@ -179,6 +181,33 @@ def test_wrong_values_are_refused(cluster, more):
     refused(cluster, "pool", "set", more, "failure_domain", "planet", words=["planet", "rack"])
     refused(cluster, "pool", "set", more, "colour", "red", words=["colour"], code=2)
     refused(cluster, "pool", "set", "none", "size", "2", words=["none"])
+
+
+def test_what_is_in_a_pool_is_told(cluster, more):
+    """By 'atoll pool ls' and the metrics of the cluster and of OSDs: with all copies, and without."""
+    written = 8 * MIB
+    cluster.create_image("told", "16M", "--pool", more)
+    with cluster.nbd("told") as disk:
+        disk.write(0, os.urandom(written), fua=True)
+
+    def told():
+        return next(pool for pool in cluster.json("pool", "ls") if pool["name"] == more)
+
+    wait_for("it is told", lambda: told()["used_bytes"] >= 2 * written, 10)
+    assert 2 * written <= told()["used_bytes"] < 2 * written + MIB, told()
+    assert told()["stored_bytes"] == told()["used_bytes"] // 2, told()
+
+    def of_osds(name):
+        shown = [cluster.cli("metrics", "show", f"osd.{osd}").stdout for osd in by_id(cluster)]
+        found = [re.search(rf'^{name}{{pool="{more}"}} (\d+)$', text, re.M) for text in shown]
+        return sum(int(one[1]) for one in found if one)
+
+    assert of_osds("atoll_osd_pool_used_bytes") == told()["used_bytes"]
+    assert of_osds("atoll_osd_pool_objects") > 0
+    with cluster.nbd("told") as disk:
+        disk.trim(0, written)
+    wait_for("it is gone again", lambda: told()["used_bytes"] < MIB, 10)
+    cluster.cli("image", "rm", "told")
 
 
 def test_a_pool_is_removed_only_if_it_is_named_twice(cluster, more, note):

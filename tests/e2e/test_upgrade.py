@@ -92,6 +92,12 @@ def test_its_buckets_can_be_shared_with_new_accounts_and_users(earlier):
         counts_everywhere(lambda s3: s3.get_object(**place), key.clients, "ok")
 
 
+def test_what_its_pools_have_is_not_known(earlier):
+    """Its stores did not count that from their beginning."""
+    pools = earlier.cluster.json("pool", "ls")
+    assert len(pools) >= 2 and all(pool["used_bytes"] is None for pool in pools), pools
+
+
 def test_it_is_written_on_and_nothing_is_wrong_after_a_restart(earlier, note):
     """It is written on, and nothing is wrong after a restart."""
     earlier.content.write(earlier.cluster, 3)

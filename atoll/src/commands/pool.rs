@@ -6,7 +6,7 @@ use anyhow::bail;
 use atoll_admin::pools::{self, NewPool, PoolChange, PoolStatus, is_built_in};
 use atoll_terminal::{print_line, print_note};
 use atoll_types::records::{FailureDomain, Redundancy};
-use atoll_types::size::parse_size_bytes;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -142,13 +142,15 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
             pool.name.clone(),
             format!("{}, at least {}", pool.redundancy, pool.redundancy.min_size()),
             space(status),
+            status.stored_bytes.map_or_else(|| "-".into(), format_size),
+            status.used_bytes.map_or_else(|| "-".into(), format_size),
             if is_whole { pgs_made.to_string() } else { format!("{pgs_made} of {}", pool.pg_num) },
             format!("{:?}", pool.failure_domain).to_lowercase(),
             pool.device_class.clone().unwrap_or_else(|| "any".into()),
         ]
     };
     let rows: Vec<_> = pools.iter().map(row).collect();
-    print_table(&["ID", "NAME", "REDUNDANCY", "SPACE", "PGS", "FAILURE DOMAIN", "CLASS"], &rows);
+    print_table(&["ID", "NAME", "REDUNDANCY", "SPACE", "STORED", "USED", "PGS", "FAILURE DOMAIN", "CLASS"], &rows);
     Ok(())
 }
 

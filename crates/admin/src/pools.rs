@@ -12,7 +12,9 @@ use atoll_types::records::{
 use atoll_types::size::format_size;
 use atoll_types::{PgId, PoolId};
 
-pub use self::status::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS, PoolStatus, is_built_in, list, wait_for_pgs};
+pub use self::status::{
+    POOL_DATA, POOL_IMAGES, POOL_OBJECTS, PoolStatus, is_built_in, list, stored_bytes, used_bytes, wait_for_pgs,
+};
 use self::status::{refuse_before_first_pools, wait_for};
 use crate::error::{AdminError, retried};
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use atoll_admin::pools::{stored_bytes, used_bytes};
 use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{PgAvailability, PgStatus, statuses};
 use atoll_coordinator::{View, unix_ms};
@@ -23,6 +24,8 @@ pub(crate) struct ClusterMetrics {
     osd_up: Family<2, Gauge>,
     osd_in: Family<2, Gauge>,
     pgs: Family<2, Gauge>,
+    pool_used_bytes: Family<1, Gauge>,
+    pool_stored_bytes: Family<1, Gauge>,
     size_bytes: Gauge,
     used_bytes: Gauge,
     restarts: Family<1, Counter>,
@@ -45,6 +48,16 @@ impl ClusterMetrics {
             osd_up: register("atoll_osd_up", "Whether an OSD runs", Family::default()),
             osd_in: register("atoll_osd_in", "Whether an OSD holds data by plan", Family::default()),
             pgs: register("atoll_pgs", "PGs of a pool by their state", Family::default()),
+            pool_used_bytes: register(
+                "atoll_pool_used_bytes",
+                "Space that the objects of a pool take on all OSDs",
+                Family::default(),
+            ),
+            pool_stored_bytes: register(
+                "atoll_pool_stored_bytes",
+                "What is stored in a pool, without copies and parity",
+                Family::default(),
+            ),
             size_bytes: register("atoll_cluster_size_bytes", "Space of all OSDs", Gauge::default()),
             used_bytes: register("atoll_cluster_used_bytes", "Space in use on all OSDs", Gauge::default()),
             restarts: register(
@@ -68,6 +81,7 @@ impl ClusterMetrics {
                 self.set_health(&evaluate(&view, unix_ms()).and(problems));
                 self.set_osds(&view);
                 self.set_pgs(&view);
+                self.set_pools(&view);
             }
             Err(error) => {
                 let space = state_space_problem(&shared.directory, &shared.cluster);
@@ -76,6 +90,8 @@ impl ClusterMetrics {
                 self.osd_up.clear();
                 self.osd_in.clear();
                 self.pgs.clear();
+                self.pool_used_bytes.clear();
+                self.pool_stored_bytes.clear();
             }
         }
         for child in ProcessesFile::read(&shared.directory).unwrap_or_default().children {
@@ -107,9 +123,20 @@ impl ClusterMetrics {
             self.osd_up.get_or_create(&labels).set(i64::from(view.map.up.contains_key(id)));
             self.osd_in.get_or_create(&labels).set(i64::from(!record.is_out));
         }
-        let sum = |values: &mut dyn Iterator<Item = u64>| i64::try_from(values.sum::<u64>()).unwrap_or(i64::MAX);
+        let sum = |values: &mut dyn Iterator<Item = u64>| signed(values.sum());
         self.size_bytes.set(sum(&mut view.usage.values().map(|usage| usage.total_bytes)));
         self.used_bytes.set(sum(&mut view.usage.values().map(|usage| usage.used_bytes)));
+    }
+
+    fn set_pools(&self, view: &View) {
+        self.pool_used_bytes.clear();
+        self.pool_stored_bytes.clear();
+        for (id, pool) in &view.map.pools {
+            let Some(used_bytes) = used_bytes(view.usage.values(), *id) else { continue };
+            let labels = [("pool", pool.name.clone())];
+            self.pool_used_bytes.get_or_create(&labels).set(signed(used_bytes));
+            self.pool_stored_bytes.get_or_create(&labels).set(signed(stored_bytes(used_bytes, pool)));
+        }
     }
 
     fn set_pgs(&self, view: &View) {
@@ -125,6 +152,11 @@ impl ClusterMetrics {
             self.pgs.get_or_create(&[("pool", pool), ("state", state.to_owned())]).set(count);
         }
     }
+}
+
+/// For a gauge.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// All states that a PG is in: it may be active and degraded.

@@ -262,6 +262,9 @@ impl Osd {
         self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
         Metrics::set_waiting(self.pgs.waiting());
         Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
+        if let Some(pools) = self.storage.store().pool_usage() {
+            self.metrics.set_pool_usage(&pools);
+        }
         Metrics::set_recovery_read_bytes(self.recovery.read_bytes());
     }
 

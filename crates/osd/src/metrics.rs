@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use atoll_metrics::{Counter, Family, Gauge, Labels, Latency, register};
-use atoll_store::{Device, StoreUsage};
+use atoll_store::{Device, PoolUsage, StoreUsage};
 use atoll_types::PoolId;
 use atoll_types::transports::Transport;
 
@@ -37,12 +37,30 @@ struct OfPool {
     operations: [OfOperations; 2],
     replication_duration: Latency,
     labels: Labels<1>,
+    space: OnceCell<OfSpace>,
+}
+
+/// What one pool has in the store.
+struct OfSpace {
+    used_bytes: Gauge,
+    objects: Gauge,
+}
+
+impl OfSpace {
+    fn of(labels: &Labels<1>) -> Self {
+        OfSpace {
+            used_bytes: REGISTERED.pool_used_bytes.get_or_create_owned(labels),
+            objects: REGISTERED.pool_objects.get_or_create_owned(labels),
+        }
+    }
 }
 
 impl OfPool {
     /// The pool is gone: takes its series out of the registry.
     fn forget(self) {
         REGISTERED.replication_duration.remove(&self.labels);
+        REGISTERED.pool_used_bytes.remove(&self.labels);
+        REGISTERED.pool_objects.remove(&self.labels);
         for of_kind in self.operations {
             REGISTERED.operations.remove(&of_kind.labels);
             REGISTERED.operation_bytes.remove(&of_kind.labels);
@@ -86,6 +104,8 @@ struct Registered {
     used_bytes: Gauge,
     full: Gauge,
     objects: Gauge,
+    pool_used_bytes: Family<1, Gauge>,
+    pool_objects: Family<1, Gauge>,
     pgs: Family<1, Gauge>,
     corrupt_blocks: Counter,
     log_size_bytes: Gauge,
@@ -141,6 +161,12 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
     used_bytes: register("atoll_osd_used_bytes", "Space in use", Gauge::default()),
     full: register("atoll_osd_full", "Whether it takes no new data", Gauge::default()),
     objects: register("atoll_osd_objects", "Objects", Gauge::default()),
+    pool_used_bytes: register(
+        "atoll_osd_pool_used_bytes",
+        "Space that the objects of a pool take",
+        Family::default(),
+    ),
+    pool_objects: register("atoll_osd_pool_objects", "Objects of a pool", Family::default()),
     pgs: register("atoll_osd_pgs", "PGs that it leads, by their state", Family::default()),
     corrupt_blocks: register("atoll_osd_corrupt_blocks", "Damaged blocks that were met", Counter::default()),
     log_size_bytes: register("atoll_osd_log_size_bytes", "Size of the write-ahead log", Gauge::default()),
@@ -302,6 +328,26 @@ impl Metrics {
         raise(&REGISTERED.checkpoints, usage.checkpoint_count);
     }
 
+    /// What each pool has in the store. Pools that are being removed count as unknown.
+    pub fn set_pool_usage(&self, usage: &BTreeMap<PoolId, PoolUsage>) {
+        let set = |of_pool: &OfPool, usage: PoolUsage| {
+            let space = of_pool.space.get_or_init(|| OfSpace::of(&of_pool.labels));
+            space.used_bytes.set(i64::try_from(usage.used_bytes).unwrap_or(i64::MAX));
+            space.objects.set(i64::try_from(usage.object_count).unwrap_or(i64::MAX));
+        };
+        for (pool, of_pool) in &self.by_pool {
+            set(of_pool, usage.get(pool).copied().unwrap_or_default());
+        }
+        let others = usage.iter().filter(|(pool, _)| !self.by_pool.contains_key(pool));
+        let unknown = others.fold(PoolUsage::default(), |sum, (_, usage)| PoolUsage {
+            used_bytes: sum.used_bytes + usage.used_bytes,
+            object_count: sum.object_count + usage.object_count,
+        });
+        if unknown != PoolUsage::default() || self.unknown_pool.get().is_some() {
+            set(self.unknown_pool.get_or_init(|| of_pool(UNKNOWN_POOL)), unknown);
+        }
+    }
+
     /// How many bytes have been read for other OSDs since the start.
     pub fn set_recovery_read_bytes(bytes: u64) {
         raise(&REGISTERED.recovery_read_bytes, bytes);
@@ -351,7 +397,7 @@ fn of_pool(pool: &str) -> OfPool {
     });
     let labels = [label("pool", pool)];
     let replication_duration = REGISTERED.replication_duration.get_or_create_owned(&labels);
-    OfPool { operations, replication_duration, labels }
+    OfPool { operations, replication_duration, labels, space: OnceCell::new() }
 }
 
 /// Brings a counter to what was counted elsewhere.

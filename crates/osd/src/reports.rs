@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use atoll_pg::{Pg, PgState};
-use atoll_store::Store;
-use atoll_types::records::{OsdUsageRecord, RECORD_FORMAT};
+use atoll_store::{PoolUsage, Store};
+use atoll_types::PoolId;
+use atoll_types::records::{OsdPoolUsage, OsdUsageRecord, RECORD_FORMAT};
 
 use crate::context::Context;
 use crate::control::ControlRequest;
@@ -79,8 +80,13 @@ impl Reports {
             recovery_bytes_per_second: context.config.recovery_bytes_per_second,
             links_in_other_mode: links.in_other_mode,
             links_by_transport: links.by_transport,
+            pools: store.pool_usage().map(|pools| pools.into_iter().map(of_pool).collect()),
         }));
     }
+}
+
+fn of_pool((pool, usage): (PoolId, PoolUsage)) -> (PoolId, OsdPoolUsage) {
+    (pool, OsdPoolUsage { used_bytes: usage.used_bytes, object_count: usage.object_count })
 }
 
 /// How many of the PGs that this OSD leads are in each state.

@@ -202,7 +202,15 @@ impl Store {
 
     /// Brings the logs of all PGs that have changed into the tree. False if pages must be loaded first.
     fn save_pgs(&mut self, checkpoint: &mut Checkpoint) -> bool {
-        match self.pgs.save_all(&mut self.metadata) {
+        // Before others, which would evict these pages again.
+        let cold = self.metadata.cold_pages_of_counts();
+        let saving = match self.pgs.save_all(&mut self.metadata) {
+            Saving::Done if !cold.is_empty() => Saving::Cold(cold),
+            Saving::Done => self.metadata.save_pool_counts().map_or_else(Saving::from, |()| Saving::Done),
+            Saving::Cold(pages) => Saving::Cold(pages.into_iter().chain(cold).collect()),
+            damaged @ Saving::Damaged(_) => damaged,
+        };
+        match saving {
             Saving::Done => return true,
             Saving::Cold(pages) => self.wait_with_checkpoint(checkpoint, pages),
             Saving::Damaged(cause) => self.poison(cause),

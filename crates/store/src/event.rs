@@ -48,6 +48,15 @@ pub enum BackingRoom {
     None,
 }
 
+/// What a pool has in a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Objects, as in [`StoreUsage`].
+    pub object_count: u64,
+    /// Bytes of the blocks that they refer to; what clones share counts once. Metadata does not count.
+    pub used_bytes: u64,
+}
+
 /// Figures about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {

@@ -67,7 +67,7 @@ pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Probl
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord, SuperblockRecord, dump};
 pub use error::{OpenError, StoreError};
-pub use event::{BackingRoom, StoreEvent, StoreUsage, TransactionId};
+pub use event::{BackingRoom, PoolUsage, StoreEvent, StoreUsage, TransactionId};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
 pub use lookup::{Examined, LoadId, LoadRequest};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};

@@ -186,6 +186,7 @@ impl Recovered {
         }
         let (pgs, parts) = warm(disk, &mut metadata, crate::pgs::load)?;
         metadata.parts = parts;
+        metadata.pool_counts = warm(disk, &mut metadata, Metadata::load_pool_counts)?;
         let next_number = pgs.values().map(|pg| pg.applied_number + 1).max().unwrap_or(1);
         let mut recovered = Recovered {
             superblock,
@@ -257,6 +258,7 @@ impl Recovered {
                 detail: StoreError::from(unready).to_string(),
             };
             self.metadata.apply(&prepared).map_err(damaged)?;
+            self.metadata.count(logged.transaction.pg.pool, &prepared);
             record_split(&mut self.pgs, &mut self.metadata.parts, &logged.transaction);
         }
         self.next_number = self.next_number.max(logged.number + 1);
@@ -358,7 +360,13 @@ pub(crate) fn load_checkpoint(
     let object_count = superblock.object_count;
     Ok((
         page_table,
-        Metadata { tree: Tree::new(pages, root), bitmap, object_count, parts: crate::metadata::Parts::default() },
+        Metadata {
+            tree: Tree::new(pages, root),
+            bitmap,
+            object_count,
+            pool_counts: None,
+            parts: crate::metadata::Parts::default(),
+        },
     ))
 }
 

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_codec::Writer;
-use atoll_types::{LogEntry, PgId, SharedTransaction, Transaction, Version};
+use atoll_types::{LogEntry, PgId, PoolId, SharedTransaction, Transaction, Version};
 use bytes::Bytes;
 
 use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
 use crate::disk::{DiskOperation, DiskRequest, DiskResult};
 use crate::error::StoreError;
-use crate::event::{BackingRoom, StoreEvent, StoreUsage, TransactionId};
+use crate::event::{BackingRoom, PoolUsage, StoreEvent, StoreUsage, TransactionId};
 use crate::invariants;
 use crate::layout::Layout;
 use crate::log::Log;
 use crate::lookup::Loads;
-use crate::metadata::Metadata;
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
+use crate::metadata::{Metadata, PoolCount};
 use crate::outbox::{Outbox, Purpose};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::pgs::{PgHistory, Pgs, Saving};
@@ -144,6 +144,14 @@ impl Store {
         }
     }
 
+    /// What each pool has in the store. `None` if the store was made by a release that did not count that.
+    pub fn pool_usage(&self) -> Option<BTreeMap<PoolId, PoolUsage>> {
+        let usage = |(pool, count): (PoolId, PoolCount)| {
+            (pool, PoolUsage { object_count: count.objects, used_bytes: count.blocks * BLOCK_BYTES as u64 })
+        };
+        Some(self.metadata.pool_counts.as_ref()?.iter().map(usage).collect())
+    }
+
     /// Accepts a transaction: it is applied in memory at once, and [`StoreEvent::Committed`]
     /// follows when it is durable. Transactions of one PG become durable in order.
     /// The caller must have seen [`Store::has_log_room`]. After an error nothing was changed, unless
@@ -224,6 +232,7 @@ impl Store {
             self.poison(error.to_string());
             return Err(error);
         }
+        self.metadata.count(transaction.pg.pool, &prepared);
         Ok((plan, prepared.freed))
     }
 

@@ -15,7 +15,9 @@ use crate::log::record::counter;
 use crate::metadata::Location;
 use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX, rewrite};
 
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The oldest version that is read: it has no counts of pools, and is otherwise the same.
+const FORMAT_VERSION_MIN: u32 = 2;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
 const LOG_MAGIC: &[u8; 8] = b"ATOLWAL2";
 
@@ -78,7 +80,7 @@ impl Superblock {
             return Ok(Copy::Nothing);
         }
         let version = reader.u32("format version")?;
-        if version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Ok(Copy::OtherVersion(version));
         }
         let superblock = Self::decode_fields(&mut reader)?;

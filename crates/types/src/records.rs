@@ -123,6 +123,15 @@ pub struct OsdUpRecord {
     pub incarnation: u64,
 }
 
+/// What an OSD has of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdPoolUsage {
+    /// Bytes of the data region that the pool's objects take, without metadata.
+    pub used_bytes: u64,
+    /// Objects, with copies and shards counted each.
+    pub object_count: u64,
+}
+
 /// What an OSD last said about its device, when it was running.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdUsageRecord {
@@ -153,6 +162,9 @@ pub struct OsdUsageRecord {
     /// Connections that it has accepted, by what carries them.
     #[serde(default)]
     pub links_by_transport: std::collections::BTreeMap<Transport, u32>,
+    /// What it has of each pool; none if its store was made by a release that did not count that.
+    #[serde(default)]
+    pub pools: Option<std::collections::BTreeMap<PoolId, OsdPoolUsage>>,
 }
 
 /// How a pool protects its objects.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, keys};
-use atoll_types::records::{PgRecord, PoolRecord};
+use atoll_types::PoolId;
+use atoll_types::records::{OsdUsageRecord, PgRecord, PoolRecord};
 use serde::Serialize;
 
 use crate::error::AdminError;
@@ -27,6 +28,10 @@ pub struct PoolStatus {
     pub pool: PoolRecord,
     /// What a byte takes on all devices together.
     pub space_factor: f64,
+    /// Bytes that its objects take on all devices together; none if an OSD does not know its part.
+    pub used_bytes: Option<u64>,
+    /// The same without copies and parity, as it is while all of them are there.
+    pub stored_bytes: Option<u64>,
     /// How many of its PGs there are.
     #[serde(skip)]
     pub pgs_made: usize,
@@ -34,18 +39,37 @@ pub struct PoolStatus {
 
 impl PoolStatus {
     fn new(pool: PoolRecord, pgs_made: usize) -> Self {
-        PoolStatus { space_factor: pool.redundancy.space_factor(), pool, pgs_made }
+        let space_factor = pool.redundancy.space_factor();
+        PoolStatus { space_factor, pool, used_bytes: None, stored_bytes: None, pgs_made }
     }
+
+    fn with_space(self, used_bytes: Option<u64>) -> Self {
+        let stored_bytes = used_bytes.map(|used_bytes| stored_bytes(used_bytes, &self.pool));
+        PoolStatus { used_bytes, stored_bytes, ..self }
+    }
+}
+
+/// Bytes that a pool's objects take on all OSDs that have said something; none if one of these does not know.
+pub fn used_bytes<'a>(usage: impl IntoIterator<Item = &'a OsdUsageRecord>, pool: PoolId) -> Option<u64> {
+    let of_osd = |usage: &OsdUsageRecord| Some(usage.pools.as_ref()?.get(&pool).map_or(0, |pool| pool.used_bytes));
+    usage.into_iter().map(of_osd).sum()
+}
+
+/// What is stored in a pool whose objects take so many bytes on all devices.
+pub fn stored_bytes(used_bytes: u64, pool: &PoolRecord) -> u64 {
+    (used_bytes as f64 / pool.redundancy.space_factor()).round() as u64
 }
 
 /// All pools.
 pub async fn list(client: &ClusterClient) -> Result<Vec<PoolStatus>, AdminError> {
     let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
     let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let usage = client.list::<OsdUsageRecord>(keys::OSD_USAGE).await?.entries;
     let status = |pool: PoolRecord| {
+        let used_bytes = used_bytes(usage.iter().map(|(_, record, _)| record), pool.id);
         let made =
             pgs.iter().filter_map(|(key, _, _)| keys::parse_pg(key)).filter(|pg| pg.pool == pool.id).count();
-        PoolStatus::new(pool, made)
+        PoolStatus::new(pool, made).with_space(used_bytes)
     };
     Ok(pools.into_iter().map(|(_, pool, _)| status(pool)).collect())
 }

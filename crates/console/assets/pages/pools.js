@@ -57,14 +57,25 @@ export function view(pools) {
                     value: (pool) => pool.space_factor,
                     cell: (pool) => pool.space_factor.toFixed(2),
                 },
+                size("Stored", "stored_bytes"),
+                size("Used", "used_bytes"),
                 isAdmin() ? { label: "Actions", actions: true, cell: poolActions } : null,
             ],
         }),
         quiet(
-            "The space factor is how many bytes each stored byte takes on all devices together. With fewer than ",
-            "min_size copies or shards up, I/O waits.",
+            "The space factor is how many bytes each stored byte takes on all devices together; used is what all of ",
+            "it takes there. With fewer than min_size copies or shards up, I/O waits.",
         ),
     ];
+}
+
+function size(label, field) {
+    return {
+        label,
+        numeric: true,
+        value: (pool) => pool[field] ?? -1,
+        cell: (pool) => (pool[field] === null ? "-" : bytes(pool[field])),
+    };
 }
 
 function poolActions(pool) {

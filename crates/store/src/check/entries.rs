@@ -1,14 +1,18 @@
 //! Checks the entries of the tree in key order: each by itself, and against the ones before it.
 
+use std::collections::BTreeMap;
+
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::{CodecError, Reader};
 use atoll_types::limits::PG_LOG_ENTRIES;
-use atoll_types::{LogEntry, PgId, Version};
+use atoll_types::{LogEntry, PgId, PoolId, Version};
 use bytes::Bytes;
 
 use super::problem::Problem;
 use crate::metadata::keys::{self, ObjectPart, PART_BYTES};
-use crate::metadata::{CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey};
+use crate::metadata::{
+    CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey, PoolCount,
+};
 use crate::pgs::decode_header;
 
 /// A value in parts, as far as they have come.
@@ -64,6 +68,8 @@ pub(super) struct Entries {
     entries_of_pg: Option<PgEntries>,
     parts: PartsSoFar,
     pub object_count: u64,
+    /// Objects by pool; their blocks are counted elsewhere.
+    pub pools: BTreeMap<PoolId, u64>,
     pub omap_count: u64,
     pub pg_count: u64,
 }
@@ -83,6 +89,15 @@ impl Entries {
                 found(Found::Problem(Problem::Entry {
                     detail: format!("the counts of shared blocks under {}", hex(key)),
                 }));
+            }
+        } else if key.starts_with(&keys::POOLS) {
+            let makes_sense = match keys::parse_pool(key) {
+                Some(None) => value.is_empty(),
+                Some(Some(_)) => PoolCount::decode(value).is_ok(),
+                None => false,
+            };
+            if !makes_sense {
+                found(Found::Problem(Problem::Entry { detail: format!("the counts under {}", hex(key)) }));
             }
         } else {
             found(Found::Problem(Problem::Entry { detail: format!("no entry has a key such as {}", hex(key)) }));
@@ -108,6 +123,7 @@ impl Entries {
                     detail: format!("its header: {error}"),
                 }));
             }
+            *self.pools.entry(object.pg.pool).or_default() += 1;
             self.object = Some((object, info.unwrap_or(ANY_INFO)));
             self.object_count += 1;
             return;

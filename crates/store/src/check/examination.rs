@@ -1,6 +1,9 @@
 //! Examining one state of the metadata: the pages, the entries, and that they agree on the blocks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+
+use atoll_types::PoolId;
 
 use super::CheckPhase;
 use super::bits::Bits;
@@ -11,7 +14,7 @@ use super::shared::check_counts;
 use crate::disk::Disk;
 use crate::layout::Layout;
 use crate::metadata::page_table::PageTable;
-use crate::metadata::{Metadata, PageKind};
+use crate::metadata::{Metadata, PageKind, PoolCount};
 use crate::overlay::Overlay;
 use crate::walk::{Visitor, Walk, read_page};
 
@@ -44,6 +47,8 @@ pub(super) struct Examination<'a> {
     /// Blocks that objects refer to, and those that several references are for.
     referenced: Bits,
     again: Bits,
+    /// How many blocks the objects of each pool refer to.
+    pool_blocks: BTreeMap<PoolId, u64>,
 }
 
 /// The walk over all pages.
@@ -76,6 +81,7 @@ impl<'a> Examination<'a> {
             marked_count: 0,
             referenced: bits(),
             again: bits(),
+            pool_blocks: BTreeMap::new(),
         }
     }
 
@@ -144,6 +150,8 @@ impl<'a> Examination<'a> {
         if entries.object_count != object_count {
             problems.add(Problem::ObjectCount { found: entries.object_count, recorded: object_count });
         }
+        examination.compare_pools(&entries.pools);
+        let problems = &mut *examination.problems;
         let mut live = Bits::new(0, tree.pages.count());
         (tree.root..tree.pages.count()).filter(|&number| tree.pages.is_live(number)).for_each(|number| {
             live.insert(number);
@@ -161,6 +169,27 @@ impl<'a> Examination<'a> {
         }
     }
 
+    /// Checks the counts of pools by the objects of each, if nothing else is wrong: what is damaged cannot be counted.
+    fn compare_pools(&mut self, objects: &BTreeMap<PoolId, u64>) {
+        let Some(counts) = self.metadata.pool_counts.as_ref().filter(|_| self.problems.total == 0) else { return };
+        let recorded: BTreeMap<PoolId, PoolCount> = counts.iter().collect();
+        let pools: BTreeSet<PoolId> = objects.keys().chain(recorded.keys()).copied().collect();
+        for pool in pools {
+            let of = |counts: &BTreeMap<PoolId, u64>| counts.get(&pool).copied().unwrap_or(0);
+            let found = PoolCount { objects: of(objects), blocks: of(&self.pool_blocks) };
+            let recorded = recorded.get(&pool).copied().unwrap_or_default();
+            if found != recorded {
+                self.problems.add(Problem::PoolCount {
+                    pool: pool.0,
+                    objects: found.objects,
+                    blocks: found.blocks,
+                    recorded_objects: recorded.objects,
+                    recorded_blocks: recorded.blocks,
+                });
+            }
+        }
+    }
+
     /// An object refers to a block.
     fn referred(&mut self, disk: &mut dyn Disk, reference: &Reference, data: Option<&mut DataReader>) {
         let block = reference.device_block;
@@ -168,8 +197,9 @@ impl<'a> Examination<'a> {
             let (object, index) = (reference.object.clone(), reference.index);
             return self.problems.add(Problem::BlockOutside { object, index, block });
         }
-        if !self.referenced.insert(block) {
-            self.again.insert(block);
+        match self.referenced.insert(block) {
+            true => *self.pool_blocks.entry(reference.object.pg.pool).or_default() += 1,
+            false => drop(self.again.insert(block)),
         }
         let Some(data) = data else { return };
         data.take(disk, reference, self.problems);

@@ -50,6 +50,10 @@ pub enum Problem {
     },
     #[error("the store has {found} objects, the superblock and the log say {recorded}")]
     ObjectCount { found: u64, recorded: u64 },
+    #[error(
+        "pool {pool} has {objects} objects and {blocks} blocks, the metadata says {recorded_objects} and {recorded_blocks}"
+    )]
+    PoolCount { pool: u32, objects: u64, blocks: u64, recorded_objects: u64, recorded_blocks: u64 },
     #[error("pg {}, object {}: its block {index} is at {block}, outside the data region", object.pg, object.name)]
     BlockOutside {
         #[serde(flatten)]

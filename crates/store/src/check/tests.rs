@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{CheckOptions, CheckReport, Problem, check};
 use crate::disk::{Device, Disk, DiskOperation, DiskResult};
 use crate::layout::{DEVICE_BYTES_MIN, FormatOptions};
-use crate::metadata::{ObjectKey, keys};
+use crate::metadata::{ObjectKey, PoolCount, keys};
 use crate::store::Store;
 
 /// A device in memory; blocks that were never written read as zeros.
@@ -254,6 +254,22 @@ fn a_missing_header_and_a_wrong_count_of_objects_are_found() {
     let mut fixture = Fixture::filled();
     fixture.store.metadata.object_count += 1;
     assert_eq!(the_problem(&mut fixture.close()), Problem::ObjectCount { found: 4, recorded: 5 });
+}
+
+#[test]
+fn wrong_counts_of_a_pool_are_found() {
+    let mut fixture = Fixture::filled();
+    let counts = fixture.store.metadata.pool_counts.as_mut().unwrap();
+    let (pool, right) = counts.iter().next().unwrap();
+    counts.set(pool, PoolCount { blocks: right.blocks + 1, ..right });
+    let expected = Problem::PoolCount {
+        pool: pool.0,
+        objects: right.objects,
+        blocks: right.blocks,
+        recorded_objects: right.objects,
+        recorded_blocks: right.blocks + 1,
+    };
+    assert_eq!(the_problem(&mut fixture.close()), expected);
 }
 
 #[test]

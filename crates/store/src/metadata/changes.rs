@@ -300,6 +300,10 @@ impl<'a> Changes<'a> {
         Ok(self.set(key, Some(value))?)
     }
 
+    pub fn remove_value(&mut self, key: Vec<u8>) -> Result<(), Unready> {
+        Ok(self.set(key, None)?)
+    }
+
     // ---- whole objects ----------------------------------------------------------------------
 
     /// Removes everything of an object.

@@ -9,6 +9,8 @@
 //! 02 | pool u32 | pg u32 | name | 01 | chunk u16         16 blocks of an object and their seals
 //! 02 | pool u32 | pg u32 | name | 02 | omap key | part u16      omap value, in parts
 //! 03 | device block / 16 u32                             further references to 16 blocks
+//! 04                                                     pools are counted
+//! 04 | pool u32                                          objects and blocks of a pool
 //! ```
 //! Numbers in keys are big-endian.
 
@@ -20,6 +22,7 @@ use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 const PG: u8 = 1;
 const OBJECT: u8 = 2;
 const SHARED: u8 = 3;
+const POOL: u8 = 4;
 const HEADER: u8 = 0;
 const CHUNK: u8 = 1;
 const OMAP: u8 = 2;
@@ -181,6 +184,8 @@ pub(crate) const OBJECTS: [u8; 1] = [OBJECT];
 pub(crate) const PGS: [u8; 1] = [PG];
 /// The first byte of the keys of shared blocks.
 pub(crate) const SHARED_BLOCKS: [u8; 1] = [SHARED];
+/// The first byte of the keys of pools, and the key that says that they are counted.
+pub(crate) const POOLS: [u8; 1] = [POOL];
 
 fn take_pg(key: &[u8]) -> Option<(PgId, &[u8])> {
     let (pool, key) = key.split_first_chunk()?;
@@ -236,6 +241,19 @@ pub(crate) fn parse_pg(key: &[u8]) -> Option<(PgId, Option<u64>)> {
     }
 }
 
+/// The entry with the counts of a pool.
+pub(crate) fn pool(pool: PoolId) -> Vec<u8> {
+    extended(&POOLS, &[&pool.0.to_be_bytes()])
+}
+
+/// The pool of a key of pools; none of the mark that they are counted.
+pub(crate) fn parse_pool(key: &[u8]) -> Option<Option<PoolId>> {
+    match key.strip_prefix(&POOLS)? {
+        [] => Some(None),
+        pool => Some(Some(PoolId(u32::from_be_bytes(pool.try_into().ok()?)))),
+    }
+}
+
 /// The entry with the further references to a block.
 pub(crate) fn shared(block: u32) -> Vec<u8> {
     let mut bytes = vec![SHARED];
@@ -279,6 +297,7 @@ mod tests {
             let _ = parse_object(&key);
             let _ = parse_pg(&key);
             let _ = parse_shared(&key);
+            let _ = parse_pool(&key);
         }
     }
 }

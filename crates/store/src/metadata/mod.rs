@@ -11,6 +11,7 @@ pub(crate) mod page;
 pub(crate) mod page_table;
 mod pages;
 mod parts;
+mod pool_counts;
 mod records;
 pub(crate) mod tree;
 
@@ -33,6 +34,7 @@ pub(crate) use page::{PageKind, fuzz_page};
 pub use pages::Cold;
 pub(crate) use pages::{Location, PageError, Pages};
 pub(crate) use parts::{Part, Parts, Split};
+pub(crate) use pool_counts::{PoolCount, PoolCounts};
 pub use records::ObjectInfo;
 pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, ChunkValue, HOLE, OBJECT_BLOCKS_MAX};
 pub(crate) use tree::Tree;
@@ -74,6 +76,8 @@ pub(crate) struct Metadata {
     pub tree: Tree,
     pub bitmap: Bitmap,
     pub object_count: u64,
+    /// None if the store was not counted from its beginning.
+    pub pool_counts: Option<PoolCounts>,
     pub parts: Parts,
 }
 

@@ -278,7 +278,7 @@ fn a_leaf_that_claims_keys_of_another_is_damage_when_changes_are_applied() {
     harness.load(0);
     harness.load(leaf);
     let (bitmap, parts) = (Bitmap::new(100, 1000), super::parts::Parts::default());
-    let mut metadata = Metadata { tree: harness.tree, bitmap, object_count: 0, parts };
+    let mut metadata = Metadata { tree: harness.tree, bitmap, object_count: 0, pool_counts: None, parts };
     let mut changes = Changes::new(&metadata);
     changes.set_value(vec![1, 0, 0], vec![8]).unwrap();
     changes.set_value(vec![1, 50, 50], vec![8]).unwrap();
@@ -296,7 +296,8 @@ fn what_becomes_free_or_is_taken_must_fit_the_bitmap() {
     bitmap.create_missing(&mut pages);
     pages.create_as(1, PageKind::Leaf);
     let tree = Tree::new(pages, 1);
-    let mut metadata = Metadata { tree, bitmap, object_count: 0, parts: super::parts::Parts::default() };
+    let mut metadata =
+        Metadata { tree, bitmap, object_count: 0, pool_counts: None, parts: super::parts::Parts::default() };
     metadata.bitmap.set(&mut metadata.tree.pages, 107, true);
     let outcome = |freed: &[u32], referenced: &[u32]| {
         let mut changes = Changes::new(&metadata);
@@ -325,6 +326,7 @@ fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
             tree,
             bitmap: Bitmap::new(first, count),
             object_count: 1,
+            pool_counts: None,
             parts: super::parts::Parts::default(),
         };
         let removed = Changes::new(&metadata).remove_object(&object);

@@ -13,6 +13,7 @@ mod history;
 mod hostile;
 mod little_memory;
 mod model;
+mod pool_counts;
 mod pre_images;
 mod random;
 mod regressions;
