@@ -1,0 +1,7 @@
+//! Images as NVMe namespaces: NVMe/TCP as state machines without I/O ([`protocol`]), and the target that drives them
+//! on a reactor thread.
+//!
+//! This crate knows NVMe and the reads and writes of an attached image. It may not know how an image is cut into
+//! objects, sealed or locked: that is atoll-image's, which knows no NVMe.
+
+pub mod protocol;

@@ -1,0 +1,5 @@
+mod controller;
+mod fused;
+mod host;
+mod properties;
+mod queue;
