@@ -23,8 +23,9 @@ test-packages: packages
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages
-	@tools/packages.sh xfsprogs
+	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static nvme-cli
 	@tools/postgresql_package.sh
+	@tools/guest_kernel.sh
 
 # Python packages of the tests and tools, in .venv.
 venv: test-packages

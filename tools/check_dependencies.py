@@ -34,6 +34,7 @@ LAYERS = [
     ["coordinator", "pg", "store"],
     ["client", "osd", "preflight", "sim"],
     ["fs", "image", "s3"],
+    ["exports"],
     ["gateway", "nbd", "nvme", "vhost"],
     ["admin"],
     ["node"],
@@ -56,7 +57,7 @@ FORBIDDEN = [
     (["wire", "pg", "store", "sim"], IO, "it is sans-IO"),
     (["s3"], ["atoll-cluster", "atoll-client", "etcd-client"], "S3 knows cluster state by a trait"),
     (["keys"], ["atoll-seal"], "key services do not know what their keys protect"),
-    (["image"], ["atoll-nbd"], "images know none of their servers"),
+    (["image", "exports"], ["atoll-nbd", "atoll-nvme"], "images know none of their servers"),
 ]
 
 

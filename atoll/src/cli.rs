@@ -24,6 +24,7 @@ use crate::commands::join::JoinArguments;
 use crate::commands::key::KeyCommand;
 use crate::commands::metrics::MetricsCommand;
 use crate::commands::nbd::NbdCommand;
+use crate::commands::nvme::NvmeCommand;
 use crate::commands::operator::OperatorCommand;
 use crate::commands::osd::OsdCommand;
 use crate::commands::pg::PgCommand;
@@ -38,7 +39,7 @@ use crate::commands::store::StoreCommand;
 use crate::commands::top::TopArguments;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
+    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, nvme,
     operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
 };
 use crate::watch;
@@ -155,6 +156,9 @@ pub enum Command {
     /// Run the NBD server (started by 'atoll up')
     #[command(subcommand)]
     Nbd(NbdCommand),
+    /// Run the NVMe/TCP target (started by 'atoll up --nvme-listen')
+    #[command(subcommand)]
+    Nvme(NvmeCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  atoll completion bash > /etc/bash_completion.d/atoll")]
     Completion {
@@ -221,6 +225,7 @@ impl Command {
             Command::State(command) => state::run(&command)?,
             Command::Gateway(command) => gateway::run(&command)?,
             Command::Nbd(command) => nbd::run(command)?,
+            Command::Nvme(command) => nvme::run(command)?,
             Command::Completion { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut command(), "atoll", &mut script);

@@ -31,6 +31,7 @@ TEST_SECONDS_MAX = 300
 # Commands that tests need, and the Debian packages (or those of tests/requirements.txt) that have them.
 PACKAGES = {
     "aws": "tests/requirements.txt",
+    "busybox": "busybox-static",
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
     "cryptsetup": "cryptsetup-bin",
@@ -54,11 +55,13 @@ PACKAGES = {
     "nbdfuse": "libnbd-bin",
     "nbdinfo": "libnbd-bin",
     "nft": "nftables",
+    "nvme": "nvme-cli",
     "openssl": "openssl",
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
+    "qemu-system-x86_64": "qemu-system-x86",
     "rclone": "rclone",
     "restic": "restic",
     "s3cmd": "tests/requirements.txt",

@@ -19,6 +19,7 @@ mod join_token;
 pub mod key;
 pub mod metrics;
 pub mod nbd;
+pub mod nvme;
 mod open_cluster;
 pub mod operator;
 pub mod osd;

@@ -40,6 +40,7 @@ struct Status {
     s3_tls_endpoint: Option<String>,
     ca_file: Option<PathBuf>,
     nbd_listen: Vec<String>,
+    nvme_listen: Vec<String>,
 }
 
 /// `atoll status`.
@@ -52,6 +53,7 @@ pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
         s3_tls_endpoint: open.cluster.s3_tls_endpoint(),
         ca_file: authority_file(&open.directory),
         nbd_listen: open.cluster.nbd_listen.clone(),
+        nvme_listen: open.cluster.nvme_listen.clone(),
     };
     if output.json { print_json(&status) } else { print_status(&status) }
 }
@@ -93,6 +95,9 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
         print_line!("CA       {}", file.display());
     }
     print_line!("NBD      {}", status.nbd_listen.join(", "));
+    if !status.nvme_listen.is_empty() {
+        print_line!("NVMe     {}", status.nvme_listen.join(", "));
+    }
     Ok(())
 }
 

@@ -63,6 +63,10 @@ pub struct UpArguments {
     /// required: see 'atoll nbd run --help'
     #[arg(long, value_name = "unix:PATH|IP:PORT")]
     pub nbd_listen: Vec<ListenAddress>,
+    /// Where the NVMe/TCP target listens, usually at port 4420; may be given several times [default: off]. It serves an
+    /// image only to hosts that 'atoll image access' names
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
+    pub nvme_listen: Vec<String>,
     #[command(flatten)]
     pub etcd: EtcdArguments,
     #[command(flatten)]
@@ -173,6 +177,7 @@ fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choi
         admin_listen: arguments.admin_listen.clone(),
         tls_names: arguments.s3.tls_name.clone(),
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
+        nvme_listen: arguments.nvme_listen.clone(),
         failure_domain: arguments.failure_domain.map(Into::into),
         copies: arguments.copies,
         ec: arguments.ec.map(|code| Redundancy::erasure(code.data, code.parity, None, None)),

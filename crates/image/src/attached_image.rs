@@ -62,10 +62,10 @@ impl Writer {
     }
 
     /// Does something with the image where it is, again if it is somewhere else meanwhile.
-    async fn change<F: Future<Output = Result<(), ImageError>>>(
+    async fn change<T, F: Future<Output = Result<T, ImageError>>>(
         &self,
         change: impl Fn(Rc<Volume<LocalClient>>) -> F,
-    ) -> Result<(), ImageError> {
+    ) -> Result<T, ImageError> {
         loop {
             let volume = self.volume();
             match change(Rc::clone(&volume)).await {
@@ -190,6 +190,12 @@ impl AttachedImage {
     /// Writes a range, aligned or not; it is durable on all members when this returns.
     pub async fn write(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
         self.0.change(async |volume| volume.write(offset, data).await).await
+    }
+
+    /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was. The
+    /// range is bounded as a read and a write are, and `expected` as long as `data`.
+    pub async fn compare_and_write(&self, offset: u64, expected: &Bytes, data: &Bytes) -> Result<bool, ImageError> {
+        self.0.change(async |volume| volume.compare_and_write(offset, expected, data).await).await
     }
 
     /// Makes a range read as zeros and frees its space where it covers whole blocks.

@@ -323,6 +323,23 @@ impl<C: PoolClient> Volume<C> {
         self.write_blocks(start, &whole.freeze()).await
     }
 
+    /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was.
+    pub async fn compare_and_write(&self, offset: u64, expected: &Bytes, data: &Bytes) -> Result<bool, ImageError> {
+        assert_eq!(expected.len(), data.len(), "what is compared is what is written");
+        let length = data.len() as u64;
+        self.check(offset, length)?;
+        let (start_block, end_block) = (offset / BLOCK, (offset + length).div_ceil(BLOCK));
+        let _guard = self.locks.lock(start_block..end_block, true).await;
+        let (start, skip) = (start_block * BLOCK, (offset % BLOCK) as usize);
+        let there = self.read(start, ((end_block - start_block) * BLOCK) as u32).await?;
+        if there[skip..skip + data.len()] != expected[..] {
+            return Ok(false);
+        }
+        let mut whole = BytesMut::from(&there[..]);
+        whole[skip..skip + data.len()].copy_from_slice(data);
+        self.write_blocks(start, &whole.freeze()).await.map(|()| true)
+    }
+
     async fn read_block(&self, block: u64) -> Result<Bytes, ImageError> {
         let offset = block * BLOCK;
         let (object, offset) = (offset / self.object_bytes, offset % self.object_bytes);

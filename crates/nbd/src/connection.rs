@@ -5,20 +5,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_exports::{ByteBudget, ImageMetrics, Running};
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::tls as tls_metrics;
 use atoll_reactor::Stream;
 use atoll_security_log::{SecurityEvent, note};
 use rustls::ServerConfig;
 
-use crate::byte_budget::ByteBudget;
-use crate::metrics::{self, ImageMetrics};
+use crate::metrics;
 use crate::protocol::{
     Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
     Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
 };
-use crate::requests::Running;
-use crate::server::NbdServer;
+use crate::server::{NbdServer, PURPOSE};
 use crate::tls::TlsError;
 use crate::transport::Transport;
 
@@ -94,7 +93,7 @@ impl Connection {
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
         if let Some((name, device)) = self.device.borrow_mut().take() {
-            self.server.release(name, device);
+            self.server.exports.release(name, device);
         }
     }
 
@@ -161,7 +160,7 @@ impl Connection {
             }
             Action::ListExports => {
                 self.server.runtime.spawn(async move {
-                    let listed = connection.server.list(&connection.transport.client()).await;
+                    let listed = connection.server.exports.list(&connection.transport.client()).await;
                     let names = listed.unwrap_or_else(|error| {
                         tracing::warn!("cannot list images for an NBD client: {error}");
                         Vec::new()
@@ -209,11 +208,12 @@ impl Connection {
         let client = self.transport.client();
         let (size_bytes, read_only) = match purpose {
             OpenPurpose::Inspect => {
-                let described = self.server.describe(name, &client).await?;
+                let described = self.server.exports.describe(name, &client).await?;
                 (described.size_bytes, described.is_read_only())
             }
             OpenPurpose::Serve => {
-                let device = self.server.open(name, &client).await?;
+                let described = self.server.exports.describe(name, &client).await?;
+                let device = self.server.exports.open(name, &client, &described, PURPOSE).await?;
                 *self.device.borrow_mut() = Some((name.to_owned(), Rc::clone(&device)));
                 *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
                 (device.size_bytes(), device.is_read_only())
@@ -224,7 +224,10 @@ impl Connection {
 
     async fn handle(self: Rc<Self>, request: Request) {
         let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
-        let running = self.metrics.borrow().as_ref().map(|metrics| metrics.begin(&request.kind));
+        let running = self.metrics.borrow().as_ref().map(|metrics| {
+            let (operation, offset, bytes) = metrics::operation(&request.kind);
+            metrics.begin(operation, offset, bytes)
+        });
         let _grant;
         let outcome = match device {
             Some(device) => {
@@ -297,12 +300,12 @@ fn failed(error: &ImageError) -> Outcome {
     Outcome::Failed { code, message: error.to_string() }
 }
 
-impl From<ImageError> for OpenError {
-    fn from(error: ImageError) -> Self {
-        let kind = match error {
-            ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } => OpenErrorKind::Unknown,
+impl From<atoll_exports::OpenError> for OpenError {
+    fn from(error: atoll_exports::OpenError) -> Self {
+        let kind = match error.kind {
+            atoll_exports::OpenErrorKind::Unknown => OpenErrorKind::Unknown,
             _ => OpenErrorKind::Policy,
         };
-        OpenError { kind, message: error.to_string() }
+        OpenError { kind, message: error.message }
     }
 }

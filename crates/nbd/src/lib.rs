@@ -4,12 +4,9 @@
 //! This crate knows NBD and the reads and writes of an attached image. It may not know how an image is
 //! cut into objects, sealed or locked: that is atoll-image's, which knows no NBD.
 
-mod byte_budget;
-mod clients;
 mod connection;
 mod metrics;
 pub mod protocol;
-mod requests;
 mod server;
 mod tls;
 mod transport;

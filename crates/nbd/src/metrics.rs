@@ -1,162 +1,33 @@
-//! What an NBD server measures (docs/reference/metrics.md).
+//! What an NBD server measures beside what all servers of images do (docs/reference/metrics.md).
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::LazyLock;
 
-use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
+use atoll_exports::Operation;
+use atoll_metrics::{Gauge, register};
 
 use crate::protocol::RequestKind;
-use crate::requests::Running;
 
-/// Names in the registry, one set for the process.
-struct Registered {
-    operations: Family<2, Counter>,
-    bytes: Family<2, Counter>,
-    duration: Family<2, Latency>,
-    errors: Family<2, Counter>,
-    image_connections: Family<1, Gauge>,
-    connections: Gauge,
-}
-
-static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
-    operations: register(
-        "atoll_image_operations",
-        "Requests of NBD clients that were answered",
-        Family::default(),
-    ),
-    bytes: register(
-        "atoll_image_operation_bytes",
-        "Bytes that clients read, wrote, trimmed and zeroed",
-        Family::default(),
-    ),
-    duration: register(
-        "atoll_image_operation_duration_seconds",
-        "From the arrival of a request to its answer",
-        Family::default(),
-    ),
-    errors: register("atoll_image_operation_errors", "Requests that failed or were refused", Family::default()),
-    image_connections: register("atoll_image_connections", "Connections that use an image", Family::default()),
-    connections: register("atoll_nbd_connections", "Connections of NBD clients", Gauge::default()),
-});
+static CONNECTIONS: LazyLock<Gauge> =
+    LazyLock::new(|| register("atoll_nbd_connections", "Connections of NBD clients", Gauge::default()));
 
 /// Makes the server's metrics known before there are clients.
 pub(crate) fn register_all() {
-    LazyLock::force(&REGISTERED);
+    atoll_exports::register_all();
+    LazyLock::force(&CONNECTIONS);
 }
 
 pub(crate) fn set_connections(count: usize) {
-    REGISTERED.connections.set(count as i64);
+    CONNECTIONS.set(count as i64);
 }
 
-pub(crate) const OPERATIONS: [&str; 6] = ["read", "write", "trim", "write-zeroes", "flush", "block-status"];
-
-/// The place in [`OPERATIONS`], the offset and the bytes of a request.
-fn operation(kind: &RequestKind) -> (usize, u64, u64) {
+/// What a request is, its offset and its bytes.
+pub(crate) fn operation(kind: &RequestKind) -> (Operation, u64, u64) {
     match kind {
-        RequestKind::Read { offset, length } => (0, *offset, u64::from(*length)),
-        RequestKind::Write { offset, data, .. } => (1, *offset, data.len() as u64),
-        RequestKind::Trim { offset, length, .. } => (2, *offset, u64::from(*length)),
-        RequestKind::WriteZeroes { offset, length, .. } => (3, *offset, u64::from(*length)),
-        RequestKind::Flush => (4, 0, 0),
-        RequestKind::BlockStatus { offset, .. } => (5, *offset, 0),
-    }
-}
-
-struct OfOperation {
-    labels: Labels<2>,
-    count: Counter,
-    bytes: Counter,
-    duration: Latency,
-    errors: Counter,
-}
-
-/// The series of an image, or of a snapshot.
-pub(crate) struct Series {
-    operations: [OfOperation; 6],
-    label: Labels<1>,
-    connections: Gauge,
-}
-
-impl Series {
-    fn new(image: &str) -> Self {
-        let label = [("image", image.to_owned())];
-        let operations = OPERATIONS.map(|operation| {
-            let [image] = label.clone();
-            let labels = [image, ("operation", operation.to_owned())];
-            OfOperation {
-                count: REGISTERED.operations.get_or_create_owned(&labels),
-                bytes: REGISTERED.bytes.get_or_create_owned(&labels),
-                duration: REGISTERED.duration.get_or_create_owned(&labels),
-                errors: REGISTERED.errors.get_or_create_owned(&labels),
-                labels,
-            }
-        });
-        let connections = REGISTERED.image_connections.get_or_create_owned(&label);
-        Series { operations, label, connections }
-    }
-}
-
-impl Series {
-    /// The image, or the snapshot.
-    pub fn image(&self) -> &str {
-        let [(_, image)] = &self.label;
-        image
-    }
-
-    /// An operation, by its place in [`OPERATIONS`], was answered.
-    pub fn answered(&self, operation: usize, bytes: u64, duration_us: u64, has_failed: bool) {
-        let of_operation = &self.operations[operation];
-        of_operation.count.inc();
-        of_operation.duration.observe_us(duration_us);
-        if has_failed {
-            of_operation.errors.inc();
-        } else {
-            of_operation.bytes.inc_by(bytes);
-        }
-    }
-}
-
-impl Drop for Series {
-    fn drop(&mut self) {
-        for OfOperation { labels, .. } in &self.operations {
-            REGISTERED.operations.remove(labels);
-            REGISTERED.bytes.remove(labels);
-            REGISTERED.duration.remove(labels);
-            REGISTERED.errors.remove(labels);
-        }
-        REGISTERED.image_connections.remove(&self.label);
-    }
-}
-
-thread_local! {
-    static IMAGES: RefCell<Bounded<Rc<Series>>> = RefCell::default();
-}
-
-/// The metrics of an image for one connection that uses it, until it is dropped.
-pub(crate) struct ImageMetrics {
-    series: Rc<Series>,
-    /// In words.
-    client: Rc<str>,
-}
-
-impl ImageMetrics {
-    pub fn of(image: &str, client: &str) -> Self {
-        let series =
-            IMAGES.with_borrow_mut(|images| Rc::clone(images.of(image, |image| Rc::new(Series::new(image)))));
-        series.connections.inc();
-        ImageMetrics { series, client: client.into() }
-    }
-
-    /// A request has come; what is to be said when it is answered.
-    pub fn begin(&self, kind: &RequestKind) -> Running {
-        let (operation, offset, bytes) = operation(kind);
-        Running::begin(Rc::clone(&self.series), Rc::clone(&self.client), operation, offset, bytes)
-    }
-}
-
-impl Drop for ImageMetrics {
-    fn drop(&mut self) {
-        self.series.connections.dec();
+        RequestKind::Read { offset, length } => (Operation::Read, *offset, u64::from(*length)),
+        RequestKind::Write { offset, data, .. } => (Operation::Write, *offset, data.len() as u64),
+        RequestKind::Trim { offset, length, .. } => (Operation::Trim, *offset, u64::from(*length)),
+        RequestKind::WriteZeroes { offset, length, .. } => (Operation::WriteZeroes, *offset, u64::from(*length)),
+        RequestKind::Flush => (Operation::Flush, 0, 0),
+        RequestKind::BlockStatus { offset, .. } => (Operation::BlockStatus, *offset, 0),
     }
 }

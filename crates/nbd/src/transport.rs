@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
+use atoll_exports::Client;
 use atoll_reactor::Stream;
 use bytes::{Bytes, BytesMut};
 use rustls::ServerConfig;
 
-use crate::clients::Client;
 use crate::tls::{TlsChannel, TlsError};
 
 /// Room for encrypted bytes of one receive. Long requests are put together behind TLS, so there is no
@@ -108,7 +108,7 @@ impl Transport {
     /// Who the client is, as far as its socket and its certificate say.
     pub fn client(&self) -> Client {
         let certificate = self.tls.borrow().as_ref().and_then(TlsChannel::client_certificate);
-        Client { address: self.stream.peer_address(), certificate }
+        Client { address: self.stream.peer_address(), certificate, nvme_host: None }
     }
 
     /// Bytes on their way to the client.

@@ -19,7 +19,7 @@ use atoll_types::transports::Transports;
 use atoll_wire::KeyPair;
 use serde::Serialize;
 
-use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools, LISTEN_OFF};
 use crate::device_space::default_osd_bytes;
 use crate::error::NodeError;
 use crate::foreign_data::refuse_foreign_data;
@@ -51,6 +51,8 @@ pub struct Choices {
     pub tls_names: Vec<String>,
     /// Where the NBD server listens.
     pub nbd_listen: Vec<String>,
+    /// Where the NVMe/TCP target listens, or `off`.
+    pub nvme_listen: Vec<String>,
     /// A real etcd instead of the embedded server.
     pub etcd: EtcdChoices,
     /// This host's name in the failure-domain tree, for the first start.
@@ -123,6 +125,9 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
     }
     if !choices.nbd_listen.is_empty() {
         cluster.nbd_listen = choices.nbd_listen.clone();
+    }
+    if !choices.nvme_listen.is_empty() {
+        cluster.nvme_listen = choices.nvme_listen.iter().filter(|address| *address != LISTEN_OFF).cloned().collect();
     }
     cluster.listen = choices.listen.or(cluster.listen);
     cluster.advertise = choices.advertise.or(cluster.advertise);
@@ -267,6 +272,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         admin_listen: None,
         tls_names: Vec::new(),
         nbd_listen: vec![nbd_socket(directory)?],
+        nvme_listen: Vec::new(),
     };
     cluster.host = cluster.host_name();
     if !choices.etcd.endpoints.is_empty() {

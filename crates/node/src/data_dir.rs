@@ -104,6 +104,9 @@ pub struct ClusterFile {
     pub tls_names: Vec<String>,
     /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.
     pub nbd_listen: Vec<String>,
+    /// Where the NVMe/TCP target listens: `IP:PORT`. Without an address there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvme_listen: Vec<String>,
 }
 
 fn yes() -> bool {

@@ -11,7 +11,7 @@ use atoll_types::records::OsdUpRecord;
 
 use crate::data_dir::{ClusterFile, DataDir};
 
-/// Waits until every PG serves and the gateway and the NBD server accept
+/// Waits until every PG serves and the gateway, the NBD server and the NVMe target accept
 /// connections. Blocks; returns what is missing when the time is over.
 pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
     let runtime = LocalRuntime::new().map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ pub(crate) async fn wait_for_osds(cluster: &ClusterFile, limit: Duration) -> Res
 async fn wait_for_listeners(runtime: &LocalRuntime, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
     let deadline_ms = runtime.now_ms() + limit.as_millis() as u64;
     let s3 = cluster.s3_listeners().map(|(_, address)| address);
-    for text in cluster.nbd_listen.iter().map(String::as_str).chain(s3) {
+    for text in cluster.nbd_listen.iter().chain(&cluster.nvme_listen).map(String::as_str).chain(s3) {
         let address: ListenAddress = text.parse()?;
         loop {
             let is_there = match &address {

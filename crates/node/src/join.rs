@@ -279,6 +279,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         admin_listen: choices.admin_listen.clone(),
         tls_names: choices.tls_names.clone(),
         nbd_listen: vec![nbd_socket(directory)?],
+        nvme_listen: Vec::new(),
     };
     cluster.host = cluster.host_name();
     choices.etcd.apply(&mut cluster)?;

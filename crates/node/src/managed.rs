@@ -38,7 +38,7 @@ impl Managed {
 pub(crate) fn group_of(name: &str) -> u8 {
     match name {
         "admin" => 3,
-        "gateway" | "nbd" => 2,
+        "gateway" | "nbd" | "nvme" => 2,
         "cluster-state" => 0,
         _ => 1,
     }

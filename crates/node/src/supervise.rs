@@ -144,7 +144,8 @@ async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), NodeError> 
         "https" => (address, "--s3-tls-listen IP:PORT, or serve S3 without TLS with --s3-tls-listen off"),
         _ => (address, "--s3-listen IP:PORT, or serve S3 over TLS only with --s3-listen off"),
     });
-    let clients = nbd.chain(s3).filter(|_| cluster.role.has_clients());
+    let nvme = cluster.nvme_listen.iter().map(|address| (address.as_str(), "--nvme-listen IP:PORT, or 'off'"));
+    let clients = nbd.chain(nvme).chain(s3).filter(|_| cluster.role.has_clients());
     for (address, option) in admin.chain(clients).filter(|(address, _)| !address.starts_with("unix:")) {
         let deadline = Instant::now() + ADDRESS_PATIENCE;
         while let Err(error) = std::net::TcpListener::bind(address) {
@@ -221,6 +222,9 @@ impl Supervisor<'_> {
         if cluster.role.has_clients() {
             self.add("gateway", &["gateway", "run"]);
             self.add("nbd", &["nbd", "run"]);
+            if !cluster.nvme_listen.is_empty() {
+                self.add("nvme", &["nvme", "run"]);
+            }
             show(Progress::Step("waiting until all PGs serve"));
         } else {
             show(Progress::Step("waiting until the OSDs of this host are up"));

@@ -4,4 +4,12 @@
 //! This crate knows NVMe and the reads and writes of an attached image. It may not know how an image is cut into
 //! objects, sealed or locked: that is atoll-image's, which knows no NVMe.
 
+mod association;
+mod connection;
+mod metrics;
+mod names;
+mod perform;
 pub mod protocol;
+mod target;
+
+pub use target::NvmeTarget;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -313,6 +314,12 @@ impl Reactor {
     /// Who is at the other end of a connection.
     pub fn peer_address(&self, id: ConnectionId) -> PeerAddress {
         self.connections.get(&id).map_or(PeerAddress::Unknown, |connection| PeerAddress::of(&connection.socket))
+    }
+
+    /// The address of this end of a connection over TCP.
+    pub fn local_address(&self, id: ConnectionId) -> Option<SocketAddr> {
+        let connection = self.connections.get(&id)?;
+        SocketAddr::try_from(rustix::net::getsockname(&connection.socket).ok()?).ok()
     }
 
     /// Bytes queued or in flight to the peer.

@@ -341,6 +341,11 @@ impl Stream {
         self.runtime.0.reactor.borrow().peer_address(self.id)
     }
 
+    /// The address of this end, over TCP.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.runtime.0.reactor.borrow().local_address(self.id)
+    }
+
     /// Bytes queued or in flight to the peer.
     pub fn unsent_bytes(&self) -> usize {
         self.runtime.0.reactor.borrow().unsent_bytes(self.id)

@@ -297,8 +297,8 @@ pub enum ExportAccess {
 pub struct ImageExport {
     /// What clients may do.
     pub access: ExportAccess,
-    /// Over TCP: names in TLS certificates of clients that may use it, or `*` for everybody, with or without a
-    /// certificate. If it is empty, every client with a certificate of the authority for clients may.
+    /// Over TCP: names in TLS certificates of clients that may use it, names of NVMe hosts, addresses and networks, or
+    /// `*` for everybody, with or without a certificate. If it is empty, every client with a certificate of the authority for clients may.
     #[serde(default)]
     pub clients: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Who may use an image through NBD.
+//! Who may use an image through NBD and NVMe/TCP.
 
 use atoll_terminal::print_line;
 use atoll_types::records::{ExportAccess, ImageExport};
@@ -15,12 +15,14 @@ Examples:
   atoll image access disk1                                 show it
   atoll image access disk1 --allow vm1.example             over TCP only the client with this name in its certificate
   atoll image access disk1 --allow 10.0.0.0/8              over TCP also clients without a certificate from there
+  atoll image access disk1 --allow nqn.2014-08.org.nvmexpress:uuid:3f1c...   over NVMe/TCP the host of this name
   atoll image access shared --access multi-attach          for cluster file systems
   atoll image access golden --access read-only
   atoll image access disk1 --reset                         one client at a time, over TCP with any certificate
 
 Who may open the NBD server's Unix socket may use every image. Over TCP, clients need a certificate that the authority for
-clients has signed (--tls-client-ca) unless their address is allowed here. Clients that are connected stay.")]
+clients has signed (--tls-client-ca) unless their address is allowed here. NVMe hosts need to be allowed, by name or address. Clients that
+are connected stay.")]
 pub struct AccessArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -29,7 +31,7 @@ pub struct AccessArguments {
     /// How many clients may use it at once, and for what
     #[arg(long, value_enum)]
     pub access: Option<AccessArgument>,
-    /// A name in a client's certificate, an address or network, or '*' for everybody; may be given several times,
+    /// A name in a client's certificate or of an NVMe host, an address or network, or '*' for everybody; may be given several times,
     /// and replaces what was allowed before
     #[arg(long, value_name = "CLIENT")]
     pub allow: Vec<String>,
@@ -76,7 +78,7 @@ pub fn run(arguments: &AccessArguments) -> anyhow::Result<()> {
     };
     print_line!("access   {text}");
     match &export.clients[..] {
-        [] => print_line!("over TCP clients with a certificate of the authority for clients"),
+        [] => print_line!("over TCP clients with a certificate of the authority for clients; no NVMe hosts"),
         clients => print_line!("over TCP {}", clients.join(", ")),
     }
     Ok(())

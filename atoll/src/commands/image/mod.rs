@@ -135,7 +135,7 @@ rest in the background; the same command again does it at once.")]
     /// Put images into the trash, bring them back, or remove them for good
     #[command(subcommand)]
     Trash(trash::TrashCommand),
-    /// Show or change who may use an image through NBD, and how many at once
+    /// Show or change who may use an image through NBD and NVMe/TCP, and how many at once
     Access(access::AccessArguments),
     /// Show who writes to images, and take an image away from its writer
     #[command(subcommand)]

@@ -52,7 +52,7 @@ impl Tells for String {
     const PROCESS_ROUTE: &'static str = METRICS_ROUTE;
 
     fn is_of(process: &str) -> bool {
-        process == "gateway" || process == "nbd" || process.starts_with("osd.")
+        ["gateway", "nbd", "nvme"].contains(&process) || process.starts_with("osd.")
     }
 
     fn read(body: &[u8]) -> Result<Self, String> {

@@ -133,13 +133,13 @@ const NOTICES: [Notice; 3] = [
 
 /// The state of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Told {
+enum Telling {
     #[default]
     Nothing,
     /// It has happened, and no request was there.
     Due,
     /// The host was told and has not looked yet.
-    Told,
+    Done,
 }
 
 /// A controller of one host.
@@ -151,7 +151,7 @@ pub struct Controller {
     io_queues: u16,
     async_config: u32,
     async_requests: VecDeque<CommandId>,
-    told: [Told; NOTICES.len()],
+    told: [Telling; NOTICES.len()],
     pub(super) namespace_has_changed: bool,
     pub(super) ana_changes: u64,
     pub(super) discovery_generation: u64,
@@ -172,7 +172,7 @@ impl Controller {
             io_queues: 0,
             async_config: 0,
             async_requests: VecDeque::new(),
-            told: [Told::Nothing; NOTICES.len()],
+            told: [Telling::Nothing; NOTICES.len()],
             namespace_has_changed: false,
             ana_changes: 1,
             discovery_generation: 1,
@@ -247,8 +247,8 @@ impl Controller {
 
     fn notify(&mut self, mask: u32) {
         for (notice, told) in NOTICES.iter().zip(&mut self.told) {
-            if notice.mask == mask && self.async_config & mask != 0 && *told == Told::Nothing {
-                *told = Told::Due;
+            if notice.mask == mask && self.async_config & mask != 0 && *told == Telling::Nothing {
+                *told = Telling::Due;
             }
         }
         self.tell();
@@ -256,10 +256,10 @@ impl Controller {
 
     fn tell(&mut self) {
         for (notice, told) in NOTICES.iter().zip(&mut self.told) {
-            if *told == Told::Due
+            if *told == Telling::Due
                 && let Some(id) = self.async_requests.pop_front()
             {
-                *told = Told::Told;
+                *told = Telling::Done;
                 self.events.push_back(ControllerEvent::Complete(id, Response::result(notice.result)));
             }
         }
@@ -268,8 +268,8 @@ impl Controller {
     /// The host has read a log page; what it tells of may be told again.
     pub(super) fn has_read(&mut self, log_page: u8) {
         for (notice, told) in NOTICES.iter().zip(&mut self.told) {
-            if notice.log_page == log_page && *told == Told::Told {
-                *told = Told::Nothing;
+            if notice.log_page == log_page && *told == Telling::Done {
+                *told = Telling::Nothing;
             }
         }
     }

@@ -4,18 +4,21 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
 use atoll_metrics::traces;
+use atoll_reactor::LocalRuntime;
 
-use crate::metrics::{OPERATIONS, Series};
+use crate::metrics::{OPERATIONS, Operation, Series};
+
+/// How often requests in flight are told that have taken long.
+const IN_FLIGHT_PAUSE: Duration = Duration::from_secs(1);
 
 struct Request {
     series: Rc<Series>,
     client: Rc<str>,
-    /// Its place in [`OPERATIONS`].
-    operation: usize,
+    operation: Operation,
     offset: u64,
     bytes: u64,
     started: Instant,
@@ -33,7 +36,7 @@ impl Request {
         SlowOperation {
             begun_unix_ms: slow::begun_unix_ms(duration_us),
             duration_us,
-            kind: OPERATIONS[self.operation].into(),
+            kind: OPERATIONS[self.operation as usize].into(),
             client: self.client.to_string(),
             object: Some(format!("{} at {}", self.series.image(), self.offset)),
             size_bytes: self.bytes,
@@ -55,13 +58,13 @@ thread_local! {
 }
 
 /// A request that is not answered yet.
-pub(crate) struct Running {
+pub struct Running {
     number: u64,
     request: Rc<Request>,
 }
 
 impl Running {
-    pub fn begin(series: Rc<Series>, client: Rc<str>, operation: usize, offset: u64, bytes: u64) -> Self {
+    pub(crate) fn begin(series: Rc<Series>, client: Rc<str>, operation: Operation, offset: u64, bytes: u64) -> Self {
         let (started, begun_us) = (Instant::now(), Cell::new(None));
         let request = Rc::new(Request { series, client, operation, offset, bytes, started, begun_us });
         let number = IN_FLIGHT.with_borrow_mut(|in_flight| {
@@ -97,8 +100,16 @@ impl Drop for Running {
     }
 }
 
+/// Tells, for as long as the runtime lives, what has taken long.
+pub async fn follow_in_flight(runtime: LocalRuntime) {
+    loop {
+        runtime.sleep(IN_FLIGHT_PAUSE).await;
+        tell_in_flight();
+    }
+}
+
 /// Tells what has taken long and is not answered: the oldest.
-pub(crate) fn tell_in_flight() {
+fn tell_in_flight() {
     let told = IN_FLIGHT.with_borrow(|in_flight| {
         let oldest = in_flight.requests.values().map(|request| (request, request.lasted_us()));
         let slow = oldest.take_while(|(_, duration_us)| slow::is_slow(*duration_us)).take(IN_FLIGHT_MAX);
@@ -118,7 +129,6 @@ pub(crate) fn tell_in_flight() {
 mod tests {
     use super::*;
     use crate::metrics::ImageMetrics;
-    use crate::protocol::RequestKind;
 
     fn waits_for() -> Vec<String> {
         tell_in_flight();
@@ -131,7 +141,7 @@ mod tests {
     #[test]
     fn requests_are_told_while_they_take_long_and_not_after() {
         let metrics = ImageMetrics::of("told", "host 10.0.0.1");
-        let running = metrics.begin(&RequestKind::Read { offset: 4096, length: 512 });
+        let running = metrics.begin(Operation::Read, 4096, 512);
         assert_eq!(waits_for(), [""; 0], "it has just come");
         std::thread::sleep(slow::SLOW_MIN);
         assert_eq!(waits_for(), ["its share of the memory for requests"]);
@@ -143,7 +153,7 @@ mod tests {
         let kept = kept.unwrap();
         assert_eq!((&kept.client[..], kept.error.as_deref()), ("host 10.0.0.1", Some("no")));
 
-        let left = metrics.begin(&RequestKind::Flush);
+        let left = metrics.begin(Operation::Flush, 0, 0);
         drop(left);
         IN_FLIGHT.with_borrow(|in_flight| assert!(in_flight.requests.is_empty(), "its client has gone"));
     }

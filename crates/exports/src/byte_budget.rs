@@ -13,15 +13,16 @@ struct State {
 
 /// Hands out bytes to tasks of one thread.
 #[derive(Clone)]
-pub(crate) struct ByteBudget(Rc<RefCell<State>>);
+pub struct ByteBudget(Rc<RefCell<State>>);
 
 /// Bytes that are given back when dropped.
-pub(crate) struct ByteGrant {
+pub struct ByteGrant {
     budget: ByteBudget,
     bytes: u64,
 }
 
 impl ByteBudget {
+    /// So many bytes.
     pub fn new(total_bytes: u64) -> Self {
         ByteBudget(Rc::new(RefCell::new(State { free_bytes: total_bytes, waiting: VecDeque::new() })))
     }

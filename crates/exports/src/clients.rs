@@ -1,6 +1,6 @@
 //! Who clients are, and which images they may use.
 //!
-//! NBD has no names for clients. What tells them apart is the process at the other end of a Unix socket, and over
+//! What tells clients apart is the process at the other end of a Unix socket, and over
 //! TCP the certificate that the client has shown, or else its host.
 
 use std::net::IpAddr;
@@ -10,11 +10,24 @@ use atoll_types::records::ImageExport;
 use rustls::pki_types::CertificateDer;
 
 /// A client of one connection. Connections with equal ones are of one client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Client {
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Where it is.
     pub address: PeerAddress,
     /// What it has shown, and an authority has signed.
     pub certificate: Option<CertificateDer<'static>>,
+    /// The name that an NVMe host gives itself. It is one client over all its addresses.
+    pub nvme_host: Option<String>,
+}
+
+impl PartialEq for Client {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.nvme_host, &other.nvme_host) {
+            (Some(own), Some(other)) => own == other,
+            (None, None) => (self.address, &self.certificate) == (other.address, &other.certificate),
+            _ => false,
+        }
+    }
 }
 
 impl Client {
@@ -33,11 +46,18 @@ impl Client {
         let is_certified = self.certificate.is_some();
         let allows = |rule: &String| {
             rule == "*" || rule.parse::<Network>().is_ok_and(|network| network.holds(host)) || names.contains(rule)
+                || self.nvme_host.as_ref() == Some(rule)
         };
         if export.clients.iter().any(allows) || export.clients.is_empty() && is_certified {
             return Ok(());
         }
         let name = names.first().cloned().unwrap_or_else(|| host.to_string());
+        if let Some(host_name) = &self.nvme_host {
+            return Err(format!(
+                "image '{image}' is served over NVMe/TCP only to hosts that are named; {}, by its name or its address {host}",
+                remedy(host_name)
+            ));
+        }
         match is_certified {
             true => Err(format!("image '{image}' is not for the client '{name}'; {}", remedy(&name))),
             false => Err(format!(
@@ -50,7 +70,7 @@ impl Client {
     /// In a word or two, for people.
     pub fn describe(&self) -> String {
         let name = self.certificate.as_ref().and_then(|certificate| names_of(certificate).into_iter().next());
-        match (name, self.address) {
+        match (self.nvme_host.clone().or(name), self.address) {
             (Some(name), _) => format!("client '{name}'"),
             (None, PeerAddress::Process(process_id)) => format!("process {process_id}"),
             (None, PeerAddress::Host(host)) => format!("host {host}"),
@@ -125,7 +145,7 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             rcgen::generate_simple_self_signed(names).unwrap().cert.der().clone()
         });
-        Client { address: PeerAddress::Host(text.parse().unwrap()), certificate }
+        Client { address: PeerAddress::Host(text.parse().unwrap()), certificate, nvme_host: None }
     }
 
     #[test]
@@ -148,7 +168,7 @@ mod tests {
         for rules in [&["*"][..], &["192.0.2.0/24"], &["vm1", "192.0.2.7"]] {
             assert_eq!(plain.may_use("disk", &export(rules)), Ok(()), "{rules:?}");
         }
-        let local = Client { address: PeerAddress::Process(1), certificate: None };
+        let local = Client { address: PeerAddress::Process(1), certificate: None, nvme_host: None };
         assert_eq!(local.may_use("disk", &export(&["vm1"])), Ok(()), "who may open the socket may use it");
     }
 
@@ -158,5 +178,17 @@ mod tests {
         assert_eq!(known.may_use("disk", &export(&[])), Ok(()));
         assert_eq!(known.may_use("disk", &export(&["vm2.example"])), Ok(()));
         assert!(known.may_use("disk", &export(&["vm3.example"])).unwrap_err().contains("is not for the client"));
+    }
+
+    #[test]
+    fn an_nvme_host_is_known_by_its_name_or_its_address() {
+        let named = Client { nvme_host: Some("nqn.2014-08.org.nvmexpress:uuid:1".into()), ..host("192.0.2.7", None) };
+        assert!(named.may_use("disk", &export(&[])).unwrap_err().contains("--allow nqn.2014-08"));
+        assert!(named.may_use("disk", &export(&["nqn.2014-08.org.nvmexpress:uuid:2", "192.0.2.8"])).is_err());
+        for rule in ["nqn.2014-08.org.nvmexpress:uuid:1", "192.0.2.0/24", "*"] {
+            assert_eq!(named.may_use("disk", &export(&[rule])), Ok(()));
+        }
+        let elsewhere = Client { address: PeerAddress::Host("192.0.2.9".parse().unwrap()), ..named.clone() };
+        assert!(named == elsewhere && named != host("192.0.2.7", None));
     }
 }

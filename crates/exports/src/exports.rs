@@ -1,0 +1,270 @@
+//! Images that are served, and shared by connections.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_client::LocalClient;
+use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, OpenImage, ReadOnlyImage};
+use atoll_types::records::{ExportAccess, ImageExport, ImageLockRecord, ImageRecord};
+
+use crate::clients::Client;
+
+/// An image stays attached for this long after its last connection went, because clients such as
+/// nbdcopy and fio connect several times in a row.
+const LINGER: Duration = Duration::from_secs(2);
+/// How often a second connection looks whether the image has been opened, or closed.
+const OPEN_POLL: Duration = Duration::from_millis(20);
+
+enum Export {
+    /// Some task is opening or closing it.
+    Busy,
+    Open {
+        device: Rc<OpenImage>,
+        connections: usize,
+        /// The client of the last connection; of all, if only one may use the image.
+        holder: Option<Client>,
+    },
+}
+
+/// All images of a cluster, as one server serves them.
+pub struct Exports {
+    client: LocalClient,
+    bridge: Bridge,
+    admin: ImageAdmin,
+    exports: RefCell<HashMap<String, Export>>,
+}
+
+/// An image as one more connection has it; to be given back by [`Exports::release`].
+pub type OpenedExport = Rc<OpenImage>;
+
+/// Why an image cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct OpenError {
+    /// What kind of refusal it is.
+    pub kind: OpenErrorKind,
+    /// The reason, for people at the client.
+    pub message: String,
+}
+
+/// Kinds of [`OpenError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenErrorKind {
+    /// There is no such image.
+    Unknown,
+    /// The client may not have it.
+    NotAllowed,
+    /// Another client or another program has it.
+    InUse,
+    /// It cannot be opened now.
+    Unavailable,
+}
+
+impl From<ImageError> for OpenError {
+    fn from(error: ImageError) -> Self {
+        let kind = match error {
+            ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } => OpenErrorKind::Unknown,
+            ImageError::InUse { .. } => OpenErrorKind::InUse,
+            _ => OpenErrorKind::Unavailable,
+        };
+        OpenError { kind, message: error.to_string() }
+    }
+}
+
+impl Exports {
+    /// Reaches the cluster through `client`.
+    pub fn new(client: &LocalClient, bridge: Bridge, admin: ImageAdmin) -> Self {
+        Exports { client: client.clone(), bridge, admin, exports: RefCell::default() }
+    }
+
+    /// What an export of this name is and may be used for, by a client that wants to.
+    pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
+        let (admin, wanted) = (self.admin.clone(), name.to_owned());
+        let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
+        client.may_use(&described.image, &described.export).map_err(|message| OpenError {
+            kind: OpenErrorKind::NotAllowed,
+            message,
+        })?;
+        Ok(described)
+    }
+
+    /// What the writer of an image is, if that is another process that is not known to be gone, nor gives way.
+    pub async fn other_writer(
+        &self,
+        name: &str,
+        description: &Description,
+    ) -> Result<Option<ImageLockRecord>, OpenError> {
+        if self.exports.borrow().contains_key(name) {
+            return Ok(None);
+        }
+        let (admin, id) = (self.admin.clone(), description.image_id.clone());
+        let lock = self.bridge.run(async move { admin.live_lock(&id).await }).await?;
+        Ok(lock.filter(|lock| !lock.gives_way))
+    }
+
+    /// The device for one more connection of a client, opened if it is not yet. `purpose` says to people what uses the
+    /// image.
+    pub async fn open(
+        &self,
+        name: &str,
+        client: &Client,
+        description: &Description,
+        purpose: &str,
+    ) -> Result<OpenedExport, OpenError> {
+        loop {
+            match self.exports.borrow_mut().get_mut(name) {
+                Some(Export::Open { device, connections, holder })
+                    if !device.is_lost(description.writer_generation) =>
+                {
+                    let other = holder.as_ref().filter(|holder| *connections > 0 && **holder != *client);
+                    if let Some(other) = other.filter(|_| description.is_exclusive()) {
+                        return Err(in_use_by(name, other));
+                    }
+                    if let OpenImage::Written(image) = &**device {
+                        // It may have been opened for another connection before it grew.
+                        image.grow(description.size_bytes);
+                    }
+                    *connections += 1;
+                    *holder = Some(client.clone());
+                    return Ok(Rc::clone(device));
+                }
+                Some(Export::Busy) => {}
+                _ => break,
+            }
+            self.client.runtime().sleep(OPEN_POLL).await;
+        }
+        self.exports.borrow_mut().insert(name.into(), Export::Busy);
+        let opened = self.open_device(description, purpose).await;
+        let mut exports = self.exports.borrow_mut();
+        match opened {
+            Ok(device) => {
+                let device = Rc::new(device);
+                let (connections, holder) = (1, Some(client.clone()));
+                exports.insert(name.into(), Export::Open { device: Rc::clone(&device), connections, holder });
+                Ok(device)
+            }
+            Err(error) => {
+                exports.remove(name);
+                tracing::warn!("export '{name}' cannot be opened: {error}");
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn open_device(&self, description: &Description, purpose: &str) -> Result<OpenImage, ImageError> {
+        let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
+        if description.is_read_only() {
+            let opened =
+                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), purpose);
+            return opened.await.map(|image| OpenImage::Read(Box::new(image)));
+        }
+        let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose);
+        attached.await.map(|image| OpenImage::Written(Box::new(image)))
+    }
+
+    /// A connection is over. The last one gives the image back after a while.
+    pub fn release(self: &Rc<Self>, name: String, device: OpenedExport) {
+        if !self.count_down(&name, &device) {
+            return;
+        }
+        let exports = Rc::clone(self);
+        self.client.runtime().spawn(async move {
+            exports.client.runtime().sleep(LINGER).await;
+            let is_unused = matches!(
+                exports.exports.borrow().get(&name),
+                Some(Export::Open { device: current, connections: 0, .. }) if Rc::ptr_eq(current, &device)
+            );
+            if is_unused {
+                exports.exports.borrow_mut().insert(name.clone(), Export::Busy);
+                if let Err(error) = device.close().await {
+                    tracing::warn!("export '{name}' was not given back cleanly: {error}");
+                }
+                exports.exports.borrow_mut().remove(&name);
+            }
+        });
+    }
+
+    fn count_down(&self, name: &str, device: &OpenedExport) -> bool {
+        match self.exports.borrow_mut().get_mut(name) {
+            Some(Export::Open { device: current, connections, .. }) if Rc::ptr_eq(current, device) => {
+                *connections -= 1;
+                *connections == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The names of everything that this client may use.
+    pub async fn list(&self, client: &Client) -> Result<Vec<String>, ImageError> {
+        let admin = self.admin.clone();
+        let records = self.bridge.run(async move { admin.list().await }).await?;
+        let may_use = |record: &ImageRecord| client.may_use(&record.name, &export_of(record)).is_ok();
+        let names = records.into_iter().filter(may_use).flat_map(|record| {
+            let snapshots = record.snapshots().iter().filter(|snapshot| !snapshot.is_pending);
+            let snapshots = snapshots.map(|snapshot| format!("{}@{}", record.name, snapshot.name));
+            std::iter::once(record.name.clone()).chain(snapshots).collect::<Vec<_>>()
+        });
+        Ok(names.collect())
+    }
+}
+
+/// An export, before it is opened.
+pub struct Description {
+    image: String,
+    image_id: String,
+    snapshot: Option<String>,
+    export: ImageExport,
+    writer_generation: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Unix time of the image's creation, in milliseconds. It stays when the image is moved to another pool.
+    pub created_unix_ms: u64,
+}
+
+impl Description {
+    /// Whether it can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.snapshot.is_some() || self.export.access == ExportAccess::ReadOnly
+    }
+
+    /// Whether one client at a time may use it.
+    pub fn is_exclusive(&self) -> bool {
+        !self.is_read_only() && self.export.access == ExportAccess::Exclusive
+    }
+}
+
+fn export_of(record: &ImageRecord) -> ImageExport {
+    record.export.clone().unwrap_or_default()
+}
+
+async fn describe(admin: &ImageAdmin, name: &str) -> Result<Description, ImageError> {
+    let (record, snapshot) = match name.split_once('@') {
+        Some((image, snapshot)) => {
+            let (record, found) = admin.get_snapshot(image, snapshot).await?;
+            (record, Some(found))
+        }
+        None => (admin.get(name).await?.0, None),
+    };
+    Ok(Description {
+        export: export_of(&record),
+        writer_generation: record.writer_generation,
+        size_bytes: snapshot.as_ref().map_or(record.size_bytes, |snapshot| snapshot.size_bytes),
+        created_unix_ms: snapshot.as_ref().map_or(record.created_unix_ms, |snapshot| snapshot.created_unix_ms),
+        image_id: record.id,
+        image: record.name,
+        snapshot: snapshot.map(|snapshot| snapshot.name),
+    })
+}
+
+fn in_use_by(name: &str, other: &Client) -> OpenError {
+    OpenError {
+        kind: OpenErrorKind::InUse,
+        message: format!(
+            "image '{name}' is in use by {}; 'atoll image access {name} --access multi-attach' lets several clients \
+             write to it, which must agree among themselves who writes where",
+            other.describe()
+        ),
+    }
+}

@@ -1,0 +1,272 @@
+//! A controller and what belongs to it: its queues, and the image that it shows.
+//!
+//! Several gateways may serve an image to the same host, which then has several paths. Only one of them has the image
+//! open: the one that holds its lock. On the others the namespace is inaccessible, and they take the image when its
+//! lock is free, never before: its holder has given it back, or its lease has run out, and then the fence that comes
+//! with the lock keeps whatever the former gateway still sends from being done.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+use atoll_exports::{Client, ImageMetrics, OpenError, OpenErrorKind, OpenedExport};
+
+use crate::connection::Connection;
+use crate::protocol::{Controller, ControllerConfig, ControllerEvent, LBA_BYTES, Namespace, Subject};
+use crate::target::NvmeTarget;
+
+/// A discovery controller looks for other subsystems every so many rounds.
+const DISCOVERY_ROUNDS: u32 = 5;
+
+/// A host's controller.
+pub(crate) struct Association {
+    target: Weak<NvmeTarget>,
+    pub controller: RefCell<Controller>,
+    pub controller_id: u16,
+    client: Client,
+    own_address: SocketAddr,
+    /// The image, unless this is a discovery controller.
+    image: Option<String>,
+    device: RefCell<Option<OpenedExport>>,
+    pub metrics: Option<ImageMetrics>,
+    admin_queue: RefCell<Weak<Connection>>,
+    io_queues: RefCell<Vec<Weak<Connection>>>,
+    rounds: Cell<u32>,
+    is_looking: Cell<bool>,
+    is_over: Cell<bool>,
+}
+
+/// An image for a controller.
+pub(crate) struct Opened {
+    /// If this gateway has it.
+    pub device: Option<OpenedExport>,
+    pub size_bytes: u64,
+    pub is_read_only: bool,
+    pub created_unix_ms: u64,
+}
+
+impl Association {
+    pub fn new(
+        target: &Rc<NvmeTarget>,
+        config: ControllerConfig,
+        client: Client,
+        own_address: SocketAddr,
+        device: Option<OpenedExport>,
+    ) -> Rc<Self> {
+        let is_image = matches!(config.subject, Subject::Namespace { .. });
+        let image = target.names.image(&config.subsystem).filter(|_| is_image).map(ToOwned::to_owned);
+        let metrics = image.as_ref().map(|image| ImageMetrics::of(image, &client.describe()));
+        let controller_id = config.controller_id;
+        Rc::new(Association {
+            target: Rc::downgrade(target),
+            controller: RefCell::new(Controller::new(config, target.runtime.now_ms())),
+            controller_id,
+            client,
+            own_address,
+            image,
+            device: RefCell::new(device),
+            metrics,
+            admin_queue: RefCell::default(),
+            io_queues: RefCell::default(),
+            rounds: Cell::new(0),
+            is_looking: Cell::new(false),
+            is_over: Cell::new(false),
+        })
+    }
+
+    /// The image as this gateway may serve it to a host now: itself, or, if another gateway has it for the same host,
+    /// only what is known of it.
+    pub async fn open(target: &NvmeTarget, image: &str, client: &Client) -> Result<Opened, OpenError> {
+        let described = target.exports.describe(image, client).await?;
+        let purpose = purpose_for(client, described.is_exclusive());
+        let (size_bytes, is_read_only, created_unix_ms) =
+            (described.size_bytes, described.is_read_only(), described.created_unix_ms);
+        let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms };
+        if !is_read_only
+            && let Some(writer) = target.exports.other_writer(image, &described).await?
+        {
+            return match writer.purpose == purpose {
+                true => Ok(opened(None)),
+                false => Err(OpenError {
+                    kind: OpenErrorKind::InUse,
+                    message: format!(
+                        "image '{image}' is in use by {} (process {} on {})",
+                        writer.purpose, writer.process_id, writer.host
+                    ),
+                }),
+            };
+        }
+        let device = target.exports.open(image, client, &described, &purpose).await?;
+        Ok(Opened { size_bytes: device.size_bytes(), ..opened(Some(device)) })
+    }
+
+    /// Adds a queue; number 0 is the admin queue.
+    pub fn add_queue(&self, connection: &Rc<Connection>) {
+        if connection.queue_id.get() == 0 {
+            self.admin_queue.replace(Rc::downgrade(connection));
+            return;
+        }
+        let mut queues = self.io_queues.borrow_mut();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Rc::downgrade(connection));
+    }
+
+    /// Whether an I/O queue of this number is connected.
+    pub fn has_queue(&self, queue_id: u16) -> bool {
+        self.io_queues().any(|queue| queue.queue_id.get() == queue_id && !queue.is_over())
+    }
+
+    /// The image, if this gateway has it.
+    pub fn device(&self) -> Option<OpenedExport> {
+        self.device.borrow().clone()
+    }
+
+    /// The namespace as it is now.
+    pub fn namespace(&self) -> Option<Namespace> {
+        self.controller.borrow().namespace().copied()
+    }
+
+    /// The controller is over: so are its queues, and the image is given back.
+    pub fn end(&self) {
+        self.is_over.set(true);
+        self.end_io_queues();
+        if let Some(admin) = self.admin_queue.borrow().upgrade() {
+            admin.abort();
+        }
+        self.give_device_back();
+    }
+
+    fn end_io_queues(&self) {
+        self.io_queues().for_each(|queue| queue.abort());
+    }
+
+    fn io_queues(&self) -> impl Iterator<Item = Rc<Connection>> {
+        self.io_queues.borrow().clone().into_iter().filter_map(|queue| queue.upgrade())
+    }
+
+    /// Whether commands of queues that are gone are still being carried out. Their host believes that they are not:
+    /// it must not get another queue before.
+    pub fn is_draining(&self) -> bool {
+        self.io_queues().any(|queue| queue.is_over() && queue.commands.get() > 0)
+    }
+
+    fn give_device_back(&self) {
+        let device = self.device.borrow_mut().take();
+        if let (Some(device), Some(image), Some(target)) = (device, &self.image, self.target.upgrade()) {
+            target.exports.release(image.clone(), device);
+        }
+    }
+
+    /// Carries out what the controller wants beside answers.
+    pub fn pump(&self) {
+        while let Some(event) = self.next_event() {
+            match event {
+                ControllerEvent::Complete(id, response) => {
+                    if let Some(admin) = self.admin_queue.borrow().upgrade() {
+                        admin.complete(id, response);
+                    }
+                }
+                ControllerEvent::EndIoQueues => self.end_io_queues(),
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<ControllerEvent> {
+        self.controller.borrow_mut().next_event()
+    }
+
+    fn set_namespace(&self, namespace: Namespace) {
+        if self.namespace() == Some(namespace) {
+            return;
+        }
+        self.controller.borrow_mut().set_namespace(namespace);
+        self.io_queues().for_each(|queue| queue.set_namespace(namespace));
+        self.pump();
+    }
+
+    /// Another writer has taken the image.
+    pub fn lost(&self) {
+        if let Some(namespace) = self.namespace() {
+            self.give_device_back();
+            self.set_namespace(Namespace { is_accessible: false, ..namespace });
+        }
+    }
+
+    /// Looks whether the host is still there, and what has become of the image.
+    pub fn look_after(self: &Rc<Self>) {
+        let Some(target) = self.target.upgrade() else { return };
+        let deadline_ms = self.controller.borrow().deadline_ms();
+        if deadline_ms.is_some_and(|deadline_ms| target.runtime.now_ms() > deadline_ms) {
+            let (host, subsystem) = {
+                let controller = self.controller.borrow();
+                (controller.config().host.clone(), controller.config().subsystem.clone())
+            };
+            tracing::warn!("NVMe host {host} has not been heard of; its controller of {subsystem} ends");
+            return target.end(self.controller_id);
+        }
+        self.rounds.set(self.rounds.get().wrapping_add(1));
+        let device = self.device();
+        match (&self.image, device, self.namespace()) {
+            (Some(_), Some(device), Some(namespace)) => {
+                // Only what says so itself is lost: the record is not looked at here.
+                if device.is_lost(0) {
+                    return self.lost();
+                }
+                let size_bytes = device.size_bytes() / LBA_BYTES * LBA_BYTES;
+                self.set_namespace(Namespace { size_bytes, ..namespace });
+            }
+            (None, ..) if !self.rounds.get().is_multiple_of(DISCOVERY_ROUNDS) => {}
+            _ if self.is_looking.replace(true) => {}
+            _ => {
+                let association = Rc::clone(self);
+                target.runtime.spawn(async move {
+                    match &association.image {
+                        Some(image) => association.take_over(image).await,
+                        None => association.look_for_subsystems().await,
+                    }
+                    association.is_looking.set(false);
+                });
+            }
+        }
+    }
+
+    /// Takes the image, if nobody has it any more.
+    async fn take_over(&self, image: &str) {
+        let Some(target) = self.target.upgrade() else { return };
+        let opened = match Association::open(&target, image, &self.client).await {
+            Ok(Opened { device: Some(device), size_bytes, is_read_only, .. }) => (device, size_bytes, is_read_only),
+            Ok(_) => return,
+            Err(error) if matches!(error.kind, OpenErrorKind::Unknown | OpenErrorKind::NotAllowed) => {
+                tracing::warn!("the controller of {} ends: {error}", self.client.describe());
+                return target.end(self.controller_id);
+            }
+            Err(error) => return tracing::debug!("image '{image}' cannot be taken yet: {error}"),
+        };
+        let (device, size_bytes, is_read_only) = opened;
+        if self.is_over.get() {
+            return target.exports.release(image.to_owned(), device);
+        }
+        tracing::info!("this gateway has image '{image}' now, for {}", self.client.describe());
+        self.device.replace(Some(device));
+        self.set_namespace(Namespace { size_bytes, is_read_only, is_accessible: true });
+    }
+
+    async fn look_for_subsystems(&self) {
+        let Some(target) = self.target.upgrade() else { return };
+        match target.subsystems(&self.client, self.own_address).await {
+            Ok(entries) => {
+                self.controller.borrow_mut().set_discovery(entries);
+                self.pump();
+            }
+            Err(error) => tracing::debug!("images cannot be listed now: {error}"),
+        }
+    }
+}
+
+/// What people are told of who uses an image, by which other gateways also know whether it is used for the same host.
+fn purpose_for(client: &Client, is_exclusive: bool) -> String {
+    match (&client.nvme_host, is_exclusive) {
+        (Some(host), true) => format!("NVMe gateway for {host}"),
+        _ => "NVMe gateway".into(),
+    }
+}

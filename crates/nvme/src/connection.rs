@@ -1,0 +1,265 @@
+//! One connection of a host: the queue's session, and what it wants done.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_exports::{ByteBudget, Client, Running};
+use atoll_image::ImageError;
+use atoll_reactor::Stream;
+use atoll_security_log::{SecurityEvent, note};
+
+use crate::association::Association;
+use crate::metrics;
+use crate::perform::{perform, status_of};
+use crate::protocol::{
+    Action, CloseReason, CommandId, ConnectRefusal, ConnectRequest, IoKind, Namespace, QueueConfig, QueueSession,
+    Response, Status,
+};
+use crate::target::NvmeTarget;
+
+/// Bytes of all commands of one connection that are being served or whose answers wait to be sent.
+const COMMAND_BYTES_MAX: u64 = 16 << 20;
+/// Answers that may wait for a host that reads slowly before their bytes count as in service.
+const UNSENT_BYTES_MAX: usize = 4 << 20;
+const UNSENT_POLL: Duration = Duration::from_millis(5);
+/// A host that has not connected a queue after this long is cut off.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Connection {
+    target: Rc<NvmeTarget>,
+    stream: Stream,
+    session: RefCell<QueueSession>,
+    association: RefCell<Option<Rc<Association>>>,
+    pub queue_id: Cell<u16>,
+    /// Those that are being carried out.
+    pub commands: Cell<usize>,
+    is_over: Cell<bool>,
+    budget: ByteBudget,
+}
+
+/// Serves a host's queue to its end.
+pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
+    let connection = Rc::new(Connection {
+        target: Rc::clone(&target),
+        stream,
+        session: RefCell::new(QueueSession::new(QueueConfig::default())),
+        association: RefCell::default(),
+        queue_id: Cell::new(0),
+        commands: Cell::new(0),
+        is_over: Cell::new(false),
+        budget: ByteBudget::new(COMMAND_BYTES_MAX),
+    });
+    let watched = Rc::downgrade(&connection);
+    let runtime = target.runtime.clone();
+    target.runtime.spawn(async move {
+        runtime.sleep(CONNECT_LIMIT).await;
+        if let Some(connection) = watched.upgrade()
+            && !connection.session.borrow().is_connected()
+        {
+            connection.abort();
+        }
+    });
+    while !connection.session.borrow().is_closed() {
+        if connection.stream.receive().await.is_err() {
+            break;
+        }
+        connection.take_pdus();
+    }
+    connection.abort();
+    target.count_connections(-1);
+    let association = connection.association.borrow_mut().take();
+    if let Some(association) = association
+        && connection.queue_id.get() == 0
+    {
+        target.end(association.controller_id);
+    }
+}
+
+impl Connection {
+    /// Closes the connection now.
+    pub fn abort(&self) {
+        self.is_over.set(true);
+        self.stream.abort();
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    /// The namespace has changed.
+    pub fn set_namespace(&self, namespace: Namespace) {
+        self.session.borrow_mut().set_namespace(namespace);
+    }
+
+    fn take_pdus(self: &Rc<Self>) {
+        if let Some(association) = &*self.association.borrow() {
+            association.controller.borrow_mut().heard(self.target.runtime.now_ms());
+        }
+        loop {
+            let consumed = self.stream.with_received(|received| {
+                let before = received.len();
+                self.session.borrow_mut().receive(received);
+                before - received.len()
+            });
+            self.pump();
+            let session = self.session.borrow();
+            if session.is_saturated() {
+                // Nothing more is taken from this host until something is done.
+                return self.stream.pause();
+            }
+            if consumed.unwrap_or(0) == 0 {
+                return self.stream.expect_bytes(session.needed_bytes());
+            }
+        }
+    }
+
+    /// Carries out what the session wants.
+    fn pump(self: &Rc<Self>) {
+        while let Some(action) = self.next_action() {
+            self.act(action);
+        }
+    }
+
+    fn next_action(&self) -> Option<Action> {
+        self.session.borrow_mut().next_action()
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        match action {
+            Action::Send(bytes) => self.stream.send([bytes]),
+            Action::Io { id, kind } => {
+                let connection = Rc::clone(self);
+                self.commands.set(self.commands.get() + 1);
+                self.target.runtime.spawn(async move { connection.serve_command(id, kind).await });
+            }
+            Action::Connect(request) => {
+                let connection = Rc::clone(self);
+                self.target.runtime.spawn(async move { connection.connect(request).await });
+            }
+            Action::Admin { id, command } => {
+                let association = self.association.borrow().clone().expect("only a connected queue has commands");
+                let response = association.controller.borrow_mut().execute(id, &command);
+                if let Some(response) = response {
+                    self.session.borrow_mut().complete(id, response);
+                }
+                association.pump();
+            }
+            Action::Close(reason) => {
+                match reason {
+                    CloseReason::Violated(error) => {
+                        note(SecurityEvent::MalformedInput, self.stream.peer_address(), error);
+                    }
+                    reason => tracing::debug!("NVMe connection closed: {reason}"),
+                }
+                self.stream.close_after_send();
+            }
+        }
+    }
+
+    async fn connect(self: Rc<Self>, request: ConnectRequest) {
+        let connected = self.find_controller(&request).await;
+        if self.is_over.get() {
+            if let Ok(association) = connected
+                && request.queue_id == 0
+            {
+                self.target.end(association.controller_id);
+            }
+            return;
+        }
+        let answer = connected.map(|association| {
+            self.queue_id.set(request.queue_id);
+            association.add_queue(&self);
+            let namespace = association.namespace().filter(|_| request.queue_id > 0);
+            let answer = (association.controller_id, namespace);
+            self.association.replace(Some(association));
+            answer
+        });
+        self.session.borrow_mut().connected(answer);
+        self.go_on();
+    }
+
+    async fn find_controller(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
+        if request.queue_id > 0 {
+            return self.target.find_drained(request).await;
+        }
+        let client = Client {
+            address: self.stream.peer_address(),
+            certificate: None,
+            nvme_host: Some(request.host.clone()),
+        };
+        let own_address = self.stream.local_address();
+        let own_address = own_address.ok_or(ConnectRefusal::new(Status::InternalError))?;
+        self.target.associate(request, client, own_address).await
+    }
+
+    /// Something that the session waited for is done.
+    fn go_on(self: &Rc<Self>) {
+        if self.is_over.get() {
+            return;
+        }
+        self.pump();
+        if !self.session.borrow().is_saturated() {
+            self.stream.resume();
+        }
+    }
+
+    /// Answers a command.
+    pub fn complete(self: &Rc<Self>, id: CommandId, response: Response) {
+        self.session.borrow_mut().complete(id, response);
+        self.go_on();
+    }
+
+    async fn serve_command(self: Rc<Self>, id: CommandId, kind: IoKind) {
+        let association = self.association.borrow().clone();
+        // A queue that is gone does nothing more.
+        let Some(association) = association.filter(|_| !self.is_over.get()) else {
+            return self.commands.set(self.commands.get() - 1);
+        };
+        let (operation, offset, bytes) = metrics::operation(&kind);
+        let running = association.metrics.as_ref().map(|metrics| metrics.begin(operation, offset, bytes));
+        let _grant = self.budget.take(held_bytes(&kind)).await;
+        running.iter().for_each(Running::begun);
+        let done = match association.device() {
+            Some(device) if !self.is_over.get() => perform(&device, &kind).await,
+            _ => Ok(Response::of(Status::AnaInaccessible)),
+        };
+        self.commands.set(self.commands.get() - 1);
+        let response = done.as_ref().map_or_else(|error| Response::of(status_of(error)), Clone::clone);
+        if let Some(running) = running {
+            let error = match &done {
+                Err(error) => Some(error.to_string()),
+                Ok(response) if !response.status.is_success() => Some(format!("{:?}", response.status)),
+                Ok(_) => None,
+            };
+            running.answered(error.as_deref());
+        }
+        match &done {
+            Err(ImageError::Lost(_)) => association.lost(),
+            Err(error) => tracing::warn!("an NVMe command failed: {error}"),
+            Ok(_) => {}
+        }
+        if let IoKind::CompareAndWrite { write, .. } = kind {
+            let of_write = if response.status.is_success() { Status::Success } else { Status::FailedFused };
+            self.session.borrow_mut().complete(id, response);
+            self.complete(write, Response::of(of_write));
+        } else {
+            self.complete(id, response);
+        }
+        // The bytes count until a slow reader has taken them.
+        while !self.is_over.get() && self.stream.unsent_bytes() > UNSENT_BYTES_MAX {
+            self.target.runtime.sleep(UNSENT_POLL).await;
+        }
+    }
+}
+
+/// Memory that a command takes.
+fn held_bytes(kind: &IoKind) -> u64 {
+    match kind {
+        IoKind::Read(range) => range.length,
+        IoKind::Write { data, .. } => data.len() as u64,
+        IoKind::Compare { expected, .. } => 2 * expected.len() as u64,
+        IoKind::CompareAndWrite { data, .. } => 3 * data.len() as u64,
+        IoKind::Flush | IoKind::WriteZeroes(_) | IoKind::Trim(_) => 0,
+    }
+}

@@ -1,0 +1,235 @@
+//! The target: listening on a reactor's thread, and the controllers of all hosts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_client::LocalClient;
+use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, follow_in_flight};
+use atoll_image::{Bridge, ImageAdmin};
+use atoll_keys::random_u64;
+use atoll_reactor::{ListenAddress, LocalRuntime};
+
+use crate::association::Association;
+use crate::connection;
+use crate::metrics;
+use crate::names::Names;
+use crate::protocol::{
+    ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry, Namespace, QueueConfig,
+    Status, Subject, connect_field,
+};
+
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 1024;
+/// Controllers have numbers up to this; those above have a meaning.
+const CONTROLLER_ID_MAX: u16 = 0xFFEF;
+/// The number of a controller that is to be chosen.
+const ANY_CONTROLLER: u16 = 0xFFFF;
+/// How often one looks whether commands of former queues are done.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+/// How often controllers look after their hosts and images.
+pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves all images of a cluster to NVMe hosts.
+pub struct NvmeTarget {
+    pub(crate) runtime: LocalRuntime,
+    pub(crate) exports: Rc<Exports>,
+    pub(crate) names: Names,
+    pub(crate) connections: Cell<usize>,
+    associations: RefCell<HashMap<u16, Rc<Association>>>,
+    /// Those that are over, as long as commands of theirs are being carried out.
+    ended: RefCell<Vec<Rc<Association>>>,
+}
+
+impl NvmeTarget {
+    /// A target that reaches the cluster through `client`. It lives as long as its thread.
+    pub fn new(client: &LocalClient, bridge: Bridge, admin: ImageAdmin, cluster_id: String) -> Rc<Self> {
+        metrics::register_all();
+        let target = Rc::new(NvmeTarget {
+            runtime: client.runtime().clone(),
+            exports: Rc::new(Exports::new(client, bridge, admin)),
+            names: Names::new(cluster_id),
+            connections: Cell::new(0),
+            associations: RefCell::default(),
+            ended: RefCell::default(),
+        });
+        target.runtime.spawn(follow_in_flight(target.runtime.clone()));
+        target.runtime.spawn(Rc::clone(&target).watch());
+        target
+    }
+
+    /// Listens and serves connections from then on; returns the address with the chosen port.
+    pub fn listen(self: &Rc<Self>, address: SocketAddr) -> std::io::Result<ListenAddress> {
+        let (listener, address) = self.runtime.listen(&ListenAddress::Tcp(address))?;
+        let target = Rc::clone(self);
+        self.runtime.spawn(async move {
+            loop {
+                let stream = listener.accept().await;
+                if target.connections.get() < CONNECTIONS_MAX {
+                    target.count_connections(1);
+                    target.runtime.spawn(connection::serve(Rc::clone(&target), stream));
+                }
+            }
+        });
+        Ok(address)
+    }
+
+    pub(crate) fn count_connections(&self, difference: isize) {
+        self.connections.set(self.connections.get().saturating_add_signed(difference));
+        metrics::set_connections(self.connections.get());
+    }
+
+    /// Looks after all controllers for ever.
+    async fn watch(self: Rc<Self>) {
+        loop {
+            self.runtime.sleep(WATCH_PAUSE).await;
+            let associations: Vec<Rc<Association>> = self.associations.borrow().values().cloned().collect();
+            associations.iter().for_each(Association::look_after);
+            self.ended.borrow_mut().retain(|association| association.is_draining());
+        }
+    }
+
+    /// A controller for a host that connects an admin queue.
+    pub(crate) async fn associate(
+        self: &Rc<Self>,
+        request: &ConnectRequest,
+        client: Client,
+        own_address: SocketAddr,
+    ) -> Result<Rc<Association>, ConnectRefusal> {
+        if request.controller_id != ANY_CONTROLLER {
+            return Err(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID));
+        }
+        if request.subsystem == DISCOVERY_SUBSYSTEM {
+            let entries = self.subsystems(&client, own_address).await.map_err(|error| refused(&error))?;
+            let subject = Subject::Discovery(entries);
+            return Ok(self.add(request, client, own_address, subject, "discovery".into(), None));
+        }
+        let image = self.names.image(&request.subsystem);
+        let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
+        self.wait_until_drained(&request.subsystem).await;
+        let opened = Association::open(self, image, &client).await.map_err(|error| {
+            tracing::warn!("{} cannot use image '{image}': {error}", client.describe());
+            refused(&error)
+        })?;
+        let identity = self.names.identity(image, opened.created_unix_ms);
+        let namespace = Namespace {
+            size_bytes: opened.size_bytes,
+            is_read_only: opened.is_read_only,
+            is_accessible: opened.device.is_some(),
+        };
+        let subject = Subject::Namespace { namespace, id: identity.id };
+        Ok(self.add(request, client, own_address, subject, identity.serial, opened.device))
+    }
+
+    fn add(
+        self: &Rc<Self>,
+        request: &ConnectRequest,
+        client: Client,
+        own_address: SocketAddr,
+        subject: Subject,
+        serial: String,
+        device: Option<atoll_exports::OpenedExport>,
+    ) -> Rc<Association> {
+        let mut associations = self.associations.borrow_mut();
+        let controller_id = loop {
+            // Other gateways have controllers of the same subsystems, whose numbers must be others. Chance sees to
+            // that: a host that meets the same number twice connects again.
+            let chosen = (random_u64() % u64::from(CONTROLLER_ID_MAX)) as u16 + 1;
+            if !associations.contains_key(&chosen) {
+                break chosen;
+            }
+        };
+        let config = ControllerConfig {
+            controller_id,
+            subsystem: request.subsystem.clone(),
+            serial,
+            firmware: env!("CARGO_PKG_VERSION").into(),
+            host: request.host.clone(),
+            host_id: request.host_id,
+            keep_alive_ms: request.keep_alive_ms,
+            queues: QueueConfig::default(),
+            subject,
+        };
+        let association = Association::new(self, config, client, own_address, device);
+        associations.insert(controller_id, Rc::clone(&association));
+        metrics::set_controllers(associations.len());
+        association
+    }
+
+    /// Waits for the commands that were sent through former controllers of a subsystem. A host that connects again
+    /// sends what was not answered once more, and then the next: what it had sent before must not be done after that.
+    async fn wait_until_drained(&self, subsystem: &str) {
+        loop {
+            self.ended.borrow_mut().retain(|association| association.is_draining());
+            let is_of = |association: &Rc<Association>| association.controller.borrow().config().subsystem == subsystem;
+            if !self.ended.borrow().iter().any(is_of) {
+                return;
+            }
+            self.runtime.sleep(DRAIN_POLL).await;
+        }
+    }
+
+    /// As [`NvmeTarget::find`], when commands of former queues are done.
+    pub(crate) async fn find_drained(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
+        loop {
+            let association = self.find(request)?;
+            if !association.is_draining() {
+                return Ok(association);
+            }
+            self.runtime.sleep(DRAIN_POLL).await;
+        }
+    }
+
+    /// The controller of an I/O queue.
+    fn find(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
+        let associations = self.associations.borrow();
+        let found = associations.get(&request.controller_id);
+        let association = found.ok_or(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID))?;
+        let controller = association.controller.borrow();
+        let config = controller.config();
+        if config.subsystem != request.subsystem {
+            return Err(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM));
+        }
+        if (&config.host, config.host_id) != (&request.host, request.host_id) {
+            return Err(ConnectRefusal::new(Status::ConnectInvalidHost));
+        }
+        if !controller.has_io_queue(request.queue_id) || association.has_queue(request.queue_id) {
+            return Err(ConnectRefusal::in_command(connect_field::QUEUE_ID));
+        }
+        drop(controller);
+        Ok(Rc::clone(association))
+    }
+
+    /// The admin queue of a controller is gone, and with it the controller.
+    pub(crate) fn end(&self, controller_id: u16) {
+        let ended = self.associations.borrow_mut().remove(&controller_id);
+        metrics::set_controllers(self.associations.borrow().len());
+        if let Some(association) = ended {
+            association.end();
+            self.ended.borrow_mut().push(association);
+        }
+    }
+
+    /// What a host may use, at the address by which it has come.
+    pub(crate) async fn subsystems(
+        &self,
+        client: &Client,
+        own_address: SocketAddr,
+    ) -> Result<Vec<DiscoveryEntry>, OpenError> {
+        let names = self.exports.list(client).await?;
+        // Whoever connects to all that is listed does not mean every snapshot.
+        let images = names.iter().filter(|name| !name.contains('@'));
+        let subsystems = images.filter_map(|image| self.names.subsystem(image));
+        Ok(subsystems.map(|subsystem| DiscoveryEntry { subsystem, address: own_address }).collect())
+    }
+}
+
+fn refused(error: &OpenError) -> ConnectRefusal {
+    match error.kind {
+        OpenErrorKind::Unknown => ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM),
+        OpenErrorKind::NotAllowed => ConnectRefusal::new(Status::ConnectInvalidHost),
+        OpenErrorKind::InUse | OpenErrorKind::Unavailable => ConnectRefusal::new(Status::ConnectControllerBusy),
+    }
+}

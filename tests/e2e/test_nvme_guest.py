@@ -1,0 +1,179 @@
+"""Images over NVMe/TCP with the initiator of the Linux kernel, nvme-cli and fio, in a guest under QEMU.
+
+What fio writes is verified while the controller is reset, the target is killed, and one of two gateways is killed.
+"""
+
+import os
+import re
+import signal
+
+import pytest
+from lib.cluster import MIB
+from lib.guest import HOST_ADDRESS, Guest
+from lib.ports import free_port
+from lib.waiting import under_load, wait_for
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.needs("qemu-system-x86_64", "busybox", "nvme", "fio"),
+]
+
+HOST_ID = "7c2d7e0e-2a6c-4b55-9b7d-3a8f5f0c1a11"
+HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
+SIZE = 64 * MIB
+
+
+@pytest.fixture(scope="module")
+def port():
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster(scenario, port):
+    cluster = scenario.cluster(osd_size="4G")
+    cluster.options += ["--nvme-listen", f"127.0.0.1:{port}"]
+    cluster.up()
+    for name in ("disk", "paths", "closed"):
+        cluster.create_image(name, SIZE)
+    for name in ("disk", "paths"):
+        cluster.cli("image", "access", name, "--allow", HOST)
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def subsystem(cluster):
+    cluster_id = cluster.json("status")["cluster_id"]
+    return lambda image: f"nqn.2026-11.io.atoll:{cluster_id}:{image}"
+
+
+@pytest.fixture(scope="module")
+def guest(scenario):
+    with Guest(scenario.directory, HOST, HOST_ID) as guest:
+        yield guest
+
+
+def connect(guest, subsystem, port, *options):
+    usual = "-i 2 --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120"
+    return guest.run(f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {subsystem} {usual} {' '.join(options)}")
+
+
+def device_of(guest, subsystem):
+    """The device of a subsystem that is connected."""
+    script = f"for s in /sys/class/nvme-subsystem/*; do grep -q '^{subsystem}$' $s/subsysnqn && ls $s | grep n1; done"
+    names = lambda: re.findall(r"nvme\d+n1\b", guest.run(script, check=False))
+    return f"/dev/{wait_for('the guest has the device', names, 20, 0.5)[0]}"
+
+
+@pytest.fixture
+def disk(guest, cluster, subsystem, port):
+    """The device of image 'disk', connected for one test."""
+    name = subsystem("disk")
+    connect(guest, name, port, "--hdr-digest", "--data-digest")
+    yield device_of(guest, name)
+    assert "disconnected 1 controller" in guest.run(f"nvme disconnect -n {name}")
+
+
+def fio(device, runtime=None, **options):
+    options = {"rw": "randrw", "bsrange": "4k-64k", "iodepth": 16, "size": "48M", "randseed": 5} | options
+    if runtime:
+        options |= {"time_based": None, "runtime": runtime}
+    words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()]
+    verify = "--ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --thread"
+    return f"fio --name=job --filename={device} {verify} {' '.join(words)} --output-format=terse"
+
+
+def test_nvme_cli_discovers_what_the_host_may_use(guest, cluster, subsystem, port):
+    """nvme discover lists the images of this host, and no others."""
+    listed = guest.run(f"nvme discover -t tcp -a {HOST_ADDRESS} -s {port}")
+    assert sorted(re.findall(r"subnqn: *(\S+)", listed)) == [subsystem("disk"), subsystem("paths")]
+    assert guest.finish(guest.start(f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {subsystem('closed')}"))[1]
+
+
+def test_the_kernel_takes_the_device_as_it_is(guest, disk):
+    """The kernel sees size, block sizes, and what can be discarded."""
+    queue = f"/sys/block/{disk[5:]}/queue"
+    values = guest.run(
+        f"cat /sys/block/{disk[5:]}/size {queue}/logical_block_size {queue}/physical_block_size "
+        f"{queue}/discard_granularity {queue}/max_hw_sectors_kb {queue}/write_cache"
+    )
+    assert [line for line in values.split("\n") if line][-6:] == [
+        str(SIZE // 512), "512", "4096", "4096", "1024", "write through",
+    ]
+
+
+def test_fio_verifies(guest, disk, note):
+    """fio verifies what it has written, with digests."""
+    note(guest.run(fio(disk), 200).strip()[:80])
+
+
+def test_commands_of_nvme_cli(guest, disk):
+    """flush, write zeroes, dsm and compare, from nvme-cli and blkdiscard."""
+    guest.run("dd if=/dev/urandom of=/tmp/data bs=4096 count=4 2>/dev/null")
+    guest.run(f"dd if=/tmp/data of={disk} bs=4096 oflag=direct conv=notrunc 2>/dev/null && sync")
+    guest.run(f"nvme flush {disk}")
+    guest.run(f"nvme compare {disk} -s 0 -c 31 -z 16384 -d /tmp/data")
+    assert guest.finish(guest.start(f"nvme compare {disk} -s 1 -c 30 -z 15872 -d /tmp/data"))[1], "they differ"
+    guest.run(f"nvme write-zeroes {disk} -s 0 -c 7")
+    guest.run(f"nvme dsm {disk} --ad --slbs=8 --blocks=8")
+    guest.run(f"blkdiscard -o 8192 -l 4096 {disk}")
+    guest.run(f"dd if={disk} of=/tmp/back bs=4096 count=4 iflag=direct 2>/dev/null")
+    guest.run("dd if=/dev/zero of=/tmp/want bs=4096 count=3 2>/dev/null; dd if=/tmp/data bs=4096 skip=3 2>/dev/null >> /tmp/want")
+    guest.run("cmp /tmp/back /tmp/want")
+    for log in ("smart-log", "fw-log", "error-log", "effects-log", "ana-log", "id-ctrl"):
+        guest.run(f"nvme {log} /dev/{re.match(r'/dev/(nvme[0-9]+)', disk)[1]}")
+    guest.run(f"nvme id-ns {disk} && nvme list && nvme list-subsys")
+
+
+def test_the_guest_hears_of_a_new_size(guest, cluster, disk):
+    """A resize reaches the guest by itself."""
+    cluster.cli("image", "resize", "disk", "--size", SIZE + 32 * MIB)
+    size = lambda: str((SIZE + 32 * MIB) // 512) in guest.run(f"cat /sys/block/{disk[5:]}/size")
+    wait_for("the guest sees the new size", size, 15, 0.5)
+
+
+def test_fio_goes_on_over_resets(guest, disk):
+    """fio verifies what it has written while the controller is reset several times."""
+    controller = guest.run("ls /sys/class/nvme | head -1").split()[-1]
+    guest.run(f"(for n in 1 2 3; do sleep 2; nvme reset /dev/{controller}; done; echo > /tmp/was-reset) & {fio(disk, runtime=12)}", 200)
+    guest.run("rm /tmp/was-reset")
+
+
+def test_fio_goes_on_when_the_target_is_killed(guest, cluster, disk):
+    """fio verifies what it has written although the target is killed under it, and started again."""
+    running = guest.start(fio(disk, runtime=15))
+    under_load(4)
+    old = cluster.process_ids()["nvme"]
+    os.kill(old, signal.SIGKILL)
+    cluster.restarted("nvme", old)
+    guest.finish(running, 200)
+
+
+def test_fio_goes_on_when_one_of_two_gateways_is_killed(scenario, guest, cluster, subsystem, note):
+    """With two gateways, fio sees no error when the one that has the image is killed, nor when it comes back."""
+    ports, gateways = [free_port(), free_port()], []
+    name = subsystem("paths")
+
+    def start(port):
+        log = scenario.directory / f"nvme-{port}.log"
+        listen = ("--data", cluster.data, "--listen", f"127.0.0.1:{port}")
+        return scenario.start_logged(log, scenario.atoll, "nvme", "run", *listen, env=cluster.environment())
+
+    gateways = [start(port) for port in ports]
+    for port in ports:
+        wait_for("the gateway answers", lambda port=port: "nvm" in connect(guest, name, port) or True, 30, 1)
+    device = device_of(guest, name)
+    states = lambda: guest.run(f"cat /sys/block/{device[5:].replace('n1', '')}*c*n1/ana_state /sys/class/nvme/*/state")
+    note(" ".join(states().split()))
+    running = guest.start(fio(device, runtime=25))
+    under_load(5)
+    gateways[0].send_signal(signal.SIGKILL)
+    gateways[0].wait()
+    under_load(8)
+    gateways[0] = start(ports[0])
+    under_load(6)
+    gateways[1].send_signal(signal.SIGKILL)
+    gateways[1].wait()
+    output, code = guest.finish(running, 240)
+    assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
+    assert "disconnected 2 controller" in guest.run(f"nvme disconnect -n {name}")
+    gateways[0].kill()
