@@ -1,13 +1,13 @@
 """Images over NVMe/TCP: single commands, rights, holds and hostile input, by a small initiator of the tests. What the
 kernel's initiator does is in test_nvme_guest.py."""
 
-
 import os
 import random
 import signal
 import socket
 import struct
 import threading
+from functools import partial
 
 import pytest
 from lib.cluster import MIB
@@ -17,6 +17,7 @@ from lib.ports import free_port
 from lib.waiting import wait_for
 
 HOST, OTHER = (f"nqn.2014-08.org.nvmexpress:uuid:{digit * 8}-0000-4000-8000-000000000000" for digit in "12")
+OPTIMIZED, INACCESSIBLE_STATE = 1, 3
 INVALID_PARAMETERS, BUSY, INVALID_HOST = 0x182, 0x181, 0x184
 INACCESSIBLE, COMPARE_FAILURE, FAILED_FUSED, WRITE_PROTECTED = 0x302, 0x285, 0x09, 0x20
 
@@ -206,7 +207,7 @@ def test_resets_end_io_queues(connect):
         disk.set_property(0x14, 0x460000)
         with pytest.raises(ConnectionError):
             disk.read(0, 512)
-        assert disk.property(0x1C) == 0
+        assert disk.get_property(0x1C) == 0
 
 
 def test_hostile_input_ends_that_connection_only(connect, address):
@@ -242,56 +243,61 @@ def test_data_that_was_not_asked_for_ends_the_connection(connect):
         disk.admin.command(KEEP_ALIVE)
 
 
-def test_a_second_gateway_takes_over(scenario, cluster, connect):
+def ana_state(controller):
+    return controller.log(0x0C, 52)[32]
+
+
+@pytest.fixture
+def gateways(scenario, cluster, connect):
+    """Two gateways beside the cluster's own, each with a controller; the first has the image 'paths'."""
+    started = []
+    for is_first in (True, False):
+        port = free_port()
+        log, listen = scenario.directory / f"nvme-{port}.log", f"127.0.0.1:{port}"
+        command = (scenario.atoll, "nvme", "run", "--data", cluster.data, "--listen", listen)
+        process = scenario.start_logged(log, *command, env=cluster.environment())
+        controller = wait_for("a gateway serves", partial(connect, "paths", at=("127.0.0.1", port)), 30)
+        started.append((process, controller))
+        if is_first:
+            wait_for("it has the image", lambda c=controller: ana_state(c) == OPTIMIZED, 20)
+    yield started
+    for process, controller in started:
+        controller.close()
+        process.kill()
+        process.wait()
+
+
+def test_a_second_gateway_takes_over(gateways, connect):
     """A second gateway shows the image as inaccessible while the first has it, and takes it when that is killed."""
-    ports = free_port(), free_port()
-    command = (scenario.atoll, "nvme", "run", "--data", cluster.data, "--listen")
-    first, second = (
-        scenario.start_logged(scenario.directory / f"nvme-{port}.log", *command, f"127.0.0.1:{port}", env=cluster.environment())
-        for port in ports
-    )
-    at = [("127.0.0.1", port) for port in ports]
-    one = wait_for("the first gateway serves", lambda: connect("paths", at=at[0]), 30)
-    two = wait_for("the second gateway serves", lambda: connect("paths", at=at[1]), 30)
+    (first, one), (_, two) = gateways
     with one, two:
         assert one.identify(0, 1)[104:120] == two.identify(0, 1)[104:120], "both show the same namespace"
         assert one.identify(1)[4:24] == two.identify(1)[4:24]
-        ana = lambda controller: controller.log(0x0C, 52)[32]
-        assert (ana(one), ana(two)) == (1, 3)
+        assert (ana_state(one), ana_state(two)) == (OPTIMIZED, INACCESSIBLE_STATE)
         one.write(0, b"\1" * 4096)
         refused(INACCESSIBLE, two.read, 0, 4096)
-        refused(BUSY, connect, "paths", host=OTHER, at=at[1])
+        refused(BUSY, connect, "paths", host=OTHER, at=two.address)
         two.admin.command(SET_FEATURES, (0x0B, 0x900))
         two.admin.send(two.admin.sqe(ASYNC_EVENT))
         os.kill(first.pid, signal.SIGKILL)
         assert two.admin.response()[1] == 0x0C_03_02
-        assert ana(two) == 1
+        assert ana_state(two) == OPTIMIZED
         assert two.read(0, 4096) == b"\1" * 4096
         two.write(0, b"\2" * 4096)
-    second.kill()
 
 
-def test_a_gateway_that_was_paused_writes_nothing_more(scenario, cluster, connect):
+@pytest.mark.nightly
+def test_a_gateway_that_was_paused_writes_nothing_more(gateways):
     """A gateway that is stopped for longer than its lease has lost the image: what its host sends is not done."""
-    ports = free_port(), free_port()
-    command = (scenario.atoll, "nvme", "run", "--data", cluster.data, "--listen")
-    first, second = (
-        scenario.start_logged(scenario.directory / f"nvme-{port}.log", *command, f"127.0.0.1:{port}", env=cluster.environment())
-        for port in ports
-    )
-    at = [("127.0.0.1", port) for port in ports]
-    one = wait_for("the first gateway serves", lambda: connect("paths", at=at[0]), 30)
-    two = wait_for("the second gateway serves", lambda: connect("paths", at=at[1]), 30)
+    (first, one), (_, two) = gateways
     with one, two:
         one.write(0, b"\3" * 4096)
         os.kill(first.pid, signal.SIGSTOP)
         entry = one.io.sqe(1, (0, 0, 7), 1, b"\4" * 4096)
         one.io.send(entry)
-        wait_for("the second gateway has the image", lambda: two.log(0x0C, 52)[32] == 1, 40)
+        wait_for("the second gateway has the image", lambda: ana_state(two) == OPTIMIZED, 40)
         two.write(0, b"\5" * 4096)
         os.kill(first.pid, signal.SIGCONT)
         refused(INACCESSIBLE, one.io.response)
         assert two.read(0, 4096) == b"\5" * 4096
-        wait_for("the first gateway knows", lambda: one.log(0x0C, 52)[32] == 3, 10)
-    for process in (first, second):
-        process.kill()
+        wait_for("the first gateway knows", lambda: ana_state(one) == INACCESSIBLE_STATE, 10)

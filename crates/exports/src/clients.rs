@@ -45,7 +45,9 @@ impl Client {
         let names = self.certificate.as_ref().map(names_of).unwrap_or_default();
         let is_certified = self.certificate.is_some();
         let allows = |rule: &String| {
-            rule == "*" || rule.parse::<Network>().is_ok_and(|network| network.holds(host)) || names.contains(rule)
+            rule == "*"
+                || rule.parse::<Network>().is_ok_and(|network| network.holds(host))
+                || names.contains(rule)
                 || self.nvme_host.as_ref() == Some(rule)
         };
         if export.clients.iter().any(allows) || export.clients.is_empty() && is_certified {
@@ -182,7 +184,8 @@ mod tests {
 
     #[test]
     fn an_nvme_host_is_known_by_its_name_or_its_address() {
-        let named = Client { nvme_host: Some("nqn.2014-08.org.nvmexpress:uuid:1".into()), ..host("192.0.2.7", None) };
+        let named =
+            Client { nvme_host: Some("nqn.2014-08.org.nvmexpress:uuid:1".into()), ..host("192.0.2.7", None) };
         assert!(named.may_use("disk", &export(&[])).unwrap_err().contains("--allow nqn.2014-08"));
         assert!(named.may_use("disk", &export(&["nqn.2014-08.org.nvmexpress:uuid:2", "192.0.2.8"])).is_err());
         for rule in ["nqn.2014-08.org.nvmexpress:uuid:1", "192.0.2.0/24", "*"] {

@@ -83,10 +83,9 @@ impl Exports {
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
-        client.may_use(&described.image, &described.export).map_err(|message| OpenError {
-            kind: OpenErrorKind::NotAllowed,
-            message,
-        })?;
+        client
+            .may_use(&described.image, &described.export)
+            .map_err(|message| OpenError { kind: OpenErrorKind::NotAllowed, message })?;
         Ok(described)
     }
 
@@ -156,8 +155,7 @@ impl Exports {
     async fn open_device(&self, description: &Description, purpose: &str) -> Result<OpenImage, ImageError> {
         let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
         if description.is_read_only() {
-            let opened =
-                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), purpose);
+            let opened = ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), purpose);
             return opened.await.map(|image| OpenImage::Read(Box::new(image)));
         }
         let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose);

@@ -18,11 +18,7 @@ struct Registered {
 }
 
 static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
-    operations: register(
-        "atoll_image_operations",
-        "Requests of clients that were answered",
-        Family::default(),
-    ),
+    operations: register("atoll_image_operations", "Requests of clients that were answered", Family::default()),
     bytes: register(
         "atoll_image_operation_bytes",
         "Bytes that clients read, wrote, trimmed and zeroed",

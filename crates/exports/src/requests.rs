@@ -64,7 +64,13 @@ pub struct Running {
 }
 
 impl Running {
-    pub(crate) fn begin(series: Rc<Series>, client: Rc<str>, operation: Operation, offset: u64, bytes: u64) -> Self {
+    pub(crate) fn begin(
+        series: Rc<Series>,
+        client: Rc<str>,
+        operation: Operation,
+        offset: u64,
+        bytes: u64,
+    ) -> Self {
         let (started, begun_us) = (Instant::now(), Cell::new(None));
         let request = Rc::new(Request { series, client, operation, offset, bytes, started, begun_us });
         let number = IN_FLIGHT.with_borrow_mut(|in_flight| {

@@ -194,7 +194,12 @@ impl AttachedImage {
 
     /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was. The
     /// range is bounded as a read and a write are, and `expected` as long as `data`.
-    pub async fn compare_and_write(&self, offset: u64, expected: &Bytes, data: &Bytes) -> Result<bool, ImageError> {
+    pub async fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &Bytes,
+        data: &Bytes,
+    ) -> Result<bool, ImageError> {
         self.0.change(async |volume| volume.compare_and_write(offset, expected, data).await).await
     }
 

@@ -283,18 +283,27 @@ impl<C: Objects> History<C> {
             };
             changes.push((first, range.len() as u64, value, self.random.below(2) == 0));
         }
-        let done = |(first, count, value, trims): (u64, u64, u8, bool)| {
+        let before = self.images[image].contents.clone();
+        let done = |(first, count, value, is_other): (u64, u64, u8, bool)| {
             let volume = Rc::clone(&volume);
+            let there = &before[first as usize..(first + count) as usize];
+            let there: Bytes = there.iter().flat_map(|value| vec![*value; BLOCK as usize]).collect();
             async move {
                 let (offset, length) = (first * BLOCK, count * BLOCK);
-                match (value, trims) {
+                match (value, is_other) {
                     (0, true) => volume.trim(offset, length).await.unwrap(),
                     (0, false) => volume.write_zeroes(offset, length).await.unwrap(),
-                    _ => volume.write(offset, &Bytes::from(vec![value; length as usize])).await.unwrap(),
+                    (_, true) => {
+                        let data = Bytes::from(vec![value; length as usize]);
+                        let mut other = there.to_vec();
+                        other[BLOCK as usize - 1] ^= 0x80;
+                        assert!(!volume.compare_and_write(offset, &other.into(), &data).await.unwrap());
+                        assert!(volume.compare_and_write(offset, &there, &data).await.unwrap());
+                    }
+                    (_, false) => volume.write(offset, &Bytes::from(vec![value; length as usize])).await.unwrap(),
                 }
             }
         };
-        let before = self.images[image].contents.clone();
         let mut after = before.clone();
         for (first, count, value, _) in &changes {
             after[*first as usize..(*first + *count) as usize].fill(*value);

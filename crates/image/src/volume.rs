@@ -324,7 +324,12 @@ impl<C: PoolClient> Volume<C> {
     }
 
     /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was.
-    pub async fn compare_and_write(&self, offset: u64, expected: &Bytes, data: &Bytes) -> Result<bool, ImageError> {
+    pub async fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &Bytes,
+        data: &Bytes,
+    ) -> Result<bool, ImageError> {
         assert_eq!(expected.len(), data.len(), "what is compared is what is written");
         let length = data.len() as u64;
         self.check(offset, length)?;

@@ -127,7 +127,8 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
         cluster.nbd_listen = choices.nbd_listen.clone();
     }
     if !choices.nvme_listen.is_empty() {
-        cluster.nvme_listen = choices.nvme_listen.iter().filter(|address| *address != LISTEN_OFF).cloned().collect();
+        cluster.nvme_listen =
+            choices.nvme_listen.iter().filter(|address| *address != LISTEN_OFF).cloned().collect();
     }
     cluster.listen = choices.listen.or(cluster.listen);
     cluster.advertise = choices.advertise.or(cluster.advertise);

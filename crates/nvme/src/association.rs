@@ -84,17 +84,9 @@ impl Association {
         let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms };
         if !is_read_only
             && let Some(writer) = target.exports.other_writer(image, &described).await?
+            && writer.purpose == purpose
         {
-            return match writer.purpose == purpose {
-                true => Ok(opened(None)),
-                false => Err(OpenError {
-                    kind: OpenErrorKind::InUse,
-                    message: format!(
-                        "image '{image}' is in use by {} (process {} on {})",
-                        writer.purpose, writer.process_id, writer.host
-                    ),
-                }),
-            };
+            return Ok(opened(None));
         }
         let device = target.exports.open(image, client, &described, &purpose).await?;
         Ok(Opened { size_bytes: device.size_bytes(), ..opened(Some(device)) })
@@ -234,7 +226,9 @@ impl Association {
     async fn take_over(&self, image: &str) {
         let Some(target) = self.target.upgrade() else { return };
         let opened = match Association::open(&target, image, &self.client).await {
-            Ok(Opened { device: Some(device), size_bytes, is_read_only, .. }) => (device, size_bytes, is_read_only),
+            Ok(Opened { device: Some(device), size_bytes, is_read_only, .. }) => {
+                (device, size_bytes, is_read_only)
+            }
             Ok(_) => return,
             Err(error) if matches!(error.kind, OpenErrorKind::Unknown | OpenErrorKind::NotAllowed) => {
                 tracing::warn!("the controller of {} ends: {error}", self.client.describe());

@@ -63,7 +63,9 @@ mod tests {
         let subsystem = names.subsystem("disk@monday").unwrap();
         assert_eq!(subsystem, "nqn.2026-11.io.atoll:c1:disk@monday");
         assert_eq!(names.image(&subsystem), Some("disk@monday"));
-        for other in ["nqn.2026-11.io.atoll:c1:", "nqn.2026-11.io.atoll:c2:disk", "nqn.2026-11.io.atoll", "disk", ""] {
+        for other in
+            ["nqn.2026-11.io.atoll:c1:", "nqn.2026-11.io.atoll:c2:disk", "nqn.2026-11.io.atoll", "disk", ""]
+        {
             assert_eq!(names.image(other), None, "{other}");
         }
         assert_eq!(names.subsystem(&"x".repeat(250)), None);
@@ -75,7 +77,9 @@ mod tests {
         let disk = names.identity("disk", 1);
         assert_eq!(disk, names.identity("disk", 1));
         assert_eq!((disk.serial.len(), disk.id[6] >> 4, disk.id[8] >> 6), (20, 8, 2));
-        for other in [names.identity("disk", 2), names.identity("disk2", 1), Names::new("c2".into()).identity("disk", 1)] {
+        for other in
+            [names.identity("disk", 2), names.identity("disk2", 1), Names::new("c2".into()).identity("disk", 1)]
+        {
             assert!(other.id != disk.id && other.serial != disk.serial);
         }
     }

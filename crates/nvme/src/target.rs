@@ -163,7 +163,8 @@ impl NvmeTarget {
     async fn wait_until_drained(&self, subsystem: &str) {
         loop {
             self.ended.borrow_mut().retain(|association| association.is_draining());
-            let is_of = |association: &Rc<Association>| association.controller.borrow().config().subsystem == subsystem;
+            let is_of =
+                |association: &Rc<Association>| association.controller.borrow().config().subsystem == subsystem;
             if !self.ended.borrow().iter().any(is_of) {
                 return;
             }

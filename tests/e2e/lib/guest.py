@@ -36,7 +36,7 @@ ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
 echo HOSTNQN > /etc/nvme/hostnqn
 echo HOSTID > /etc/nvme/hostid
-export PS1=
+export PS1= PS2=
 stty -echo
 echo GUEST-IS-UP
 exec sh

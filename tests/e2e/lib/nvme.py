@@ -167,11 +167,12 @@ class Controller:
     """A controller of a subsystem, with one I/O queue unless it is the discovery controller."""
 
     def __init__(self, address, subsystem, host, digests=0, timeout=60, keep_alive_ms=0):
+        self.address = address
         self.admin, self.io = Queue(address, digests, timeout), None
         try:
             self.id = self.admin.connect(subsystem, host, keep_alive_ms=keep_alive_ms)
             self.set_property(0x14, 0x460001)
-            assert self.property(0x1C) == 1, "the controller is not ready"
+            assert self.get_property(0x1C) == 1, "the controller is not ready"
             if subsystem != DISCOVERY:
                 self.admin.command(SET_FEATURES, (7, 0x3_0003))
                 self.io = Queue(address, digests, timeout)
@@ -190,7 +191,7 @@ class Controller:
         for queue in filter(None, (self.io, self.admin)):
             queue.close()
 
-    def property(self, offset, size=0):
+    def get_property(self, offset, size=0):
         return self.admin.fabrics(PROPERTY_GET, struct.pack("<B3xI", size, offset))[1]
 
     def set_property(self, offset, value):

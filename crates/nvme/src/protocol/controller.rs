@@ -291,7 +291,9 @@ impl Controller {
             admin::GET_LOG_PAGE => log_pages::get(self, command).map(Response::data),
             admin::GET_FEATURES => self.get_feature(command),
             admin::SET_FEATURES => self.set_feature(command),
-            admin::ASYNC_EVENT_REQUEST if self.async_requests.len() >= ASYNC_EVENTS_MAX => Err(Status::AsyncEventLimit),
+            admin::ASYNC_EVENT_REQUEST if self.async_requests.len() >= ASYNC_EVENTS_MAX => {
+                Err(Status::AsyncEventLimit)
+            }
             admin::ASYNC_EVENT_REQUEST => {
                 self.async_requests.push_back(id);
                 self.tell();
@@ -339,7 +341,10 @@ impl Controller {
 
     fn set_property(&mut self, command: &SubmissionEntry) -> Result<Response, Status> {
         let value = u32::try_from(command.dwords(12)).map_err(|_| Status::InvalidField)?;
-        if command.byte(40) != 0 || command.dword(11) != property::CONFIGURATION || value & !configuration::KNOWN != 0 {
+        if command.byte(40) != 0
+            || command.dword(11) != property::CONFIGURATION
+            || value & !configuration::KNOWN != 0
+        {
             return Err(Status::InvalidField);
         }
         let was_enabled = self.configuration & configuration::ENABLE != 0;

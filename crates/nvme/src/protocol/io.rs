@@ -1,5 +1,7 @@
 //! Commands of the NVM command set, checked (NVM Express Base Specification 1.4, section 6).
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 
 use super::command::{SubmissionEntry, nvm};
@@ -8,6 +10,8 @@ use super::status::Status;
 use super::types::{ByteRange, IMAGE_BLOCK_BYTES, LBA_BYTES, NAMESPACE_ID, Namespace};
 
 const RANGE_BYTES: usize = 16;
+/// Most ranges of one Dataset Management. Hosts send the room for all of them, however many there are.
+const RANGES_MAX: usize = 256;
 
 /// Bits of command dword 12 that may be set.
 mod dword_12 {
@@ -30,7 +34,10 @@ pub(super) enum IoOperation {
     Compare,
     WriteZeroes,
     /// With the number of ranges, and whether anything is to be done with them.
-    Trim { ranges: usize, deallocates: bool },
+    Trim {
+        ranges: usize,
+        deallocates: bool,
+    },
 }
 
 /// A command before its data.
@@ -42,12 +49,13 @@ pub(super) struct IoCommand {
 }
 
 impl IoCommand {
-    /// How many bytes of data go from the host, or to it.
-    pub fn data_bytes(&self) -> usize {
+    /// How many bytes of data may go from the host, or to it.
+    pub fn data_bytes(&self) -> RangeInclusive<usize> {
+        let exactly = |bytes| bytes..=bytes;
         match self.operation {
-            IoOperation::Read | IoOperation::Write | IoOperation::Compare => self.range.length as usize,
-            IoOperation::Trim { ranges, .. } => ranges * RANGE_BYTES,
-            IoOperation::Flush | IoOperation::WriteZeroes => 0,
+            IoOperation::Read | IoOperation::Write | IoOperation::Compare => exactly(self.range.length as usize),
+            IoOperation::Trim { ranges, .. } => ranges * RANGE_BYTES..=RANGES_MAX * RANGE_BYTES,
+            IoOperation::Flush | IoOperation::WriteZeroes => exactly(0),
         }
     }
 
@@ -71,10 +79,8 @@ impl IoCommand {
         if !namespace.is_accessible {
             return Err(Status::AnaInaccessible);
         }
-        let changes = matches!(
-            operation,
-            IoOperation::Write | IoOperation::WriteZeroes | IoOperation::Trim { .. }
-        );
+        let changes =
+            matches!(operation, IoOperation::Write | IoOperation::WriteZeroes | IoOperation::Trim { .. });
         if changes && namespace.is_read_only {
             return Err(Status::WriteProtected);
         }
@@ -88,8 +94,7 @@ impl IoCommand {
             }
             _ => {
                 let extra = if operation == IoOperation::WriteZeroes { dword_12::DEALLOCATE } else { 0 };
-                let known =
-                    dword_12::LENGTH | dword_12::FORCE_UNIT_ACCESS | dword_12::LIMITED_RETRY | extra;
+                let known = dword_12::LENGTH | dword_12::FORCE_UNIT_ACCESS | dword_12::LIMITED_RETRY | extra;
                 if command.dword(12) & !known != 0 {
                     return Err(Status::InvalidField);
                 }
@@ -98,7 +103,7 @@ impl IoCommand {
             }
         };
         let read = IoCommand { operation, range };
-        if read.data_bytes() > data_bytes_max {
+        if *read.data_bytes().end() > data_bytes_max {
             return Err(Status::InvalidField);
         }
         Ok(read)
@@ -114,9 +119,10 @@ impl IoCommand {
     }
 }
 
-/// The ranges of Dataset Management. Empty ones are left out.
-pub(super) fn ranges_of(data: &Bytes, namespace: &Namespace) -> Result<Vec<ByteRange>, Status> {
-    let ranges = data.chunks_exact(RANGE_BYTES).map(|range| (u64_at(range, 8), u64::from(u32_at(range, 4))));
+/// The ranges of Dataset Management, so many. Empty ones are left out.
+pub(super) fn ranges_of(data: &Bytes, count: usize, namespace: &Namespace) -> Result<Vec<ByteRange>, Status> {
+    let ranges =
+        data.chunks_exact(RANGE_BYTES).take(count).map(|range| (u64_at(range, 8), u64::from(u32_at(range, 4))));
     ranges.filter(|(_, blocks)| *blocks > 0).map(|(first, blocks)| range_of(first, blocks, namespace)).collect()
 }
 

@@ -40,7 +40,8 @@ pub(super) fn get(controller: &mut Controller, command: &SubmissionEntry) -> Res
         return Err(Status::InvalidField);
     }
     let whole = write(controller, page, specific == 1)?;
-    let offset = usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::InvalidField)?;
+    let offset =
+        usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::InvalidField)?;
     if !keeps_event {
         controller.has_read(page);
         if page == CHANGED_NAMESPACES {

@@ -192,7 +192,10 @@ pub fn read_header(
         pdu_type::H2C_DATA => {
             (SHORT_HEADER_BYTES, pdu_flag::HDGSTF | pdu_flag::DDGSTF | pdu_flag::LAST_PDU, data_bytes_max)
         }
-        pdu_type::IC_RESP | pdu_type::C2H_TERM_REQ | pdu_type::CAPSULE_RESP | pdu_type::C2H_DATA
+        pdu_type::IC_RESP
+        | pdu_type::C2H_TERM_REQ
+        | pdu_type::CAPSULE_RESP
+        | pdu_type::C2H_DATA
         | pdu_type::R2T => return Err(FatalError::Sequence),
         _ => return Err(InvalidHeaderField(0)),
     };
@@ -252,7 +255,11 @@ impl Layout {
     fn data(&self) -> Result<(usize, usize, bool), FatalError> {
         let is_digested = self.flags & pdu_flag::DDGSTF != 0;
         if self.total_bytes == self.header_end {
-            return if is_digested { Err(FatalError::InvalidHeaderField(1)) } else { Ok((self.header_end, 0, false)) };
+            return if is_digested {
+                Err(FatalError::InvalidHeaderField(1))
+            } else {
+                Ok((self.header_end, 0, false))
+            };
         }
         if is_digested != self.digests.data {
             return Err(FatalError::InvalidHeaderField(1));
@@ -438,7 +445,14 @@ impl PduWriter {
     }
 }
 
-fn put_common(pdu: &mut BytesMut, kind: u8, flags: u8, header_bytes: usize, data_offset: usize, total_bytes: usize) {
+fn put_common(
+    pdu: &mut BytesMut,
+    kind: u8,
+    flags: u8,
+    header_bytes: usize,
+    data_offset: usize,
+    total_bytes: usize,
+) {
     pdu.put_u8(kind);
     pdu.put_u8(flags);
     pdu.put_u8(header_bytes as u8);

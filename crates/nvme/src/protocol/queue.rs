@@ -1,6 +1,7 @@
 //! One connection of a host, which is one queue of a controller.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use bytes::{Bytes, BytesMut};
 
@@ -193,7 +194,8 @@ impl QueueSession {
             HeaderProgress::Whole(header) => header,
         };
         let is_first = matches!(header.pdu, HostPdu::Initialize(_));
-        let is_allowed = is_first == (self.phase == Phase::Initialize) || matches!(header.pdu, HostPdu::Terminate { .. });
+        let is_allowed =
+            is_first == (self.phase == Phase::Initialize) || matches!(header.pdu, HostPdu::Terminate { .. });
         if !is_allowed {
             return Err(FatalError::Sequence);
         }
@@ -273,7 +275,10 @@ impl QueueSession {
         };
         let abandoned = self.fusing.follow(id, &command, begun.is_ok());
         if let Some(first) = abandoned {
-            self.refuse_when_there(first, if command.fuse() == 2 { Status::FailedFused } else { Status::MissingFused });
+            self.refuse_when_there(
+                first,
+                if command.fuse() == 2 { Status::FailedFused } else { Status::MissingFused },
+            );
         }
         match begun {
             Err(status) => self.refuse(id, status),
@@ -312,7 +317,12 @@ impl QueueSession {
     }
 
     /// Checks a command. Returns its data if that is there, and sees to it that it comes if not.
-    fn begin(&mut self, id: CommandId, command: &SubmissionEntry, capsule: Bytes) -> Result<Option<Bytes>, Status> {
+    fn begin(
+        &mut self,
+        id: CommandId,
+        command: &SubmissionEntry,
+        capsule: Bytes,
+    ) -> Result<Option<Bytes>, Status> {
         let direction = command.direction();
         if !command.has_sgl() || command.fuse() != 0 && !matches!(self.phase, Phase::Io(_)) {
             return Err(Status::InvalidField);
@@ -322,7 +332,7 @@ impl QueueSession {
                 if (command.opcode(), command.fabrics_type()) != (fabrics::OPCODE, fabrics::CONNECT) {
                     return Err(Status::CommandSequence);
                 }
-                Some(CONNECT_DATA_BYTES)
+                Some(CONNECT_DATA_BYTES..=CONNECT_DATA_BYTES)
             }
             Phase::Io(namespace) if command.opcode() != fabrics::OPCODE => {
                 let io = IoCommand::read(command, &namespace, self.config.transfer_bytes_max)?;
@@ -338,7 +348,9 @@ impl QueueSession {
             Direction::None => Ok(Some(Bytes::new())),
             Direction::Both => Err(Status::InvalidOpcode),
             Direction::ToHost => match command.data_pointer() {
-                DataPointer::Transport { length } if wanted_bytes.is_none_or(|wanted| wanted == length as usize) => {
+                DataPointer::Transport { length }
+                    if wanted_bytes.is_none_or(|wanted| wanted.contains(&(length as usize))) =>
+                {
                     self.slot(id).to_host_bytes = length as usize;
                     Ok(Some(Bytes::new()))
                 }
@@ -354,7 +366,7 @@ impl QueueSession {
         id: CommandId,
         command: &SubmissionEntry,
         capsule: Bytes,
-        wanted_bytes: Option<usize>,
+        wanted_bytes: Option<RangeInclusive<usize>>,
     ) -> Result<Option<Bytes>, Status> {
         let (length, data) = match command.data_pointer() {
             DataPointer::InCapsule { offset, length } => {
@@ -365,8 +377,8 @@ impl QueueSession {
             DataPointer::Transport { length } => (length as usize, None),
             DataPointer::Other => return Err(Status::SglTypeInvalid),
         };
-        let limit_bytes = ADMIN_CAPSULE_DATA_BYTES_MAX;
-        if wanted_bytes.map_or(length > limit_bytes, |wanted| wanted != length) {
+        let wanted_bytes = wanted_bytes.unwrap_or(0..=ADMIN_CAPSULE_DATA_BYTES_MAX);
+        if !wanted_bytes.contains(&length) {
             return Err(Status::DataLengthInvalid);
         }
         if data.is_none() && length > 0 {
@@ -424,7 +436,7 @@ impl QueueSession {
             IoOperation::Compare => IoKind::Compare { offset: io.range.offset, expected: data },
             IoOperation::WriteZeroes => IoKind::WriteZeroes(io.range),
             IoOperation::Flush => IoKind::Flush,
-            IoOperation::Trim { deallocates, .. } => match ranges_of(&data, namespace) {
+            IoOperation::Trim { deallocates, ranges } => match ranges_of(&data, ranges, namespace) {
                 Err(status) => return self.refuse(id, status),
                 // Hints about how data will be used may be left alone.
                 Ok(_) if !deallocates => return self.refuse(id, Status::Success),

@@ -51,7 +51,9 @@ fn data_may_come_in_any_order() {
         let pdu = data(&host, 1 - first);
         host.send(&pdu);
         let (_, kind) = host.io.pop().unwrap();
-        assert!(matches!(kind, IoKind::CompareAndWrite { expected, data, .. } if expected[0] == 0 && data[0] == 1));
+        assert!(
+            matches!(kind, IoKind::CompareAndWrite { expected, data, .. } if expected[0] == 0 && data[0] == 1)
+        );
     }
 }
 

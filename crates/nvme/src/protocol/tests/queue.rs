@@ -15,7 +15,8 @@ fn terminated(host: &mut Host) -> u32 {
 
 #[test]
 fn a_host_that_asks_for_another_format_is_told_so() {
-    for (at, value, status) in [(8, 1, 6), (10, 32, 1), (11, 4, 1), (2, 24, 1), (4, 129, 1), (0, 1, 2), (0, 77, 1)] {
+    for (at, value, status) in [(8, 1, 6), (10, 32, 1), (11, 4, 1), (2, 24, 1), (4, 129, 1), (0, 1, 2), (0, 77, 1)]
+    {
         let mut host = Host::new(QueueConfig::default());
         let mut pdu = initialize(0);
         pdu[at] = value;
@@ -112,7 +113,9 @@ fn reads_and_writes_with_and_without_digests() {
         host.send(&second);
         let (_, kind) = host.io.pop().unwrap();
         let IoKind::Write { offset: 0, data } = kind else { panic!("{kind:?}") };
-        assert!(data.len() == 128 << 10 && data[..100 << 10].iter().all(|byte| *byte == 1) && data[100 << 10] == 2);
+        assert!(
+            data.len() == 128 << 10 && data[..100 << 10].iter().all(|byte| *byte == 1) && data[100 << 10] == 2
+        );
     }
 }
 
@@ -152,7 +155,11 @@ fn what_is_not_supported_is_refused_by_its_status() {
         (Command::io(nvm::READ, 1, 0, 1).dword(12, 1 << 29).transfer(512), 0x02, "protection information"),
         (Command::io(nvm::READ, 1, 0, 1).in_capsule(&[0; 512]), 0x11, "data for the host in a capsule"),
         (Command::io(nvm::READ, 1, 0, 1).fuse(1).transfer(512), 0x02, "a fused read"),
-        (Command::io(nvm::DATASET_MANAGEMENT, 1, 0, 1).dword(10, 0).dword(11, 8).transfer(16), 0x02, "an attribute"),
+        (
+            Command::io(nvm::DATASET_MANAGEMENT, 1, 0, 1).dword(10, 0).dword(11, 8).transfer(16),
+            0x02,
+            "an attribute",
+        ),
     ];
     for (command, status, what) in cases {
         host.command(&command);
@@ -168,7 +175,8 @@ fn what_is_not_supported_is_refused_by_its_status() {
 #[test]
 fn a_namespace_may_be_read_only_or_away() {
     let trim = Command::new(nvm::DATASET_MANAGEMENT, 1).dword(1, 1).dword(11, 4).in_capsule(&[0; 16]);
-    let changes = [Command::io(nvm::WRITE, 1, 0, 1).in_capsule(&[0; 512]), Command::io(nvm::WRITE_ZEROES, 1, 0, 1), trim];
+    let changes =
+        [Command::io(nvm::WRITE, 1, 0, 1).in_capsule(&[0; 512]), Command::io(nvm::WRITE_ZEROES, 1, 0, 1), trim];
     let mut host = Host::connected(0, Some(Namespace { is_read_only: true, ..NAMESPACE }));
     for command in &changes {
         host.command(command);
@@ -196,12 +204,38 @@ fn trims_are_ranges_and_hints_are_left_alone() {
     host.command(&command.clone().dword(11, 4).in_capsule(&data));
     let ranges = vec![ByteRange { offset: 0, length: 4096 }, ByteRange { offset: 8192, length: 512 }];
     assert_eq!(host.io.pop().unwrap().1, IoKind::Trim(ranges), "an empty range is none");
-    host.command(&Command { sqe: { let mut sqe = command.sqe; sqe[2] = 9; sqe }, ..command }.dword(11, 3).in_capsule(&data));
+    host.command(
+        &Command {
+            sqe: {
+                let mut sqe = command.sqe;
+                sqe[2] = 9;
+                sqe
+            },
+            ..command
+        }
+        .dword(11, 3)
+        .in_capsule(&data),
+    );
     assert_eq!(host.response().status(), 0);
     assert!(host.io.is_empty(), "hints are nothing to do");
     data[40 + 7] = 1;
-    host.command(&Command::new(nvm::DATASET_MANAGEMENT, 2).dword(1, 1).dword(10, 2).dword(11, 4).in_capsule(&data));
+    host.command(
+        &Command::new(nvm::DATASET_MANAGEMENT, 2).dword(1, 1).dword(10, 2).dword(11, 4).in_capsule(&data),
+    );
     assert_eq!(host.response().status(), 0x80);
+}
+
+#[test]
+fn trims_may_come_with_room_for_more_ranges() {
+    let mut host = Host::connected(0, Some(NAMESPACE));
+    let mut data = vec![0xFF; 4096];
+    data[..16].fill(0);
+    data[4] = 8;
+    let command = Command::new(nvm::DATASET_MANAGEMENT, 1).dword(1, 1).dword(11, 4);
+    host.command(&command.clone().in_capsule(&data));
+    assert_eq!(host.io.pop().unwrap().1, IoKind::Trim(vec![ByteRange { offset: 0, length: 4096 }]));
+    host.command(&Command::new(nvm::DATASET_MANAGEMENT, 2).dword(1, 1).dword(11, 4).in_capsule(&[0; 4112]));
+    assert_eq!(host.response().status(), 0x0F, "more than there can be");
 }
 
 #[test]
