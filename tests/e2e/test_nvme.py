@@ -279,7 +279,8 @@ def test_a_second_gateway_takes_over(gateways, connect):
         refused(BUSY, connect, "paths", host=OTHER, at=two.address)
         two.admin.command(SET_FEATURES, (0x0B, 0x900))
         two.admin.send(two.admin.sqe(ASYNC_EVENT))
-        os.kill(first.pid, signal.SIGKILL)
+        first.kill()
+        first.wait()
         assert two.admin.response()[1] == 0x0C_03_02
         assert ana_state(two) == OPTIMIZED
         assert two.read(0, 4096) == b"\1" * 4096
