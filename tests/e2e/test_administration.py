@@ -202,7 +202,7 @@ def test_what_is_in_a_pool_is_told(cluster, more):
         found = [re.search(rf'^{name}{{pool="{more}"}} (\d+)$', text, re.M) for text in shown]
         return sum(int(one[1]) for one in found if one)
 
-    assert of_osds("atoll_osd_pool_used_bytes") == told()["used_bytes"]
+    wait_for("OSDs tell it", lambda: of_osds("atoll_osd_pool_used_bytes") == told()["used_bytes"], 10)
     assert of_osds("atoll_osd_pool_objects") > 0
     with cluster.nbd("told") as disk:
         disk.trim(0, written)

@@ -33,7 +33,7 @@ WRONG_SIGNATURES = 150
 HEADINGS = {
     "osd": {"Every process", "OSD"},
     "gateway": {"Every process", "Gateway", "Servers with TLS", "Gateway and NBD server"},
-    "nbd": {"Every process", "Gateway and NBD server", "NBD server"},
+    "nbd": {"Every process", "Gateway and NBD server", "NBD server and NVMe target", "NBD server"},
     "cluster-state": {"Every process", "Cluster state"},
     "admin": {"Every process", "Servers with TLS", "Admin server"},
 }
