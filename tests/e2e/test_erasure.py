@@ -220,6 +220,8 @@ class Damage:
         self.problems = json.loads(checked.stdout)["problem_count"]
         self.host.start_up()
         wait_for("the host is healthy", self.host.healthy, 30)
+        # Reads leave out a member that is not back.
+        world.becomes_clean()
 
 
 def scrubbed(world):
