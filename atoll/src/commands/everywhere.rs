@@ -15,7 +15,7 @@ pub struct WhereArguments {
     /// Only processes of this host; may be given several times
     #[arg(long, value_name = "NAME")]
     pub host: Vec<String>,
-    /// Only this process: osd.N, or the gateway or nbd of all these hosts
+    /// Only this process: osd.N, or the gateway, nbd or nvme of all these hosts
     #[arg(long, value_name = "NAME")]
     pub process: Option<String>,
 }

@@ -11,6 +11,7 @@ use atoll_buffers::Received;
 use bytes::Bytes;
 
 use crate::buffers::{GatheredSend, send_now};
+use crate::local_socket::peer_credentials;
 
 /// Names a connection of one loop; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +66,8 @@ impl fmt::Display for ListenAddress {
 pub enum PeerAddress {
     /// A host.
     Host(std::net::IpAddr),
-    /// A process of this host, over a Unix socket: the one that connected it.
+    /// A process of this host, over a Unix socket: the one that connected it; 0 if it is in a container that shares
+    /// the network only.
     Process(i32),
     /// The system does not say.
     Unknown,
@@ -87,9 +89,10 @@ impl PeerAddress {
         if let Some(address) = address.and_then(|address| SocketAddr::try_from(address).ok()) {
             return PeerAddress::Host(address.ip().to_canonical());
         }
-        match rustix::net::sockopt::socket_peercred(socket) {
-            Ok(credentials) => PeerAddress::Process(credentials.pid.as_raw_nonzero().get()),
-            Err(_) => PeerAddress::Unknown,
+        match peer_credentials(socket) {
+            // Of a TCP socket whose peer is gone the system names no user.
+            Ok(credentials) if credentials.uid != u32::MAX => PeerAddress::Process(credentials.pid),
+            _ => PeerAddress::Unknown,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! TCP. A name has no permissions, and whoever comes first has it. So the side that connects looks whose socket it is.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
@@ -36,14 +36,26 @@ pub(crate) fn listen_on(name: &str) -> io::Result<OwnedFd> {
 pub(crate) fn connect_to(name: &str) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let listener = sockopt::socket_peercred(&socket)?.uid;
-    if !listener.is_root() && listener != rustix::process::geteuid() {
-        let listener = listener.as_raw();
+    let listener = peer_credentials(&socket)?.uid;
+    if listener != 0 && listener != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other(format!("the Unix socket '{name}' is of another user, {listener}")));
     }
     rustix::io::ioctl_fionbio(&socket, false)?;
     widen(&socket);
     Ok(socket)
+}
+
+/// Who is at the other end of a Unix socket. The process id is 0 if that process is in another namespace of processes,
+/// which rustix has no value for.
+pub(crate) fn peer_credentials(socket: &OwnedFd) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, all of which any value of `ucred` may have.
+    let result = unsafe {
+        let value = (&raw mut credentials).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length)
+    };
+    if result == 0 { Ok(credentials) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Lets more bytes be under way, as far as the system allows it.

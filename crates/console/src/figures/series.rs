@@ -14,7 +14,7 @@ pub const KINDS: [&str; 8] = ["cluster", "osd", "pool", "client", "image", "gate
 /// What figures are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
-    /// One of [`KINDS`].
+    /// `cluster`, `osd`, `pool`, `client`, `image`, `gateway`, `bucket` or `account`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
