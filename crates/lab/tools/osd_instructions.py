@@ -50,7 +50,9 @@ class Cluster:
         shutil.copy2(binary, self.program)
         self.data = directory / "data"
         listen = ["--s3-listen", "127.0.0.1:19300", "--s3-tls-listen", "off", "--admin-listen", "off"]
-        command = [self.program, "up", "--data", self.data, "--osd-size", "4G", *listen]
+        # As over a network.
+        frames = ["--frame-mode", "secure", "--transport", "tcp"]
+        command = [self.program, "up", "--data", self.data, "--osd-size", "4G", *frames, *listen]
         self.log = open(directory / "log", "w")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
