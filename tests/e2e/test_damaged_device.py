@@ -24,7 +24,7 @@ class Content:
         with cluster.nbd("rot") as connection:
             for place in range(0, 64 * MIB, 4 * MIB):
                 self.write(connection, place, rng.randbytes(4 * MIB))
-            for _ in range(2000):
+            for _ in range(500):
                 self.write(connection, 64 * MIB + rng.randrange(32 * 256) * 4096, rng.randbytes(4096))
         s3 = cluster.s3()
         s3.create_bucket(Bucket="rot")

@@ -121,7 +121,8 @@ def cluster(scenario):
     cluster.down()
 
 
-@pytest.mark.parametrize(("number", "pattern"), [pytest.param(0, "write", marks=pytest.mark.nightly), (1, "read")])
+@pytest.mark.parametrize(("number", "pattern"), [(0, "write"), (1, "read")])
+@pytest.mark.nightly
 def test_2_gib_of_requests_in_flight(scenario, cluster, number, pattern, note):
     """2 GiB of writes, and of reads, in flight: OSDs hold their bound, and others are served."""
     with Peak(cluster) as peak:
