@@ -108,6 +108,7 @@ def test_the_socket_of_another_user_is_left_alone(cluster, records):
         write_all_over(cluster)
         wait_for("the links are over TCP", lambda: links(cluster).get("tcp", 0) >= 3, 15)
         assert listener.stdout.readline() == "0\n", "it was sent something"
+        assert f"is of another user, {NOBODY}" in cluster.log_text(), "no log tells of it"
     finally:
         listener.kill()
         listener.wait()

@@ -12,10 +12,8 @@ use atoll_reactor::{ListenAddress, LocalRuntime};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::daemon::{DaemonArguments, prepare};
-use super::open_cluster::tokio_runtime;
+use super::open_cluster::{DISK_TIMEOUT_MS, tokio_runtime};
 
-/// A virtual machine's disk rather waits than fails.
-const TIMEOUT_MS: u64 = 600_000;
 /// How often one looks for removed images whose data is still there.
 const HOUSEKEEPING_PAUSE: Duration = Duration::from_secs(10);
 
@@ -73,7 +71,7 @@ pub fn run(command: NbdCommand) -> anyhow::Result<()> {
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
     let runtime = LocalRuntime::new()?;
-    let client = LocalClient::start(&runtime, open.client_config("client", TIMEOUT_MS)?)?;
+    let client = LocalClient::start(&runtime, open.client_config("client", DISK_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
     let server = NbdServer::new(&client, bridge, admin.clone(), tls)
         .context("TLS for NBD (see --tls and its files in 'atoll nbd run --help')")?;

@@ -10,10 +10,7 @@ use atoll_reactor::LocalRuntime;
 use clap::Subcommand;
 
 use super::daemon::{DaemonArguments, prepare};
-use super::open_cluster::tokio_runtime;
-
-/// A virtual machine's disk rather waits than fails.
-const TIMEOUT_MS: u64 = 600_000;
+use super::open_cluster::{DISK_TIMEOUT_MS, tokio_runtime};
 
 #[derive(Subcommand)]
 pub enum NvmeCommand {
@@ -51,7 +48,7 @@ pub fn run(command: NvmeCommand) -> anyhow::Result<()> {
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
     let runtime = LocalRuntime::new()?;
-    let client = LocalClient::start(&runtime, open.client_config("client", TIMEOUT_MS)?)?;
+    let client = LocalClient::start(&runtime, open.client_config("client", DISK_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
     let target = NvmeTarget::new(&client, bridge, admin, open.cluster.cluster_id.clone());
     for address in listen {

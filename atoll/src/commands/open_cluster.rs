@@ -13,6 +13,9 @@ use atoll_node::{ClusterFile, DataDir, NodeError, ProcessesFile, check_identity}
 use super::arguments::{DataArgument, OutputArguments};
 use super::events::Author;
 
+/// How long servers of images try an operation: a virtual machine's disk rather waits than fails.
+pub const DISK_TIMEOUT_MS: u64 = 600_000;
+
 /// How long commands wait for cluster state that can do without it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 

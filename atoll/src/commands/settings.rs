@@ -26,7 +26,8 @@ Examples:
   atoll settings set trace_endpoint ''                               no traces
 
 Frame modes, transports and the age of keys are for new connections and new keys: 'atoll status' says how many
-connections are still in another mode, and how many there are over each transport. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
+connections are still in another mode, and how many there are over each transport. Restart gateways, NBD servers, NVMe
+targets and, one after the other, OSDs to have all of them changed.")]
     Set {
         #[command(flatten)]
         output: OutputArguments,

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -90,7 +91,8 @@ pub struct UpArguments {
     /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
     /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
     /// server, benches, command line) and gateway, or for unix (all of them over Unix sockets within a host); may be
-    /// given several times [default: secure; for the first start: 'atoll settings set frame_mode_ROLE' changes it later]
+    /// given several times [default: secure, and crc over Unix sockets; if any is given, Unix sockets have that of the
+    /// role unless unix is named. For the first start: 'atoll settings set frame_mode_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
     pub frame_mode: Vec<FrameModeChoice>,
     /// What connections to OSDs prefer: unix (Unix sockets within a host, TCP to others) or tcp, for all or for one of
@@ -141,27 +143,29 @@ fn parse_role(text: &str) -> Option<PeerRole> {
     }
 }
 
+/// `[NAME=]VALUE`, where the name is one of `names`.
+fn parse_choice<S, V: FromStr<Err = String>>(
+    text: &str,
+    scope: impl Fn(&str) -> Option<S>,
+    names: &str,
+) -> Result<(Option<S>, V), String> {
+    let Some((name, value)) = text.split_once('=') else { return Ok((None, text.parse()?)) };
+    let scope = scope(name).ok_or_else(|| format!("'{name}' is no role: choose {names}"))?;
+    Ok((Some(scope), value.parse()?))
+}
+
 fn parse_frame_mode(text: &str) -> Result<FrameModeChoice, String> {
-    let (scope, mode) = match text.split_once('=') {
-        None => (None, text),
-        Some(("unix", mode)) => (Some(FrameScope::Unix), mode),
-        Some((role, mode)) => {
-            let wrong = || format!("'{role}' is no role: choose cluster, client, gateway or unix");
-            (Some(FrameScope::Role(parse_role(role).ok_or_else(wrong)?)), mode)
-        }
+    let scope = |name: &str| match name {
+        "unix" => Some(FrameScope::Unix),
+        role => parse_role(role).map(FrameScope::Role),
     };
-    Ok(FrameModeChoice { scope, mode: mode.parse()? })
+    let (scope, mode) = parse_choice(text, scope, "cluster, client, gateway or unix")?;
+    Ok(FrameModeChoice { scope, mode })
 }
 
 fn parse_transport(text: &str) -> Result<TransportChoice, String> {
-    let (role, transport) = match text.split_once('=') {
-        None => (None, text),
-        Some((role, transport)) => {
-            let wrong = || format!("'{role}' is no role: choose cluster, client or gateway");
-            (Some(parse_role(role).ok_or_else(wrong)?), transport)
-        }
-    };
-    Ok(TransportChoice { role, transport: transport.parse()? })
+    let (role, transport) = parse_choice(text, parse_role, "cluster, client or gateway")?;
+    Ok(TransportChoice { role, transport })
 }
 
 /// The exit code if everything serves, and not all OSDs are up.

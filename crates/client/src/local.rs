@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -85,7 +86,7 @@ fn random<const N: usize>() -> [u8; N] {
 
 impl LocalClient {
     /// Starts a client on this thread's runtime.
-    pub fn start(runtime: &LocalRuntime, config: ClientConfig) -> std::io::Result<Self> {
+    pub fn start(runtime: &LocalRuntime, config: ClientConfig) -> io::Result<Self> {
         let changes = map_feed::start(config.cluster.clone(), runtime.wake_handle())?;
         let router = Router::new(u64::from_le_bytes(random()), hex::encode(config.key.public()));
         let client = LocalClient(Rc::new(Shell {
@@ -227,24 +228,29 @@ impl LocalClient {
         let mut problem = String::new();
         for Way { transport, address, mode } in ways {
             let connected = match transport {
-                Transport::Unix => self.0.runtime.connect_local(address).map_err(|error| error.to_string()),
+                Transport::Unix => self.0.runtime.connect_local(address),
                 Transport::Tcp => self.connect_tcp(address).await,
             };
-            match connected {
-                Ok(stream) => return Ok((stream, *mode)),
-                Err(error) => problem = format!("cannot connect to {address}: {error}"),
+            match (connected, transport) {
+                (Ok(stream), _) => return Ok((stream, *mode)),
+                // It is on another host.
+                (Err(error), Transport::Unix) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                (Err(error), Transport::Unix) => {
+                    tracing::warn!("cannot connect to {address}: {error}; trying TCP")
+                }
+                (Err(error), Transport::Tcp) => problem = format!("cannot connect to {address}: {error}"),
             }
         }
         Err(problem)
     }
 
-    async fn connect_tcp(&self, address: &str) -> Result<Stream, String> {
-        let address = address.parse().map_err(|_| "it is not an address".to_owned())?;
+    async fn connect_tcp(&self, address: &str) -> io::Result<Stream> {
+        let address = address.parse().map_err(|_| io::Error::other("it is not an address"))?;
         let connecting = pin!(self.0.runtime.connect(address));
         let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
         match select(connecting, limit).await {
-            Either::Left((connected, _)) => connected.map_err(|error| error.to_string()),
-            Either::Right(_) => Err("no answer".into()),
+            Either::Left((connected, _)) => connected,
+            Either::Right(_) => Err(io::Error::other("no answer")),
         }
     }
 

@@ -370,11 +370,7 @@ impl Metrics {
 
     /// How many connections there are to a kind of peer over a transport.
     pub fn set_links(peer: &'static str, transport: Transport, count: usize) {
-        let transport = match transport {
-            Transport::Unix => "unix",
-            Transport::Tcp => "tcp",
-        };
-        let labels = [label("peer", peer), label("transport", transport)];
+        let labels = [label("peer", peer), label("transport", transport.name())];
         REGISTERED.links.get_or_create(&labels).set(count as i64);
     }
 

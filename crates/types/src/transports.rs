@@ -20,12 +20,19 @@ pub enum Transport {
     Tcp,
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Transport {
+    /// Its name in settings, records and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
             Transport::Unix => "unix",
             Transport::Tcp => "tcp",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

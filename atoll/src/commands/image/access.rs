@@ -21,8 +21,8 @@ Examples:
   atoll image access disk1 --reset                         one client at a time, over TCP with any certificate
 
 Who may open the NBD server's Unix socket may use every image. Over TCP, clients need a certificate that the authority for
-clients has signed (--tls-client-ca) unless their address is allowed here. NVMe hosts need to be allowed, by name or address. Clients that
-are connected stay.")]
+clients has signed (--tls-client-ca) unless their address is allowed here. NVMe hosts need to be allowed, by name or
+address. Clients that are connected stay.")]
 pub struct AccessArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -31,8 +31,8 @@ pub struct AccessArguments {
     /// How many clients may use it at once, and for what
     #[arg(long, value_enum)]
     pub access: Option<AccessArgument>,
-    /// A name in a client's certificate or of an NVMe host, an address or network, or '*' for everybody; may be given several times,
-    /// and replaces what was allowed before
+    /// A name in a client's certificate or of an NVMe host, an address or network, or '*' for everybody; may be given
+    /// several times, and replaces what was allowed before
     #[arg(long, value_name = "CLIENT")]
     pub allow: Vec<String>,
     /// Back to what holds for a new image, but for what else is given

@@ -35,8 +35,8 @@ fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(C
         match (begun, transport) {
             (Ok(connection), _) => return Some((connection, *mode)),
             // It is on another host.
-            (Err(error), Transport::Unix) => tracing::debug!("no Unix socket of {id}: {error}"),
-            (Err(error), Transport::Tcp) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
+            (Err(error), Transport::Unix) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            (Err(error), _) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
         }
     }
     None
