@@ -22,11 +22,14 @@ use crate::pgs::Saving;
 use crate::store::Store;
 use crate::superblock::Superblock;
 
-/// Requests that a checkpoint has in flight at least, and at most.
-const REQUESTS_MIN: usize = 8;
+/// Requests that a checkpoint has in flight at least, and at most. It is in no hurry until clients fill the log: one
+/// that is done early has only taken the device from them, and their log records wait behind its writes.
+const REQUESTS_MIN: usize = 1;
 const REQUESTS_MAX: u64 = 128;
 /// Blocks by which a checkpoint has to be behind for one more request.
-const BEHIND_PER_REQUEST: u64 = 16;
+const BEHIND_PER_REQUEST: u64 = 64;
+/// Index blocks of the page table in flight: they are few, and the last that is written before the end.
+const TABLE_REQUESTS_MAX: usize = 8;
 /// Metadata pages in one write.
 const PAGES_PER_WRITE: usize = 64;
 
@@ -330,7 +333,7 @@ impl Store {
 
     /// Writes the index blocks that have changed. True when all have been handed to the device.
     fn write_table(&mut self, checkpoint: &mut Checkpoint) -> bool {
-        while checkpoint.requests.len() < REQUESTS_MIN {
+        while checkpoint.requests.len() < TABLE_REQUESTS_MAX {
             if !self.page_table.is_stale() {
                 return true;
             }

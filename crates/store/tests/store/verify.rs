@@ -40,7 +40,11 @@ pub fn look<T>(
                 run(store, disk);
                 match store.next_event() {
                     Some(StoreEvent::Loaded(id)) => assert_eq!(id, load),
-                    Some(StoreEvent::Poisoned { cause }) => return Err(Damage(cause)),
+                    Some(StoreEvent::Poisoned { cause }) => {
+                        // Pages may have come, too. The next look-up would take that for its own.
+                        while store.next_event().is_some() {}
+                        return Err(Damage(cause));
+                    }
                     None if store.poisoned_by().is_some() => return Err(Damage("poisoned before".into())),
                     event => panic!("{event:?}"),
                 }
