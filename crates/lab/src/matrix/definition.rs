@@ -11,12 +11,13 @@ use super::record;
 use crate::error::LabError;
 
 /// Matrices that come with Atoll: name and text.
-pub const SHIPPED: [(&str, &str); 8] = [
+pub const SHIPPED: [(&str, &str); 9] = [
     ("encryption-block", include_str!("../../matrices/encryption-block.toml")),
     ("encryption-object", include_str!("../../matrices/encryption-object.toml")),
     ("redundancy", include_str!("../../matrices/redundancy.toml")),
     ("scale", include_str!("../../matrices/scale.toml")),
     ("transport", include_str!("../../matrices/transport.toml")),
+    ("monitoring", include_str!("../../matrices/monitoring.toml")),
     ("ceph", include_str!("../../matrices/ceph.toml")),
     ("data-path", include_str!("../../matrices/data-path.toml")),
     ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
@@ -101,6 +102,9 @@ pub struct Subject {
     /// How clients reach it.
     #[serde(default)]
     pub way: Way,
+    /// Whether a Prometheus asks its cluster's processes for their metrics each second.
+    #[serde(default)]
+    pub scraped: bool,
     /// Loads' groups that it takes part in; all if there are none.
     #[serde(default)]
     pub only: Vec<String>,

@@ -4,6 +4,7 @@ mod cluster;
 mod command;
 mod definition;
 mod haproxy;
+mod prometheus;
 mod record;
 mod runner;
 mod subject;

@@ -9,6 +9,7 @@ use super::cluster::{FioRbd, Running, Stops, socket};
 use super::command::{run, run_json};
 use super::definition::{Load, Subject, Way, Work};
 use super::haproxy::{self, Haproxy};
+use super::prometheus::{self, Prometheus};
 use crate::error::LabError;
 
 /// Gateways follow a change of a bucket within two seconds.
@@ -19,6 +20,7 @@ pub(super) struct Prepared<'a> {
     subject: &'a Subject,
     cluster: &'a Running,
     haproxy: Option<Haproxy>,
+    prometheus: Option<Prometheus>,
     servers: Processes,
 }
 
@@ -49,13 +51,17 @@ pub(super) fn prepare<'a>(
     if let (Some(atoll), true) = (&cluster.said.atoll, servers.0.is_empty()) {
         servers = facts(&atoll.data)?.servers;
     }
-    let mut prepared = Prepared { subject, cluster, haproxy: None, servers };
+    let mut prepared = Prepared { subject, cluster, haproxy: None, prometheus: None, servers };
     let image = loads.iter().filter_map(|load| match load.work {
         Work::Block { working_set_bytes, .. } => Some((load.clients, working_set_bytes)),
         Work::Object { .. } => None,
     });
     if let Some((clients, bytes)) = image.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1))) {
         (0..clients).try_for_each(|number| prepared.make_image(&prepared.image(number), bytes))?;
+    }
+    if subject.scraped {
+        let data = prepared.data().ok_or_else(|| prepared.cannot("only clusters of Atoll are scraped"))?;
+        prepared.prometheus = Some(prometheus::start(&cluster.atoll, data, stops)?);
     }
     let has_objects = loads.iter().any(|load| matches!(load.work, Work::Object { .. }));
     if let Some(data) = cluster.said.atoll.as_ref().map(|atoll| &atoll.data).filter(|_| has_objects) {
@@ -173,6 +179,7 @@ impl Prepared<'_> {
         if let Some(bytes) = load.bytes_max {
             command.args(["--bytes-max", &bytes.to_string()]);
         }
+        let _scraping = self.prometheus.as_ref().map(Prometheus::scrape).transpose()?;
         let mut measured: Measurement = run_json(self.wrapped(command))?;
         if !self.cluster.said.protections.is_empty() {
             measured.protections = self.cluster.said.protections.clone();
