@@ -1,12 +1,14 @@
 //! The client for callers on other threads: a reactor thread of its own behind a queue.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Wake};
+use atoll_types::limits::CLIENT_CALLS_MAX;
 use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 use futures::channel::oneshot;
+use tokio::sync::Semaphore;
 
 use crate::local::{ClientConfig, LocalClient};
 use crate::router::{Answer, Call, Target};
@@ -33,6 +35,8 @@ struct RemoteCall {
 #[derive(Clone)]
 pub struct RemoteClient {
     queue: mpsc::Sender<RemoteCall>,
+    /// Bounds the calls in the queue and those that the client's thread has taken.
+    turns: Arc<Semaphore>,
     wake: Wake,
 }
 
@@ -54,10 +58,11 @@ impl RemoteClient {
             }
         })?;
         let wake = is_ready.recv().map_err(|_| std::io::Error::other("the client thread ended at once"))??;
-        Ok(RemoteClient { queue, wake })
+        Ok(RemoteClient { queue, turns: Arc::new(Semaphore::new(CLIENT_CALLS_MAX)), wake })
     }
 
     async fn call(&self, target: Target, call: Call) -> Answer {
+        let _turn = self.turns.acquire().await.expect("nobody closes it");
         let (sender, receiver) = oneshot::channel();
         self.queue.send(RemoteCall { target, call, sender }).map_err(|_| ClientError::ShutDown)?;
         self.wake.wake();
@@ -99,5 +104,37 @@ impl ObjectClient for RemoteClient {
 
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         self.call(Target::ByName(pool), Call::Write(request)).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use atoll_cluster::ConnectOptions;
+    use atoll_wire::KeyPair;
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn calls_beyond_the_limit_wait_for_their_turn() {
+        let cluster = ConnectOptions::new(["http://127.0.0.1:1"]);
+        let config = ClientConfig { key: KeyPair::from_private([1; 32]), cluster, timeout_ms: 60_000 };
+        let client = RemoteClient::start(config).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let object = ObjectName::new("nowhere").unwrap();
+        let mut call = || {
+            let mut call = Box::pin(client.stat(PoolId(1), object.clone()));
+            assert!(call.poll_unpin(&mut context).is_pending());
+            call
+        };
+        let mut calls: Vec<_> = (0..CLIENT_CALLS_MAX).map(|_| call()).collect();
+        assert_eq!(client.turns.available_permits(), 0);
+        let next = call();
+        drop(calls.pop());
+        assert_eq!(client.turns.available_permits(), 0, "the next one has the turn");
+        drop(next);
+        assert_eq!(client.turns.available_permits(), 1);
     }
 }
