@@ -290,6 +290,7 @@ def test_an_osd_joins_the_running_cluster(scenario, cluster, note):
     note(f"osd.{OSDS}")
 
 
+@pytest.mark.nightly
 def test_an_osd_that_pgs_count_on_is_not_removed(scenario, cluster, note):
     """An OSD that PGs count on is not removed; one that holds nothing is."""
     note(refused(cluster, "osd", "rm", "1", words=["PGs", "atoll osd out 1", "--lost"]))

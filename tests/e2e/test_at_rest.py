@@ -183,6 +183,7 @@ def test_the_choice_is_remembered(created):
     assert not found, f"{found}"
 
 
+@pytest.mark.nightly
 def test_a_luks2_volume_is_not_overwritten_without_wipe(scenario, created, note):
     """A LUKS2 volume is not overwritten without --wipe."""
     done = created.create("--device", created.path("data-0"), "--encrypt", "--kms", ok=None)
@@ -190,6 +191,7 @@ def test_a_luks2_volume_is_not_overwritten_without_wipe(scenario, created, note)
     note(done.stderr.strip().replace(str(scenario.directory), "..."))
 
 
+@pytest.mark.nightly
 def test_without_encryption_the_names_are_in_clear(scenario, note):
     """Without encryption the names are in clear, on the data device and on the WAL device."""
     plain, plain_disks = scenario.cluster("plain"), scenario.directory / "disks-plain"
@@ -270,6 +272,7 @@ def test_a_key_service_without_the_key_is_named(filled):
     service.write_text(text)
 
 
+@pytest.mark.nightly
 def test_lukschangekey_the_osd_opens_with_the_new_passphrase(filled, note):
     """luksChangeKey: the OSD opens with the new passphrase, and the old one is refused."""
     old, new = filled.secret("old", PASSPHRASE), filled.secret("new", NEW_PASSPHRASE)
@@ -279,6 +282,7 @@ def test_lukschangekey_the_osd_opens_with_the_new_passphrase(filled, note):
     filled.passphrase.write_text(NEW_PASSPHRASE)
 
 
+@pytest.mark.nightly
 def test_luksaddkey_and_luksremovekey_the_osd_opens_with_the_added_key_file(filled, note):
     """luksAddKey and luksRemoveKey: the OSD opens with the added key file, and the removed one is refused."""
     new_key = filled.secret("new-key", NEW_KEY_FILE)
@@ -291,6 +295,7 @@ def test_luksaddkey_and_luksremovekey_the_osd_opens_with_the_added_key_file(fill
     filled.cluster.down()
 
 
+@pytest.mark.nightly
 def test_a_damaged_first_copy_of_the_header(scenario, filled, note):
     """A damaged first copy of the header: the second one is used, with a warning; cryptsetup repairs it."""
     cluster, path = filled.cluster, filled.path("data-0")
@@ -308,6 +313,7 @@ def test_a_damaged_first_copy_of_the_header(scenario, filled, note):
     note(warning[-1].split("WARN")[1].replace(str(scenario.directory), "...")[:120])
 
 
+@pytest.mark.nightly
 def test_both_copies_damaged_and_none_at_all(scenario, filled, note):
     """Both copies damaged, and none at all: named; luksHeaderRestore brings the OSD back."""
     path = filled.path("data-0")
@@ -324,6 +330,7 @@ def test_both_copies_damaged_and_none_at_all(scenario, filled, note):
     filled.cryptsetup("luksHeaderRestore", path, "--header-backup-file", backup)
 
 
+@pytest.mark.nightly
 def test_volumes_that_are_not_ours(filled, note):
     """Volumes that are not ours, and what is not supported, are named."""
     cluster = filled.cluster
@@ -348,6 +355,7 @@ def test_volumes_that_are_not_ours(filled, note):
     link.symlink_to(target)
 
 
+@pytest.mark.nightly
 def test_all_of_that_has_cost_nothing(filled):
     """All of that has cost nothing."""
     cluster = filled.cluster
@@ -356,6 +364,7 @@ def test_all_of_that_has_cost_nothing(filled):
     cluster.down()
 
 
+@pytest.mark.nightly
 def test_wipe_overwrites_both_copies_of_the_header(filled, note):
     """--wipe overwrites both copies of the header; the OSD is filled anew."""
     cluster = filled.cluster
@@ -372,6 +381,7 @@ def test_wipe_overwrites_both_copies_of_the_header(filled, note):
     cluster.down()
 
 
+@pytest.mark.nightly
 def test_atoll_up_encrypt_at_rest_the_device_file_is_a_volume(scenario, note):
     """'atoll up --encrypt-at-rest': the device file is a volume, and a new one in its place is, too."""
     cluster = scenario.cluster("up", osds=3, osd_size="1G")
@@ -397,6 +407,7 @@ def test_atoll_up_encrypt_at_rest_the_device_file_is_a_volume(scenario, note):
     note(f"{searched / MIB:.0f} MiB searched")
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_was_made_without_it_stays_as_it_is(scenario):
     """A cluster that was made without it stays as it is."""
     other = scenario.cluster("plain-up", osds=1, osd_size="1G")

@@ -271,6 +271,7 @@ def servers_of(directory):
     return found
 
 
+@pytest.mark.nightly
 def test_a_matrix_that_is_told_to_end_stops_its_cluster_and_removes_it(scenario, clusters, record, note):
     """A matrix that is told to end stops its cluster and removes it."""
     process = scenario.start(*matrix_command(scenario))
@@ -285,6 +286,7 @@ def test_a_matrix_that_is_told_to_end_stops_its_cluster_and_removes_it(scenario,
     note(f"{before} of {RUNS} runs were done")
 
 
+@pytest.mark.nightly
 def test_the_same_command_does_the_rest(scenario, record, clusters, note):
     """The same command does the rest, and only that."""
     before = len(runs(record))

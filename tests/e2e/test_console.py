@@ -314,6 +314,7 @@ def test_the_chosen_colours_stay(console):
     console.one("#theme option[value='']").click()
 
 
+@pytest.mark.nightly
 def test_a_refresh_keeps_focus_selection_and_scroll(console):
     console.resize(1280, 400)
     console.open("pgs")
@@ -442,6 +443,7 @@ def test_a_wrong_password_is_told(fresh, address):
     assert fresh.errors(allowed=(401, 429)) == []
 
 
+@pytest.mark.nightly
 def test_an_ended_session_leads_to_the_log_in_and_back(fresh, address):
     fresh.log_in(address.admin, "pgs?pool=images")
     ender = Caller(address)
@@ -468,6 +470,7 @@ def test_who_logs_out_has_no_session_any_more(fresh, address):
     assert fresh.errors() == []
 
 
+@pytest.mark.nightly
 def test_a_session_ends_by_itself(short_sessions):
     """The browser goes to the log-in page without a click."""
     address, seconds = short_sessions

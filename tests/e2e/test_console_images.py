@@ -163,6 +163,7 @@ def test_an_osd_that_is_needed_is_not_removed(admin, cluster):
     assert missing.status == 404, f"{missing}"
 
 
+@pytest.mark.nightly
 def test_an_osd_is_drained_and_removed(console, admin, cluster):
     console.open("osds/3").button("Mark out osd.3").click()
     console.fill(confirm="osd.3")

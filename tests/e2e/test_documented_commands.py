@@ -434,7 +434,7 @@ def test_commands_work(readers, page, usual, note):
 
 
 WAYS = [
-    pytest.param("quick", "terminal", id="terminal"),
+    pytest.param("quick", "terminal", id="terminal", marks=pytest.mark.nightly),
     pytest.param("quick", "detach", id="detach"),
     pytest.param("slow", "log", id="log", marks=pytest.mark.nightly),
 ]

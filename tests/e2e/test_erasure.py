@@ -316,6 +316,7 @@ def test_two_hosts_at_random_are_killed_and_wiped(world, load, still, number, no
     world.cli("pool", "set", POOL, "min_size", DATA + 1)
 
 
+@pytest.mark.nightly
 def test_all_pgs_split_under_load(world, load, note):
     """'pool set pg_num': all PGs split under load."""
     began = time.monotonic()
@@ -329,11 +330,13 @@ def test_all_pgs_split_under_load(world, load, note):
     assert found[0].seconds < STALL_SECONDS_MAX, found[0]
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_after_the_split(world, load, still, note):
     """After the split nothing is lost."""
     note(still.read_back(world.hosts[2]))
 
 
+@pytest.mark.nightly
 def test_with_min_size_5_io_stops_by_policy_without_two(world, load, without_two, note):
     """The OSDs of two hosts killed: with min_size 5 I/O stops by policy, and health says so."""
     pools = world.pools()
@@ -349,6 +352,7 @@ def test_with_min_size_5_io_stops_by_policy_without_two(world, load, without_two
     note(f"after {without_two[1]:.1f} s; health: {codes}")
 
 
+@pytest.mark.nightly
 def test_with_min_size_4_it_goes_on_with_two_shards_missing(load, without_two, min_size_4, note):
     """min_size 4: it goes on with two shards missing."""
     load.all_are_answered(time.monotonic(), 30)
@@ -357,11 +361,13 @@ def test_with_min_size_4_it_goes_on_with_two_shards_missing(load, without_two, m
     load.check_bytes()
 
 
+@pytest.mark.nightly
 def test_reads_are_computed_from_the_shards_that_are_left(world, still, load, min_size_4, note):
     """Reads are computed from the shards that are left."""
     note(still.read_back(world.hosts[0]))
 
 
+@pytest.mark.nightly
 def test_two_hosts_that_were_away_are_brought_up_to_date(world, load, min_size_4, note):
     """They are started again and get what they have missed."""
     for host in (world.hosts[1], world.all_hosts[5]):
@@ -407,6 +413,7 @@ def test_no_process_has_panicked(scenario, ended):
     assert not panics, "\n".join(panics[:5])
 
 
+@pytest.mark.nightly
 def test_store_check_finds_all_flipped_bits(damage, note):
     """A bit flipped in one block of each of many shards: 'atoll store check' finds each."""
     assert any(name.startswith(damage.image) for _, name in damage.blocks), f"nothing of {damage.image} is there"
@@ -415,6 +422,7 @@ def test_store_check_finds_all_flipped_bits(damage, note):
     note(f"{len(damage.blocks)} shards")
 
 
+@pytest.mark.nightly
 def test_everything_is_read_as_it_was_written_with_damaged_shards(world, still, damage, note):
     """Everything is read as it was written."""
     said = still.read_back(damage.host)
@@ -424,6 +432,7 @@ def test_everything_is_read_as_it_was_written_with_damaged_shards(world, still, 
     note(f"{said}, {len(rebuilt)} shards computed from others")
 
 
+@pytest.mark.nightly
 def test_a_deep_scrub_repairs_what_nobody_has_read(world, damage, note):
     """A deep scrub repairs what nobody has read, and the next one finds nothing."""
     first, second = scrubbed(world), scrubbed(world)
@@ -433,6 +442,7 @@ def test_a_deep_scrub_repairs_what_nobody_has_read(world, damage, note):
     assert second["errors"] == 0, f"{second}"
 
 
+@pytest.mark.nightly
 def test_the_store_checks_after_the_repair(scenario, world, still, damage, note):
     """The store checks, and all is there with the damaged OSD as one of those that are left."""
     damage.host.down()

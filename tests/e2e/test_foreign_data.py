@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from lib.operator import Small, files_of, problems, refused_start, remove, without
+from lib.tiers import nightly_but
 from lib.waiting import wait_for
 
 # What is left of a data directory without cluster.json, and what the refusal must name of it.
@@ -35,13 +36,7 @@ def three(scenario):
     return found
 
 
-def nightly_but(quick):
-    """All that may be left, of which few take part in every run."""
-    marks = lambda left: [] if left in quick else [pytest.mark.nightly]
-    return [pytest.param(left, marks=marks(left), id=left.replace(" ", "-")) for left in LEFT]
-
-
-@pytest.mark.parametrize("left", nightly_but(["all", "devices"]))
+@pytest.mark.parametrize("left", nightly_but(["all", "devices"], LEFT))
 def test_no_cluster_is_founded_over_another_ones(scenario, small, left):
     """Without cluster.json 'atoll up' makes no cluster beside what is another's: it names that and writes nothing."""
     over = scenario.cluster(f"over-{left.replace(' ', '-')}", osds=1, osd_size="1G")
@@ -139,6 +134,7 @@ def swap(one, two):
     between.rename(two)
 
 
+@pytest.mark.nightly
 def test_a_lost_device_is_not_made_anew(three):
     """A directory of an OSD that is gone is said and not filled again, until 'atoll up --new-device' says so."""
     with without(three.cluster.data, "osd-2") as away:

@@ -282,6 +282,7 @@ def test_trim_and_delete_work_while_it_is_full(emptied):
     assert {entry["Key"] for entry in listed} <= emptied.uploader.acked.keys(), "deleted objects are listed"
 
 
+@pytest.mark.nightly
 @pytest.mark.limit(600)
 def test_deletes_give_room_again(emptied, note):
     """Deletes give room again: 40 MiB of PUTs and a block write."""

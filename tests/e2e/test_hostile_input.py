@@ -293,6 +293,7 @@ def test_many_short_connections(target, name):
     target.check_alive()
 
 
+@pytest.mark.nightly
 def test_slow_and_idle_connections_to_every_port(target, note):
     """Slow and idle connections to every port; others are served meanwhile."""
     with contextlib.ExitStack() as held:

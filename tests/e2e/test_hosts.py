@@ -269,6 +269,7 @@ def test_an_image_written_on_one_host_is_read_on_another(stored):
         assert disk.read(5 * MIB, 1300) == b"from host two" * 100, "other bytes"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [14, pytest.param(30, marks=pytest.mark.nightly)])
 def test_reads_and_writes_go_on_while_etcd_is_stopped(stored, seconds, note):
     """etcd is stopped: reads and writes go on through every host, and locks are taken again when it is back."""
@@ -320,6 +321,7 @@ def test_osds_of_a_host_without_an_admin_server_are_named(stored):
         assert all("no admin server" in one["reason"] for one in unanswered), unanswered
 
 
+@pytest.mark.nightly
 def test_all_hosts_are_stopped_and_started(stored):
     """All hosts are stopped and started: everything is found again."""
     for host in reversed(stored.hosts):

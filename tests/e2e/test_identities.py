@@ -258,6 +258,7 @@ def test_changes_that_are_made_at_once_are_all_made(world):
         counts_everywhere(lambda s3: s3.list_buckets(), key.clients, "ok")
 
 
+@pytest.mark.nightly
 def test_all_users_are_listed_however_many(world):
     account, names = world.account("crowd"), {f"user-{number}" for number in range(101)}
     with ThreadPoolExecutor(4) as pool:

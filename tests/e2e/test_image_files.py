@@ -101,6 +101,7 @@ def test_a_damaged_or_interrupted_import_is_an_error_and_can_be_begun_again(clus
     assert exported(cluster, "again@tuesday") == content(cluster, "tuesday")
 
 
+@pytest.mark.nightly
 def test_an_import_that_was_killed_goes_on(cluster):
     """Nobody can take the image for whole before."""
     data, part = random.Random(5).randbytes(64 * MIB), 4 * MIB

@@ -187,6 +187,7 @@ def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):
     assert pool_of(cluster, "idle") == "coded" and not leftovers(cluster, "idle")
 
 
+@pytest.mark.nightly
 def test_a_clone_is_flattened_while_it_is_written(cluster):
     fill(cluster, "golden")
     wait_for("nobody writes", lambda: not cluster.json("image", "info", "golden")["writer"], 30)
@@ -215,6 +216,7 @@ def test_what_cannot_be_moved_is_refused(cluster):
     assert "has clones" in refused("migrate", "fixed", "--pool", "coded")
 
 
+@pytest.mark.nightly
 def test_who_reads_a_read_only_clone_goes_on_while_it_is_flattened(cluster):
     """What is copied is sealed by an attachment that the reader, who came before, does not know of."""
     fill(cluster, "base")

@@ -11,6 +11,7 @@ import time
 import pytest
 from lib.cluster import MIB
 from lib.nbd import NbdError
+from lib.tiers import nightly_but
 from lib.waiting import Failed, wait_for
 
 pytestmark = pytest.mark.needs("nbdinfo", "qemu-io")
@@ -66,7 +67,7 @@ def fill(cluster, name, objects):
             connection.write(index * 4 * MIB, b"data" * 1024)
 
 
-@pytest.mark.parametrize("after", [0.03, 0.12])
+@pytest.mark.parametrize("after", nightly_but([0.03], [0.03, 0.12]))
 def test_an_interrupted_removal_goes_on(cluster, after):
     """kill -9 of 'image rm': nobody can attach the image, and the next 'image rm', or a server, removes the rest."""
     name = f"doomed-{int(after * 1000)}"
@@ -98,6 +99,7 @@ def trash(cluster):
     return {image["name"] for image in cluster.json("image", "trash", "ls")}
 
 
+@pytest.mark.nightly
 def test_the_servers_remove_what_nobody_else_does(cluster):
     cluster.create_image("left", "16G")
     fill(cluster, "left", 50)
@@ -224,6 +226,7 @@ def test_read_only_exports(cluster):
 # --- attaching where it cannot be done
 
 
+@pytest.mark.nightly
 def test_a_failed_attach_is_an_answer_and_holds_nothing(cluster):
     """Without enough OSDs: an error of NBD within 15 s, and no lock is left."""
     cluster.create_image("waits", "64M")
@@ -359,6 +362,7 @@ NOT_TRIED = {("up",), ("down",), ("join",), ("preflight",), ("sim",)}
 SERVING = ("bench", "gateway", "nbd", "state", "completion")
 
 
+@pytest.mark.nightly
 def test_no_command_minds_a_closed_pipe(cluster):
     """Every command that needs no arguments, and the help of all, with nobody who reads: as behind 'head'."""
     scenario = cluster.scenario

@@ -238,6 +238,7 @@ def test_rotation_an_old_version_only_opens(local):
     local.all_is_there()
 
 
+@pytest.mark.nightly
 def test_the_checks_of_s3_encryption(local):
     """crates/s3/tests/s3_encryption.py, over TLS."""
     cluster = local.with_projects()

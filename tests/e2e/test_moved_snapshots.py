@@ -212,6 +212,7 @@ def test_a_clone_moves_with_snapshots_that_show_its_parent(cluster):
     cluster.cli("image", "rm", "vm")
 
 
+@pytest.mark.nightly
 def test_changes_since_a_snapshot_are_the_same_after_a_move(cluster, tmp_path):
     disk = Modelled(cluster, "backed").with_history(3)
     let_go(cluster, "backed")
@@ -226,6 +227,7 @@ def test_changes_since_a_snapshot_are_the_same_after_a_move(cluster, tmp_path):
     disk.check()
 
 
+@pytest.mark.nightly
 def test_what_a_move_does_not_allow_is_refused(cluster):
     disk = Modelled(cluster, "fixed").with_history(2)
     refused = lambda *arguments: cluster.cli("image", *arguments, ok=(1,)).stderr

@@ -458,6 +458,7 @@ def test_an_attached_image_is_not_removed_under_its_client(cluster, note):
     note((done.stderr.strip().splitlines() or [""])[-1][:120])
 
 
+@pytest.mark.nightly
 def test_after_the_client_has_gone_the_next_writer_gets_the_image(cluster, note):
     """After the client has gone the next writer gets the image."""
 
@@ -491,6 +492,7 @@ def test_after_the_client_has_gone_the_next_writer_gets_the_image(cluster, note)
     note(f"{result['iops']:.0f} IOPS, {time.monotonic() - started - 2:.1f} s after the client had gone")
 
 
+@pytest.mark.nightly
 def test_a_client_is_refused_while_bench_block_holds_the_image(scenario, cluster, note):
     """A client is refused while bench block holds the image."""
     process = scenario.start(
@@ -537,6 +539,7 @@ def test_image_rm_frees_the_name(cluster):
         assert connection.read(0, MIB) == bytes(MIB), "the new image of the same name has old data"
 
 
+@pytest.mark.nightly
 def test_fio_verifies_once_more_after_a_restart(scenario, cluster, killed):
     """'atoll down' and 'atoll up': fio verifies once more."""
     cluster.down()

@@ -132,6 +132,7 @@ def test_2_gib_of_requests_in_flight(scenario, cluster, number, pattern, note):
         peak.check()
 
 
+@pytest.mark.nightly
 def test_clients_that_read_no_answers(cluster, note):
     """Clients that read no answers for a while."""
     with Peak(cluster) as peak:

@@ -36,8 +36,10 @@ CALM_SECONDS = 1
 
 
 # Faults of the quick tier; those of the nightly one are much like others, or other scenarios have them.
-QUICK = ("not_from_etcd", "cannot_send", "from_etcd_only", "falls_silent", "osd_paused_long")
+QUICK = ("not_from_etcd", "cannot_send", "falls_silent")
 NIGHTLY = (
+    "from_etcd_only",
+    "osd_paused_long",
     "killed",
     "cannot_hear",
     "apart",

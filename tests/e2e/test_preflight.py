@@ -181,6 +181,7 @@ def test_a_device_that_is_not_there(scenario):
     assert "--listen" in of(report, "network.peer")["fix"], str(report)
 
 
+@pytest.mark.nightly
 def test_durable_writes_in_a_directory_are_measured(scenario, place, note):
     """Durable writes in a directory are measured, and nothing is left behind."""
     report = preflight(scenario, "--device", place, "--write-test", "--seconds", "1", "--json", ok=(0, 1))
@@ -249,6 +250,7 @@ def test_a_device_that_is_in_use_is_not_written(scenario, loop):
         scenario.run("umount", mounted)
 
 
+@pytest.mark.nightly
 def test_the_eight_drive_tests_run_on_a_file_that_is_made_and_removed(scenario, note):
     """The eight drive tests run on a file that is made and removed."""
     path = scenario.directory / "bench.disk"
@@ -298,6 +300,7 @@ def test_no_jumbo_frames_on_both(pair):
     assert mtu["verdict"] == "advice" and mtu["figures"]["path_mtu_bytes"] == 1500, str(mtu)
 
 
+@pytest.mark.nightly
 def test_jumbo_frames_that_vanish_on_the_way(pair):
     """Jumbo frames that vanish on the way: a problem, with exit code 1."""
     pair.set_mtu(9000, 1500)

@@ -1,7 +1,7 @@
 """Real files over S3 with rclone, aws CLI and boto3; every process killed in the middle of an upload;
 everything acked is there afterwards, byte for byte. Then the S3 conformance checks.
 
-    ATOLL_E2E_FILES=N   files of the first upload (2000)
+    ATOLL_E2E_FILES=N   files of the first upload (500)
 """
 
 import hashlib
@@ -93,8 +93,8 @@ class Files:
     """A cluster, and two trees of files of this machine: {relative name: SHA-256} of each."""
 
     def __init__(self, scenario):
-        count = int(os.environ.get("ATOLL_E2E_FILES", 2000 * scenario.scale))
-        found, _ = real_files(2 * count, int(240 * MIB * scenario.scale))
+        count = int(os.environ.get("ATOLL_E2E_FILES", 500 * scenario.scale))
+        found, _ = real_files(2 * count, int(100 * MIB * scenario.scale))
         self.scenario, self.first_files = scenario, found[::2]
         self.first, self.second = scenario.directory / "first", scenario.directory / "second"
         self.first_sums, self.second_sums = copy_to(self.first, self.first_files), copy_to(self.second, found[1::2])
@@ -259,12 +259,14 @@ def test_every_file_that_rclones_log_says_copied_is_intact(killed, note):
     note(f"{compare_all(killed.s3, 'more', 'second/', sums)} objects")
 
 
+@pytest.mark.nightly
 def test_rclone_finishes_the_upload(killed):
     """rclone finishes the upload, and its check finds no difference."""
     killed.files.rclone("copy", killed.files.second, "atoll:more/second", *RCLONE)
     killed.files.check_by_rclone(killed.files.second, "atoll:more/second")
 
 
+@pytest.mark.nightly
 def test_rclone_purge_empties_and_deletes_a_bucket(killed):
     """rclone purge empties and deletes a bucket."""
     killed.files.rclone("purge", "atoll:more", timeout=180)
@@ -272,6 +274,7 @@ def test_rclone_purge_empties_and_deletes_a_bucket(killed):
     assert "more" not in names, f"still there: {names}"
 
 
+@pytest.mark.nightly
 def test_the_conformance_checks_pass(files, note):
     """s3_conformance.py of the S3 crate passes."""
     script = next(REPOSITORY.glob("crates/*/tests/s3_conformance.py"))

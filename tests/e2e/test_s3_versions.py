@@ -179,6 +179,7 @@ def raced(scenario):
     return Raced(scenario)
 
 
+@pytest.mark.nightly
 def test_the_race_was_one(raced, note):
     note(f"{dict(raced.race.outcomes)}, {len(raced.listed)} versions, {raced.markers} markers")
     outcomes = raced.race.outcomes
@@ -186,6 +187,7 @@ def test_the_race_was_one(raced, note):
     assert raced.markers > 0 and any(raced.race.replaced.values())
 
 
+@pytest.mark.nightly
 def test_no_acknowledged_version_is_lost(raced):
     race = raced.race
     kept = {version: what for version, what in race.written.items() if version not in race.perhaps_removed}
@@ -194,22 +196,26 @@ def test_no_acknowledged_version_is_lost(raced):
         assert raced.listed[version] == key and raced.read(key, version) == body, (key, version)
 
 
+@pytest.mark.nightly
 def test_no_deleted_version_comes_back(raced):
     assert not raced.race.removed & raced.listed.keys()
 
 
+@pytest.mark.nightly
 def test_nothing_is_there_that_nobody_wrote(raced):
     race = raced.race
     for version in raced.listed.keys() - race.written.keys():
         assert raced.read(raced.listed[version], version) in race.perhaps_written, version
 
 
+@pytest.mark.nightly
 def test_a_version_is_replaced_by_one_conditional_write_at_most(raced):
     for key, etags in raced.race.replaced.items():
         twice = [etag for etag, count in collections.Counter(etags).items() if count > 1]
         assert not twice, (key, twice)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("key", REGISTERS + SWAPPED)
 def test_the_newest_version_is_linearizable(raced, key):
     found = violation(raced.race.histories[key])

@@ -145,6 +145,7 @@ def searched(cluster, request):
     return Searched(cluster)
 
 
+@pytest.mark.nightly
 def test_an_image_in_an_erasure_coded_pool_is_sealed_too(cluster):
     """An image in an erasure-coded pool is sealed, too, and reads as it was written."""
     cluster.create_image("coded-sealed", "64M", "--pool", "coded")

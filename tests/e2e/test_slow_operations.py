@@ -191,6 +191,7 @@ def test_requests_in_flight_of_gateway_and_nbd_server_are_told(cluster):
     wait_for("none is in flight any more", none, 15)
 
 
+@pytest.mark.nightly
 def test_top_tells_who_uses_an_osd(cluster):
     """The NBD server and the gateway have keys of their own, and so names."""
     host = cluster.json("osd", "ls")[0]["host"]

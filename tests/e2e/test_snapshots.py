@@ -8,6 +8,7 @@ import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
 from lib.nbd import NbdError
+from lib.tiers import nightly_but
 from lib.waiting import wait_for
 
 BLOCK = 4096
@@ -162,7 +163,7 @@ class History:
             assert read_all(self.cluster, f"{image}@{snapshot}", self.SIZE) == model, f"{image}@{snapshot} differs"
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", nightly_but(["images"], POOLS))
 def test_random_histories_against_a_model(cluster, scenario, pool, note):
     """Writes, trims, snapshots, roll backs, clones, flattening and removal through the command line and NBD."""
     history = History(cluster, pool)
@@ -234,6 +235,7 @@ def test_a_clone_outlives_its_siblings_keys(cluster):
     assert cluster.read_image("family", 0, BLOCK) == b"of the parent   " * 256
 
 
+@pytest.mark.nightly
 def test_a_flattened_clone_lets_its_parent_go_with_its_snapshots(cluster):
     cluster.create_image("shown", "8M")
     with cluster.nbd("shown") as connection:

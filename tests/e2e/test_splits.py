@@ -125,6 +125,7 @@ def test_every_store_checks_and_after_a_restart_all_is_there(cluster, restarted,
     note(f"{restarted.check_blocks(cluster)} blocks, {restarted.check_objects(cluster)} objects")
 
 
+@pytest.mark.nightly
 def test_a_pool_is_removed_while_an_osd_is_away(cluster, restarted, note):
     """A pool is removed while an OSD is away: what that one holds of it goes when it is back."""
     before = used_bytes(cluster)

@@ -105,25 +105,30 @@ def restored(scenario):
     return Restored(scenario)
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_runs_is_left_alone(restored):
     assert "is running" in restored.running_refused
 
 
+@pytest.mark.nightly
 def test_it_says_what_it_has_raised(restored):
     assert restored.raised["images"] == 1 and restored.raised["pgs"] > 0
 
 
+@pytest.mark.nightly
 def test_what_was_acknowledged_since_is_there(restored):
     for number in range(5):
         assert read(restored.s3, BUCKET, str(number)) == body(number), number
 
 
+@pytest.mark.nightly
 def test_a_new_pool_does_not_get_the_number_of_a_forgotten_one(restored):
     restored.cluster.cli("pool", "create", "later", "--pg-num", "8")
     new = {pool["id"] for pool in restored.cluster.json("pool", "ls")} - restored.pools_before
     assert min(new) > max(restored.pools_before) + 1
 
 
+@pytest.mark.nightly
 def test_an_image_has_writers_and_snapshots_again(restored):
     restored.write(b"3")
     restored.cluster.cli("image", "snap", "create", f"{IMAGE}@new")

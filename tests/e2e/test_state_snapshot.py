@@ -106,6 +106,7 @@ def test_what_was_made_since_is_forgotten(restored):
     assert [one["name"] for one in restored.cluster.json("image", "snap", "ls", IMAGE)] == ["first"]
 
 
+@pytest.mark.nightly
 def test_a_new_pool_does_not_get_the_number_of_a_forgotten_one(restored):
     restored.cluster.cli("pool", "create", "later", "--pg-num", "8")
     new = {pool["id"] for pool in restored.cluster.json("pool", "ls")} - restored.pools_before

@@ -163,6 +163,7 @@ def test_some_are_exported_of_many(cluster, collector, traced):
     assert 40 <= found <= 200, found
 
 
+@pytest.mark.nightly
 def test_slow_operations_are_exported_although_none_is_sampled(cluster, collector, traced):
     settings(cluster, trace_one_in="0", trace_slow="true")
     ids = cluster.process_ids()
@@ -183,6 +184,7 @@ def test_slow_operations_are_exported_although_none_is_sampled(cluster, collecto
     assert of_image["name"] == "write" and lasted(of_image) >= 0.9
 
 
+@pytest.mark.nightly
 def test_a_collector_that_is_away_holds_nothing_up(cluster, collector, traced):
     settings(cluster, trace_one_in="1", trace_endpoint="http://127.0.0.1:1")
     before = exported(cluster, "failed")

@@ -61,7 +61,7 @@ def data_offsets(scenario, device, rng):
     """Offsets of blocks with data of objects. Damage of metadata makes an OSD refuse to serve."""
     objects = [record for record in dump(scenario, device) if record["record"] == "object" and record["blocks"]]
     found = []
-    for of in rng.sample(objects, min(60, len(objects))):
+    for of in rng.sample(objects, min(20, len(objects))):
         for record in dump(scenario, device, "--pg", of["pg"], "--object", of["object"]):
             for extent in record.get("extents", ()):
                 found += [(extent["device_block"] + index) * 4096 for index in range(len(extent["crcs"]))]
