@@ -1,0 +1,37 @@
+"""A device that is slow for some processes: the kernel's throttle of cgroups (version 1, blkio)."""
+
+import contextlib
+import os
+import pathlib
+import secrets
+
+from lib.waiting import Failed
+
+BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
+
+
+def device_of(path):
+    """MAJOR:MINOR of the disk that has this file. A partition has no throttle of its own."""
+    number = os.stat(path).st_dev
+    name = f"{os.major(number)}:{os.minor(number)}"
+    partition = pathlib.Path("/sys/dev/block", name).resolve()
+    return (partition.parent / "dev").read_text().strip() if (partition / "partition").exists() else name
+
+
+@contextlib.contextmanager
+def throttled(pids, path, writes_per_second):
+    """The processes get so many writes a second of the disk that has `path`."""
+    if not (BLKIO / "blkio.throttle.write_iops_device").parent.is_dir():
+        raise Failed("there is no cgroup controller 'blkio' (version 1) at /sys/fs/cgroup/blkio")
+    group = BLKIO / f"atoll-e2e-{secrets.token_hex(4)}"
+    group.mkdir()
+    try:
+        (group / "blkio.throttle.write_iops_device").write_text(f"{device_of(path)} {writes_per_second}")
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        # What it held back goes on.
+        for pid in (group / "cgroup.procs").read_text().split():
+            (BLKIO / "cgroup.procs").write_text(pid)
+        group.rmdir()
