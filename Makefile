@@ -51,6 +51,7 @@ lint: venv
 	@tools/function_lengths.py tests tools/*.py crates
 	cargo fmt --all --check
 	@tools/check_docs.py
+	@tools/api_reference.py --check
 	@tools/check_monitoring.py
 	cargo clippy --profile $(PROFILE) --workspace --all-targets -q -- -D warnings
 	cargo test --profile $(PROFILE) -q -p atoll-types -p atoll-wire --lib the_page_has_the_table

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 COLUMNS_MAX = 100
 
-# Written by `atoll bench report` and tools/command_reference.py: not prose of ours.
-GENERATED = ("docs/benchmarks/*-short.md", "docs/reference/commands.md")
+# Written by `atoll bench report`, tools/command_reference.py and tools/api_reference.py: not prose of ours.
+GENERATED = ("docs/benchmarks/*-short.md", "docs/reference/commands.md", "docs/reference/api.md")
 
 # Words of a diary, and names that the project no longer uses. CHANGELOG.md may tell what changed.
 DIARY = {

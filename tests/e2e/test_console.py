@@ -33,6 +33,8 @@ WALKED_POLICY = {
 }
 # What paths are filled with: role, session and X-Atoll-CSRF are looked at before names are.
 NAMES = {"osd": "0", "pg": "1.0", "flag": "noout"}
+# Calls whose documents are made for the page, and one whose command gives a line for each event.
+TOLD_OTHERWISE = ("getSession", "getFigures", "listSlowOperations", "listEvents")
 PARTS = [
     "overview",
     "hosts",
@@ -499,10 +501,48 @@ def test_what_is_changed_is_in_the_log_of_events(cluster, admin):
     cluster.cli("flag", "unset", "noscrub")
     events = admin.call("GET", "/api/v1/events").document["events"]
     by = {event["summary"]: event["user"] for event in events if event["code"] == "COMMAND"}
+    lines = cluster.cli("events", "--json", "--after", str(events[-3]["number"])).stdout.splitlines()
+    assert events[-2:] == [json.loads(line) for line in lines][:2], "the command tells the same"
     assert by["atoll flag set noscrub"] == "ann (console)", f"{by}"
     assert by["atoll flag unset noscrub"] not in (None, "ann (console)"), f"{by}"
     told = cluster.cli("events").stdout
     assert "COMMAND: atoll flag set noscrub (by ann (console)@" in told, told
+
+
+LISTS = [
+    pytest.param(path, operation["x-atoll-command"], id=operation["operationId"])
+    for method, path, operation in operations()
+    if method == "GET" and "{" not in path and operation["operationId"] not in TOLD_OTHERWISE
+]
+
+
+@pytest.mark.parametrize(("path", "command"), LISTS)
+def test_a_call_gives_the_document_of_its_command(cluster, admin, path, command):
+    heads = lambda document: sorted(document[0] if document and isinstance(document, list) else document)
+    told, by_call = cluster.json(*command.split()), admin.call("GET", path).document
+    assert heads(told) == heads(by_call), f"{by_call}"
+
+
+def test_what_has_no_page_is_done_by_calls_as_by_commands(cluster, admin, image):
+    moved = admin.call("PATCH", "/api/v1/osds/2/location", {"rack": "r9"})
+    assert moved.status == 200 and moved.document[0]["rack"] == "r9", f"{moved}"
+    assert {osd["rack"] for osd in cluster.json("osd", "ls")} == {"r9"}, "it is given to all OSDs of the host"
+    assert admin.call("PATCH", "/api/v1/osds/2/location", {}).status == 400
+    assert admin.call("PATCH", "/api/v1/osds/2/location", {"rack": ""}).status == 200
+
+    mapped = admin.call("GET", "/api/v1/pools/images/object-pg?object=some.object")
+    assert mapped.document == cluster.json("pg", "map", "some.object", "--pool", "images"), f"{mapped}"
+    assert admin.call("GET", "/api/v1/pools/images/object-pg").status == 400
+    assert admin.call("GET", "/api/v1/pools/none/object-pg?object=o").status == 404
+
+    made = admin.call("POST", "/api/v1/keys", {"name": "by-call"})
+    assert (made.status, made.document) == (201, {"name": "by-call"}), f"{made}"
+    assert "by-call" in [key["name"] for key in cluster.json("key", "ls")]
+
+    snapshots = f"/api/v1/images/{image}/snapshots"
+    assert admin.call("POST", snapshots, {"name": "monday"}).status == 201
+    assert admin.call("POST", f"{snapshots}/monday/rename", {"new_name": "tuesday"}).status == 200
+    assert [one["name"] for one in cluster.json("image", "snap", "ls", image)] == ["tuesday"]
 
 
 def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader):

@@ -16,6 +16,8 @@ BUCKET, IMAGE, BLOCK_BYTES = "traced", "disk", 4096
 # A batch waits for others for a second, and settings come within one.
 EXPORT_SECONDS = 3
 SAMPLED, UNSAMPLED, STRANGE, PRESIGNED = ("a" * 32, "b" * 32, "c" * 32, "d" * 32)
+# Processes round the times of their spans, and an OSD its clock to the turn of its loop.
+CLOCK_NANOSECONDS = 50_000_000
 PROCESSES = ("osd.0", "osd.1", "osd.2", "gateway", "nbd")
 
 
@@ -94,10 +96,70 @@ def test_an_object_is_written_as_a_part_of_what_its_client_does(collector, trace
     assert put["resource"]["service.instance.id"].endswith("/gateway") and put["resource"]["host.name"]
     assert put["attributes"]["atoll.object"] == f"/{BUCKET}/key" and put["attributes"]["client.address"] == "127.0.0.1"
     assert int(put["attributes"]["atoll.size_bytes"]) >= 100_000
-    assert [step["name"] for step in collector.below(put)] == ["answer begun"]
+    assert [step["name"] for step in collector.below(put) if step["kind"] == 1] == ["answer begun"]
     assert len(collector.found(name="GetObject", traceId=SAMPLED)) == 1
-    [presigned] = collector.found(traceId=PRESIGNED, kind=2)
+    [presigned] = collector.found(name="GetObject", traceId=PRESIGNED)
     assert presigned["parentSpanId"] == "2" * 16
+
+
+def parts(collector, root):
+    """The spans of a trace by their parents, from a span downwards; each of them is in the time of its parent."""
+    found, waiting = [], [root]
+    while waiting:
+        parent = waiting.pop()
+        for part in collector.below(parent):
+            assert part["startTimeUnixNano"] >= parent["startTimeUnixNano"] - CLOCK_NANOSECONDS, (parent, part)
+            assert part["endTimeUnixNano"] <= parent["endTimeUnixNano"] + CLOCK_NANOSECONDS, (parent, part)
+            found.append((parent, part))
+            waiting.append(part)
+    return found
+
+
+def process_of(span):
+    return span["resource"]["service.instance.id"].rpartition("/")[2]
+
+
+def check_writes(collector, root):
+    """What a request has written: each write is below it at its primary, and the copies at members below that."""
+    found = parts(collector, root)
+    writes = [part for parent, part in found if part["name"] == "write"]
+    assert writes and all(write["parentSpanId"] == root["spanId"] for write in writes), found
+    for write in writes:
+        copies = [part for parent, part in found if parent is write and part["kind"] == 2]
+        assert {copy["name"] for copy in copies} == {"replicate"}, found
+        processes = [process_of(write), *(process_of(copy) for copy in copies)]
+        assert sorted(processes) == ["osd.0", "osd.1", "osd.2"], processes
+        for copy in copies:
+            assert copy["attributes"]["atoll.client"] == process_of(write)
+            assert copy["attributes"]["atoll.pg"] == write["attributes"]["atoll.pg"]
+            steps = sorted(collector.below(copy), key=lambda step: step["endTimeUnixNano"])
+            assert [step["name"] for step in steps] == ["given to the log", "durable"], steps
+    return writes
+
+
+def test_what_osds_do_for_an_object_is_a_part_of_its_request(collector, traced):
+    """One trace from the client's own span over the gateway to all OSDs."""
+    [put] = collector.found(name="PutObject", traceId=SAMPLED)
+    writes = check_writes(collector, put)
+    # The chunk, and the change of the bucket's index.
+    assert len(writes) >= 2 and len({write["attributes"]["atoll.object"] for write in writes}) >= 2, writes
+    [get] = collector.found(name="GetObject", traceId=SAMPLED)
+    reads = [part for parent, part in parts(collector, get) if part["kind"] == 2]
+    assert len(reads) >= 2 and {read["name"] for read in reads} == {"read"}, reads
+    assert all(read["parentSpanId"] == get["spanId"] and process_of(read).startswith("osd.") for read in reads)
+
+
+def test_what_osds_do_for_an_image_is_a_part_of_its_request(collector, traced):
+    of_image = [one for one in collector.found(kind=2, name="write") if process_of(one) == "nbd"]
+    assert of_image and all("parentSpanId" not in one for one in of_image)
+    for write in of_image:
+        check_writes(collector, write)
+
+
+def test_an_osd_exports_nothing_by_itself(collector, traced):
+    """Whether an operation is exported is said where it begins."""
+    of_osds = [one for one in collector.found(kind=2) if process_of(one).startswith("osd.")]
+    assert of_osds and all("parentSpanId" in one for one in of_osds)
 
 
 def test_what_its_client_does_not_export_is_not_exported(collector, traced):
@@ -115,10 +177,10 @@ def test_a_write_of_an_osd_tells_when_each_member_had_it(collector, traced):
     writes = [one for one in collector.found(name="write", kind=2) if one["attributes"].get("atoll.pool") == "images"]
     assert writes
     for write in writes:
-        steps = {step["name"]: step for step in collector.below(write)}
+        steps = {step["name"]: step for step in collector.below(write) if step["kind"] == 1}
         assert set(steps) == {"ordered", "durable on osd.0", "durable on osd.1", "durable on osd.2"}, write
         for name, step in steps.items():
-            assert step["kind"] == 1 and step["endTimeUnixNano"] <= write["endTimeUnixNano"], step
+            assert step["endTimeUnixNano"] <= write["endTimeUnixNano"], step
             begins = write["startTimeUnixNano"] if name == "ordered" else steps["ordered"]["endTimeUnixNano"]
             assert step["startTimeUnixNano"] == begins, step
         assert write["resource"]["service.instance.id"].rpartition("/")[2] in ("osd.0", "osd.1", "osd.2")
@@ -158,9 +220,14 @@ def test_some_are_exported_of_many(cluster, collector, traced):
         for number in range(500):
             connection.write(number % 16 * BLOCK_BYTES, os.urandom(BLOCK_BYTES), fua=True)
     under_load(EXPORT_SECONDS)
-    # 500 of the NBD server and as many of OSDs.
-    found = len(collector.found(kind=2, name="write")) - from_here
-    assert 40 <= found <= 200, found
+    # Of 500 of the NBD server, and with each of them its write at the primary.
+    found = collector.found(kind=2, name="write")[from_here:]
+    of_image = [one for one in found if process_of(one) == "nbd"]
+    assert 20 <= len(of_image) <= 100, len(of_image)
+    for write in of_image:
+        check_writes(collector, write)
+    of_osds = [one for one in found if process_of(one).startswith("osd.")]
+    assert len(of_osds) == len(of_image), "one that is not exported was taken for one that is"
 
 
 @pytest.mark.nightly
@@ -182,6 +249,7 @@ def test_slow_operations_are_exported_although_none_is_sampled(cluster, collecto
     assert found and all(lasted(one) >= 0.1 for one in found), found
     [of_image] = [one for one in found if one["resource"]["service.name"] == "atoll-nbd"]
     assert of_image["name"] == "write" and lasted(of_image) >= 0.9
+    assert all("parentSpanId" not in one for one in found), "nobody knew at its start that it would be slow"
 
 
 @pytest.mark.nightly

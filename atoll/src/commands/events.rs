@@ -1,6 +1,7 @@
 //! What has happened in the cluster, and noting what a command has changed.
 
 use anyhow::Context;
+use atoll_admin::events::{self, Event, EventFilter};
 use atoll_cluster::{ClusterClient, WatchEvent, keys};
 use atoll_coordinator::unix_ms;
 use atoll_terminal::print_line;
@@ -18,15 +19,19 @@ Examples:
   atoll events                          the last 50 events
   atoll events --follow                 and each new one, until Ctrl-C
   atoll events --limit 2000 --min-severity warning --json | jq -r .summary
+  atoll events --after 4711 --json      those that came since, by the number that each has
 
 Events are health problems that begin and end, OSDs that go down and come back, PGs that fail over, with the cause as
 far as it is known, and what commands have changed, by whom. The last 2,000 or so are kept in cluster state.")]
 pub struct EventsArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// So many of the latest
+    /// So many of the latest, or of the next ones with --after
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
+    /// Only those behind the one with this number
+    #[arg(long, value_name = "NUMBER")]
+    pub after: Option<i64>,
     /// Only those that are so grave
     #[arg(long, value_name = "SEVERITY", default_value = "note")]
     pub min_severity: SeverityArgument,
@@ -57,22 +62,21 @@ pub fn run(arguments: &EventsArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     tokio_runtime()?.block_on(async {
         let client = open.connect().await?;
-        let listing = client.list::<EventRecord>(keys::EVENTS).await?;
         let severity_min = Severity::from(arguments.min_severity);
-        let mut events: Vec<EventRecord> = listing.entries.into_iter().map(|(_, event, _)| event).collect();
-        events.retain(|event| event.severity >= severity_min);
-        for event in &events[events.len().saturating_sub(arguments.limit)..] {
+        let filter = EventFilter { after: arguments.after, limit: arguments.limit, severity_min };
+        let listed = events::list(&client, &filter).await?;
+        for event in &listed.events {
             show(event, arguments.output.json)?;
         }
         if !arguments.follow {
             return Ok(());
         }
-        let mut watch = client.watch_prefix(keys::EVENTS, listing.revision + 1);
+        let mut watch = client.watch_prefix(keys::EVENTS, listed.revision + 1);
         while let Some(event) = watch.next().await {
-            let WatchEvent::Put { value, .. } = event else { continue };
-            let event: EventRecord = serde_json::from_slice(&value).context("an event is no record")?;
-            if event.severity >= severity_min {
-                show(&event, arguments.output.json)?;
+            let WatchEvent::Put { value, mod_revision: number, .. } = event else { continue };
+            let record: EventRecord = serde_json::from_slice(&value).context("an event is no record")?;
+            if record.severity >= severity_min {
+                show(&Event { number, record }, arguments.output.json)?;
             }
             if atoll_terminal::is_closed() {
                 return Ok(());
@@ -82,12 +86,13 @@ pub fn run(arguments: &EventsArguments) -> anyhow::Result<()> {
     })
 }
 
-fn show(event: &EventRecord, json: bool) -> anyhow::Result<()> {
+fn show(event: &Event, json: bool) -> anyhow::Result<()> {
     if json {
         // A line each, so that what follows them can read them one by one.
         print_line!("{}", serde_json::to_string(event)?);
         return Ok(());
     }
+    let event = &event.record;
     let severity = event.severity.name();
     let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
     let user = event.user.iter().zip(&event.host).map(|(user, host)| format!(" (by {user}@{host})"));

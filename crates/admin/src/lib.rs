@@ -1,5 +1,5 @@
 //! What operators can do with a cluster, as one API: look at OSDs, pools, PGs, images, buckets, keys and flags, and
-//! change them. The command line calls it, and so will an HTTP API and a console.
+//! change them. The command line calls it, and so does the HTTP API under the console, whose calls are commands.
 //!
 //! Functions take a connection to cluster state, some a key service, and typed requests; they return typed
 //! results that serialise as scripts see them, or an [`AdminError`] that says what to do. A change is one
@@ -11,6 +11,7 @@
 pub mod bucket_reader;
 pub mod buckets;
 mod error;
+pub mod events;
 pub mod identities;
 pub mod images;
 pub mod keys;

@@ -5,7 +5,7 @@ pub use atoll_coordinator::PgStatus;
 use atoll_coordinator::{statuses, unix_ms};
 use atoll_types::records::{PgRecord, PgScrubRecord, PoolRecord, RECORD_FORMAT, ScrubRequestRecord};
 use atoll_types::{ObjectName, OsdId, PgId};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::error::AdminError;
 
@@ -55,6 +55,8 @@ pub struct PgDetails {
     pub pool: Option<String>,
     /// The members that the balancer wants.
     pub balancer_members: Option<Vec<OsdId>>,
+    /// What the last scrub has found; none if there was none.
+    pub scrub: Option<PgScrubRecord>,
     /// Members and targets with their hosts and whether they run.
     #[serde(skip)]
     pub osds: Vec<PgOsd>,
@@ -91,6 +93,7 @@ pub async fn query(client: &ClusterClient, pg: PgId) -> Result<PgDetails, AdminE
         last_active_members: record.last_active_members.clone(),
         last_active_shards: record.last_active_shards.clone(),
         pool: map.pools.get(&pg.pool).map(|pool| pool.name.clone()),
+        scrub: client.get(&keys::pg_scrub(pg)).await?.map(|(record, _)| record),
         balancer_members: map.pg_targets.get(&pg).map(|target| target.members.clone()),
         osds: ids.into_iter().map(osd).collect(),
         status,
@@ -144,6 +147,29 @@ pub async fn is_scrub_pending(client: &ClusterClient, request: &ScrubRequest) ->
 }
 
 /// What the last scrub of a PG has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct LastScrub {
+    /// The PG.
+    #[serde(serialize_with = "as_text")]
+    pub pg: PgId,
+    /// None if there was none.
+    pub scrub: Option<PgScrubRecord>,
+}
+
+fn as_text<S: Serializer>(pg: &PgId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(pg)
+}
+
+/// What the last scrub of a PG has found, if there was one.
+pub async fn last_scrub(client: &ClusterClient, pg: PgId) -> Result<LastScrub, AdminError> {
+    if client.get::<PgRecord>(&keys::pg(pg)).await?.is_none() {
+        return Err(AdminError::NoSuchPg(pg));
+    }
+    let scrub = client.get(&keys::pg_scrub(pg)).await?.map(|(record, _)| record);
+    Ok(LastScrub { pg, scrub })
+}
+
+/// What a scrub of a PG that is over has found.
 pub async fn scrub_result(client: &ClusterClient, pg: PgId) -> Result<PgScrubRecord, AdminError> {
     let found = client.get(&keys::pg_scrub(pg)).await?;
     let (record, _) = found.ok_or_else(|| AdminError::Refused(format!("the scrub of {pg} has left no record")))?;

@@ -8,12 +8,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_cluster::ConnectOptions;
+use atoll_metrics::current_span::current_span;
 use atoll_objects::{ClientError, ObjectClient, PoolClient};
 use atoll_reactor::{LocalRuntime, Stream};
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PoolRecord;
 use atoll_types::transports::{Transport, Way};
-use atoll_types::{ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
+use atoll_types::{
+    ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, TraceContext, WriteRequest,
+};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
 use futures::channel::oneshot;
@@ -158,10 +161,15 @@ impl LocalClient {
         Ok(())
     }
 
-    pub(crate) async fn call(&self, target: Target, call: Call) -> Answer {
+    async fn call(&self, target: Target, call: Call) -> Answer {
+        self.call_within(current_span(), target, call).await
+    }
+
+    /// A call that is part of a span, if that is exported.
+    pub(crate) async fn call_within(&self, span: Option<TraceContext>, target: Target, call: Call) -> Answer {
         let (sender, receiver) = oneshot::channel();
         let now_ms = self.0.runtime.now_ms();
-        let sequence = self.0.router.borrow_mut().start(now_ms, self.0.config.timeout_ms, target, call);
+        let sequence = self.0.router.borrow_mut().start(now_ms, self.0.config.timeout_ms, target, call, span);
         self.0.callers.borrow_mut().insert(sequence, sender);
         self.perform();
         let _forget = ForgetOnDrop { client: self, sequence };

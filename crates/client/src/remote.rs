@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, mpsc};
 
+use atoll_metrics::current_span::current_span;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Wake};
 use atoll_types::limits::CLIENT_CALLS_MAX;
-use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, TraceContext, WriteRequest};
 use bytes::Bytes;
 use futures::channel::oneshot;
 use tokio::sync::Semaphore;
@@ -16,6 +17,8 @@ use crate::router::{Answer, Call, Target};
 struct RemoteCall {
     target: Target,
     call: Call,
+    /// The span that the caller's thread worked for.
+    span: Option<TraceContext>,
     sender: oneshot::Sender<Answer>,
 }
 
@@ -64,7 +67,8 @@ impl RemoteClient {
     async fn call(&self, target: Target, call: Call) -> Answer {
         let _turn = self.turns.acquire().await.expect("nobody closes it");
         let (sender, receiver) = oneshot::channel();
-        self.queue.send(RemoteCall { target, call, sender }).map_err(|_| ClientError::ShutDown)?;
+        let span = current_span();
+        self.queue.send(RemoteCall { target, call, span, sender }).map_err(|_| ClientError::ShutDown)?;
         self.wake.wake();
         receiver.await.unwrap_or(Err(ClientError::ShutDown))
     }
@@ -76,12 +80,12 @@ fn start_client(config: ClientConfig, calls: mpsc::Receiver<RemoteCall>) -> std:
     let wake = runtime.wake_handle();
     let tasks = runtime.clone();
     runtime.on_wake(move || {
-        while let Ok(RemoteCall { target, call, mut sender }) = calls.try_recv() {
+        while let Ok(RemoteCall { target, call, span, mut sender }) = calls.try_recv() {
             let client = client.clone();
             tasks.spawn(async move {
                 // A caller that stopped waiting cancels the call.
-                let answer =
-                    futures::future::select(Box::pin(client.call(target, call)), sender.cancellation()).await;
+                let called = Box::pin(client.call_within(span, target, call));
+                let answer = futures::future::select(called, sender.cancellation()).await;
                 if let futures::future::Either::Left((answer, _)) = answer {
                     let _ = sender.send(answer);
                 }

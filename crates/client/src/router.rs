@@ -8,7 +8,8 @@ use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::OsdUpRecord;
 use atoll_types::transports::Way;
 use atoll_types::{
-    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
+    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, TraceContext,
+    WriteRequest,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub(crate) enum RouterAction {
 struct Outstanding {
     target: Target,
     call: Call,
+    /// The span that it is part of, if that is exported.
+    span: Option<TraceContext>,
     deadline_ms: u64,
     timeout_ms: u64,
     sent_to: Option<OsdId>,
@@ -121,13 +124,22 @@ impl Router {
         !self.outstanding.is_empty()
     }
 
-    /// Starts a call; its end comes as [`RouterAction::Complete`] with the sequence returned.
-    pub fn start(&mut self, now_ms: u64, timeout_ms: u64, target: Target, call: Call) -> u64 {
+    /// Starts a call, which may be a part of an exported span; its end comes as [`RouterAction::Complete`] with the
+    /// sequence returned.
+    pub fn start(
+        &mut self,
+        now_ms: u64,
+        timeout_ms: u64,
+        target: Target,
+        call: Call,
+        span: Option<TraceContext>,
+    ) -> u64 {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let outstanding = Outstanding {
             target,
             call,
+            span,
             deadline_ms: now_ms.saturating_add(timeout_ms),
             timeout_ms,
             sent_to: None,
@@ -209,6 +221,9 @@ impl Router {
         let outstanding = self.outstanding.get_mut(&sequence).expect("looked up above");
         outstanding.sent_to = Some(primary);
         outstanding.retry_at_ms = None;
+        if let Some(span) = outstanding.span {
+            self.actions.push_back(RouterAction::Send { osd: primary, message: Message::Traced { span } });
+        }
         self.actions.push_back(RouterAction::Send { osd: primary, message });
     }
 

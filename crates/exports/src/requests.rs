@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
-use atoll_metrics::traces;
+use atoll_metrics::traces::{self, Span};
 use atoll_reactor::LocalRuntime;
+use atoll_types::TraceContext;
 
 use crate::metrics::{OPERATIONS, Operation, Series};
 
@@ -22,6 +23,8 @@ struct Request {
     offset: u64,
     bytes: u64,
     started: Instant,
+    /// Its span, if it is exported.
+    span: Option<Span>,
     /// How long it waited until it could begin.
     begun_us: Cell<Option<u64>>,
 }
@@ -71,8 +74,8 @@ impl Running {
         offset: u64,
         bytes: u64,
     ) -> Self {
-        let (started, begun_us) = (Instant::now(), Cell::new(None));
-        let request = Rc::new(Request { series, client, operation, offset, bytes, started, begun_us });
+        let (started, span, begun_us) = (Instant::now(), traces::begin(), Cell::new(None));
+        let request = Rc::new(Request { series, client, operation, offset, bytes, started, span, begun_us });
         let number = IN_FLIGHT.with_borrow_mut(|in_flight| {
             in_flight.next += 1;
             in_flight.requests.insert(in_flight.next, Rc::clone(&request));
@@ -86,15 +89,20 @@ impl Running {
         self.request.begun_us.set(Some(self.request.lasted_us()));
     }
 
+    /// Its span, if it is exported: what is done for it is part of that.
+    pub fn span(&self) -> Option<TraceContext> {
+        self.request.span.map(|span| span.context)
+    }
+
     /// It is answered; `error` is why it failed.
     pub fn answered(self, error: Option<&str>) {
         let request = &self.request;
         let duration_us = request.lasted_us();
         request.series.answered(request.operation, request.bytes, duration_us, error.is_some());
-        let (is_sampled, is_slow) = (traces::take_sample(), slow::is_slow(duration_us));
-        if is_sampled || is_slow {
+        let is_slow = slow::is_slow(duration_us);
+        if request.span.is_some() || is_slow {
             let told = SlowOperation { error: error.map(ToOwned::to_owned), ..request.told(duration_us) };
-            traces::ended(told, None, is_sampled, is_slow);
+            traces::ended(told, request.span, None, is_slow);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! who asks for the text brings it to the network.
 
 mod bounded;
+pub mod current_span;
 mod latency;
 mod process;
 pub mod slow;

@@ -6,6 +6,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use atoll_types::TraceContext;
+use rustix::rand::{GetRandomFlags, getrandom};
+
 use crate::slow::{self, SlowOperation};
 use crate::{Counter, Family, register};
 
@@ -13,12 +16,10 @@ use crate::{Counter, Family, register};
 const WAITING_MAX: usize = 4_096;
 
 /// The span of another program that an operation is part of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace, as 32 hexadecimal digits.
-    pub trace_id: String,
-    /// The span, as 16 hexadecimal digits.
-    pub span_id: String,
+    /// The span.
+    pub context: TraceContext,
     /// Whether the other program exports its span.
     pub is_sampled: bool,
 }
@@ -40,8 +41,36 @@ impl TraceParent {
             return None;
         }
         let is_sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
-        Some(TraceParent { trace_id: trace_id.into(), span_id: span_id.into(), is_sampled })
+        let mut context = TraceContext { trace_id: [0; 16], span_id: [0; 8] };
+        hex::decode_to_slice(trace_id, &mut context.trace_id).ok()?;
+        hex::decode_to_slice(span_id, &mut context.span_id).ok()?;
+        Some(TraceParent { context, is_sampled })
     }
+}
+
+/// The span of an operation of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its trace, and its own id.
+    pub context: TraceContext,
+    /// The span that it is part of.
+    pub parent_id: Option<[u8; 8]>,
+}
+
+impl Span {
+    /// A new span: a part of another, or the first one of a trace.
+    pub fn new(parent: Option<TraceContext>) -> Span {
+        let trace_id = parent.map_or_else(random_id, |parent| parent.trace_id);
+        let context = TraceContext { trace_id, span_id: random_id() };
+        Span { context, parent_id: parent.map(|parent| parent.span_id) }
+    }
+}
+
+/// An id that nobody else gives.
+pub fn random_id<const BYTES: usize>() -> [u8; BYTES] {
+    let mut id = [0; BYTES];
+    getrandom(&mut id, GetRandomFlags::empty()).expect("the system gives so few random bytes at once");
+    id
 }
 
 /// An operation that is to be exported.
@@ -51,8 +80,8 @@ pub struct TracedOperation {
     pub operation: SlowOperation,
     /// Unix time when it ended, in microseconds.
     pub ended_unix_us: u64,
-    /// What it is part of.
-    pub parent: Option<TraceParent>,
+    /// Its span.
+    pub span: Span,
 }
 
 /// What became of operations that were to be exported.
@@ -105,28 +134,26 @@ pub fn is_on() -> bool {
     CHOICE.load(Ordering::Relaxed) != 0
 }
 
-/// Whether an operation, which is part of nothing else, is among those that are exported.
-pub fn take_sample() -> bool {
+/// An operation begins that is part of nothing else: its span, if it is among those that are exported.
+pub fn begin() -> Option<Span> {
     let one_in = CHOICE.load(Ordering::Relaxed) & (SLOW_BIT - 1);
-    one_in != 0 && random().is_multiple_of(one_in)
+    (one_in != 0 && random().is_multiple_of(one_in)).then(|| Span::new(None))
 }
 
-/// Whether an operation is among those that are exported: what it is part of decides, if it is part of something.
-pub fn take_sample_of(parent: Option<&TraceParent>) -> bool {
-    match parent {
-        Some(parent) => is_on() && parent.is_sampled,
-        None => take_sample(),
-    }
+/// The same of one that is part of something, which decides whether it is exported.
+pub fn begin_in(parent: &TraceParent) -> Option<Span> {
+    (is_on() && parent.is_sampled).then(|| Span::new(Some(parent.context)))
 }
 
 fn is_wanted(is_sampled: bool, is_slow: bool) -> bool {
     is_sampled || (is_slow && CHOICE.load(Ordering::Relaxed) & SLOW_BIT != 0)
 }
 
-/// An operation has ended now that is slow, or sampled, or both: keeps it, has it exported, or both.
-pub fn ended(operation: SlowOperation, parent: Option<TraceParent>, is_sampled: bool, is_slow: bool) {
-    if is_wanted(is_sampled, is_slow) {
-        export(operation.clone(), parent);
+/// An operation has ended now that is slow, or has been sampled and so has a span, or both: keeps it, has it exported,
+/// or both. One that is only slow gets its span here, as a part of `parent`.
+pub fn ended(operation: SlowOperation, sampled: Option<Span>, parent: Option<TraceContext>, is_slow: bool) {
+    if is_wanted(sampled.is_some(), is_slow) {
+        export(operation.clone(), sampled.unwrap_or_else(|| Span::new(parent)));
     }
     if is_slow {
         slow::record(operation);
@@ -134,10 +161,10 @@ pub fn ended(operation: SlowOperation, parent: Option<TraceParent>, is_sampled: 
 }
 
 /// Has an operation exported that has ended now, unless too many wait for that.
-fn export(operation: SlowOperation, parent: Option<TraceParent>) {
+fn export(operation: SlowOperation, span: Span) {
     let Some(queue) = QUEUE.get() else { return };
     let ended_unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-    if queue.try_send(TracedOperation { operation, ended_unix_us, parent }).is_err() {
+    if queue.try_send(TracedOperation { operation, ended_unix_us, span }).is_err() {
         REGISTERED.dropped.inc();
     }
 }
@@ -169,8 +196,8 @@ mod tests {
     #[test]
     fn trace_parents_are_those_of_the_standard() {
         let parent = TraceParent::parse(PARENT).unwrap();
-        assert_eq!(parent.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
-        assert_eq!(parent.span_id, "00f067aa0ba902b7");
+        assert_eq!(hex::encode(parent.context.trace_id), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(hex::encode(parent.context.span_id), "00f067aa0ba902b7");
         assert!(parent.is_sampled);
         assert!(!TraceParent::parse(&PARENT.replace("-01", "-00")).unwrap().is_sampled);
         assert!(
@@ -192,28 +219,34 @@ mod tests {
 
     #[test]
     fn settings_say_what_is_exported_and_the_queue_is_bounded() {
-        let parent = TraceParent::parse(PARENT);
+        let parent = TraceParent::parse(PARENT).unwrap();
         configure("http://early:4318", 1, true);
-        assert!(!take_sample(), "nobody exports anything yet");
+        assert_eq!(begin(), None, "nobody exports anything yet");
 
         let queue = open_queue();
-        assert!(!is_on() && !take_sample() && !is_wanted(false, true) && !take_sample_of(parent.as_ref()));
+        assert!(!is_on() && begin().is_none() && !is_wanted(false, true) && begin_in(&parent).is_none());
         configure("http://collector:4318", 1, true);
-        assert!(is_on() && take_sample() && is_wanted(false, true) && take_sample_of(parent.as_ref()));
-        let unsampled = parent.clone().map(|parent| TraceParent { is_sampled: false, ..parent });
-        assert!(!take_sample_of(unsampled.as_ref()), "what it is part of is not exported either");
+        assert!(is_on() && is_wanted(false, true));
+        let (first, second) = (begin().unwrap(), begin().unwrap());
+        assert!(first.context.trace_id != second.context.trace_id && first.parent_id.is_none());
+        let below = begin_in(&parent).unwrap();
+        assert_eq!(below.context.trace_id, parent.context.trace_id);
+        assert_eq!(below.parent_id, Some(parent.context.span_id));
+        assert_ne!(below.context.span_id, parent.context.span_id);
+        let unsampled = TraceParent { is_sampled: false, ..parent };
+        assert_eq!(begin_in(&unsampled), None, "what it is part of is not exported either");
         configure("http://collector:4318", 10, false);
-        let taken = (0..10_000).filter(|_| take_sample()).count();
+        let taken = (0..10_000).filter(|_| begin().is_some()).count();
         assert!((800..1_200).contains(&taken), "{taken} of 10,000");
         assert!(!is_wanted(false, true));
 
         for number in 0..=WAITING_MAX as u64 {
             let operation = SlowOperation { duration_us: number, ..SlowOperation::default() };
-            export(operation, parent.clone());
+            export(operation, below);
         }
         assert_eq!(REGISTERED.dropped.get(), 1);
         let first = queue.try_recv().unwrap();
-        assert_eq!((first.operation.duration_us, first.parent), (0, parent));
+        assert_eq!((first.operation.duration_us, first.span), (0, below));
         assert_eq!(queue.try_iter().count(), WAITING_MAX - 1);
         configure("", 1, true);
         assert!(!is_on() && endpoint().is_empty());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_exports::{ByteBudget, ImageMetrics, Running};
 use atoll_image::{ImageError, OpenImage};
+use atoll_metrics::current_span::within;
 use atoll_metrics::tls as tls_metrics;
 use atoll_reactor::Stream;
 use atoll_security_log::{SecurityEvent, note};
@@ -233,7 +234,11 @@ impl Connection {
             Some(device) => {
                 _grant = self.budget.take(payload_bytes(&request.kind)).await;
                 running.iter().for_each(Running::begun);
-                perform(&device, request.kind).await.unwrap_or_else(|error| {
+                let done = match running.as_ref().and_then(Running::span) {
+                    None => perform(&device, request.kind).await,
+                    Some(span) => Box::pin(within(|| Some(span), perform(&device, request.kind))).await,
+                };
+                done.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
                 })

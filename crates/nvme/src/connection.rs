@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_exports::{ByteBudget, Client, Running};
 use atoll_image::ImageError;
+use atoll_metrics::current_span::within;
 use atoll_reactor::Stream;
 use atoll_security_log::{SecurityEvent, note};
 
@@ -221,7 +222,10 @@ impl Connection {
         let _grant = self.budget.take(held_bytes(&kind)).await;
         running.iter().for_each(Running::begun);
         let done = match association.device() {
-            Some(device) if !self.is_over.get() => perform(&device, &kind).await,
+            Some(device) if !self.is_over.get() => match running.as_ref().and_then(Running::span) {
+                None => perform(&device, &kind).await,
+                Some(span) => Box::pin(within(|| Some(span), perform(&device, &kind))).await,
+            },
             _ => Ok(Response::of(Status::AnaInaccessible)),
         };
         self.commands.set(self.commands.get() - 1);

@@ -21,6 +21,7 @@ use crate::removed_pools::RemovedPools;
 use crate::reports::{Reports, primary_pg_states};
 use crate::scrubs::Scrubs;
 use crate::storage::Storage;
+use crate::traced::TracedCopies;
 
 /// How far stopping has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,7 @@ pub struct Osd {
     pub(crate) storage: Storage,
     pub(crate) recovery: RecoveryScheduler,
     pub(crate) scrubs: Scrubs,
+    pub(crate) traced_copies: TracedCopies,
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
     pub(crate) metrics: Metrics,
@@ -147,6 +149,7 @@ impl Osd {
             pgs: Pgs::default(),
             storage: Storage::new(store, devices, backing),
             scrubs: Scrubs::new(),
+            traced_copies: TracedCopies::default(),
             removed_pools: RemovedPools::default(),
             reports: Reports::new(),
             control: control.events,

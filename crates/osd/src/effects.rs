@@ -1,17 +1,17 @@
 //! The one place where effects of components reach other components: messages and changes of links,
 //! results of the store, and actions of PGs.
 
-use atoll_metrics::slow;
+use atoll_metrics::{slow, traces};
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
-use atoll_types::{PgId, Refusal};
+use atoll_types::{OsdId, PgId, Refusal, RequestId, TraceContext};
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::control::ControlRequest;
 use crate::daemon::Osd;
-use crate::links::{LinkEvent, Peer};
+use crate::links::{Incoming, LinkEvent, Peer};
 use crate::metrics::Metrics;
 use crate::operations::{self, Late, Operation, OperationKind};
 use crate::recovery::{RecoveryRead, RecoveryStep};
@@ -40,9 +40,9 @@ impl Osd {
     /// Bytes have come on a connection.
     pub(crate) fn received(&mut self, connection: ConnectionId) {
         let number = connection.number();
-        while let Some((peer, message)) = self.links.receive(&mut self.context, connection) {
+        while let Some(incoming) = self.links.receive(&mut self.context, connection) {
             self.link_events();
-            self.message(number, peer, message);
+            self.message(number, incoming);
             self.link_events();
             // The rest may be many small requests for much data.
             if self.links.pace(&mut self.context, number) {
@@ -57,12 +57,15 @@ impl Osd {
         while let Some(event) = self.links.next_event() {
             match event {
                 LinkEvent::Up(osd) => self.with_all_pgs(|pg, view| pg.peer_up(osd, view)),
-                LinkEvent::Down(osd) => self.with_all_pgs(|pg, view| pg.peer_down(osd, view)),
+                LinkEvent::Down(osd) => {
+                    self.traced_copies.lost(osd);
+                    self.with_all_pgs(|pg, view| pg.peer_down(osd, view));
+                }
             }
         }
     }
 
-    fn message(&mut self, number: u64, peer: Peer, message: Message) {
+    fn message(&mut self, number: u64, Incoming { peer, message, part_of }: Incoming) {
         let client = ClientId(number);
         match (message, peer) {
             (Message::Read { id, pg, object, request, .. }, _) => {
@@ -70,7 +73,7 @@ impl Osd {
                 let bytes = REQUEST_BYTES + request.data_bytes_bound();
                 let (kind, arrived_us) = (OperationKind::Read, self.context.now_us());
                 let operation = Operation { kind, pg, object: object.clone(), written_bytes: 0, arrived_us };
-                self.request_arrived(number, id.sequence, bytes, operation);
+                self.request_arrived(number, id, bytes, operation, part_of);
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
                     let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
@@ -83,7 +86,7 @@ impl Osd {
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
                 let (object, arrived_us) = (request.object.clone(), self.context.now_us());
                 let operation = Operation { kind: OperationKind::Write, pg, object, written_bytes, arrived_us };
-                self.request_arrived(number, id.sequence, bytes, operation);
+                self.request_arrived(number, id, bytes, operation, part_of);
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);
@@ -98,7 +101,7 @@ impl Osd {
                     self.tick_pgs();
                 }
             }
-            (message, Peer::Osd(osd)) => self.message_of_member(number, osd, message),
+            (message, Peer::Osd(osd)) => self.message_of_member(number, osd, message, part_of),
             (_, Peer::Client | Peer::Gateway) => {
                 tracing::warn!("closing a client's connection: it sent a message that only OSDs may send");
                 self.links.close(&mut self.context, number);
@@ -106,18 +109,28 @@ impl Osd {
         }
     }
 
-    fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64, operation: Operation) {
-        self.links.request_arrived(number, sequence, bytes, operation);
+    fn request_arrived(
+        &mut self,
+        number: u64,
+        id: RequestId,
+        bytes: u64,
+        operation: Operation,
+        part_of: Option<TraceContext>,
+    ) {
+        self.links.request_arrived(number, id, bytes, operation, part_of);
         self.recovery.client_request(self.context.now_ms());
         self.scrubs.client_request();
     }
 
-    fn message_of_member(&mut self, number: u64, osd: atoll_types::OsdId, message: Message) {
+    fn message_of_member(&mut self, number: u64, osd: OsdId, message: Message, part_of: Option<TraceContext>) {
         if let Message::ReplicateAck { room, .. } = &message {
             self.links.note_room(osd, *room);
         }
-        if matches!(message, Message::Replicate { .. }) {
+        if let Message::Replicate { epoch, transaction, .. } = &message {
             self.recovery.client_request(self.context.now_ms());
+            if let Some(span) = part_of.filter(|_| traces::is_on()) {
+                self.traced_copies.arrived((osd, *epoch), transaction, span, self.context.now_us());
+            }
         }
         let Some(pg) = message.pg() else { return };
         if matches!(message, Message::PeerQuery { .. }) {
@@ -224,7 +237,10 @@ impl Osd {
 
     fn perform(&mut self, pg: PgId, action: Action) {
         match action {
-            Action::Submit { token, transaction } => self.storage.submit(pg, token, transaction),
+            Action::Submit { token, transaction } => {
+                self.traced_copies.submitted(&transaction, self.context.now_us());
+                self.storage.submit(pg, token, transaction);
+            }
             Action::Load { token, lookup } => {
                 let request = match lookup {
                     Lookup::Read { object, request } => LoadRequest::Read { pg, object, request },
@@ -250,8 +266,15 @@ impl Osd {
             Action::Scrub { token, object, deep } => self.storage.scrub(pg, token, object, deep),
             Action::ScrubDone { report } => self.scrub_done(pg, report),
             Action::Send { to, mut message } => {
-                if let Message::ReplicateAck { room, .. } = &mut message {
-                    *room = self.storage.store().room();
+                match &mut message {
+                    Message::Replicate { transaction, .. } => {
+                        self.links.tell_span(&mut self.context, to, transaction);
+                    }
+                    Message::ReplicateAck { pg, epoch, version, room } => {
+                        *room = self.storage.store().room();
+                        self.traced_copies.durable(&self.context, *pg, *epoch, *version);
+                    }
+                    _ => {}
                 }
                 self.links.send_to_osd(&mut self.context, to, message);
             }

@@ -25,6 +25,7 @@ mod removed_pools;
 mod reports;
 mod scrubs;
 mod storage;
+mod traced;
 mod view;
 
 pub use atoll_store::{OpenError, StoreIdentity};

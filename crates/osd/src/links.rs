@@ -15,7 +15,7 @@ use atoll_security_log::{SecurityEvent, note};
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::records::PeerRole;
 use atoll_types::transports::Transport;
-use atoll_types::{OsdId, Refusal, Room};
+use atoll_types::{OsdId, Refusal, RequestId, Room, SharedTransaction, TraceContext};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
 use crate::clients::ClientTraffic;
@@ -47,6 +47,14 @@ impl Peer {
     }
 }
 
+/// A message that has come.
+pub(crate) struct Incoming {
+    pub peer: Peer,
+    pub message: Message,
+    /// The span that it is part of, if its sender exports that.
+    pub part_of: Option<TraceContext>,
+}
+
 /// What PGs must know of links.
 pub(crate) enum LinkEvent {
     Up(OsdId),
@@ -75,6 +83,8 @@ struct Connected {
     /// Requests that have not been answered.
     requests_in_flight: usize,
     is_confirmed: bool,
+    /// What the peer has said that its next message is a part of.
+    part_of: Option<TraceContext>,
     /// When the current key for sending was made.
     keyed_at_ms: u64,
     /// When the peer was last heard; before the handshake is over, when the connection was made.
@@ -145,7 +155,7 @@ impl Links {
     }
 
     /// The next message of a connection, once it is there whole.
-    pub fn receive(&mut self, context: &mut Context, connection: ConnectionId) -> Option<(Peer, Message)> {
+    pub fn receive(&mut self, context: &mut Context, connection: ConnectionId) -> Option<Incoming> {
         let number = connection.number();
         loop {
             let connected = self.by_number.get_mut(&number)?;
@@ -162,10 +172,12 @@ impl Links {
             match input {
                 Ok(Some(LinkInput::Asked { peer, mode })) => self.asked(context, number, hex::encode(peer), mode),
                 Ok(Some(LinkInput::Ready { peer })) => self.ready(context, number, hex::encode(peer)),
+                Ok(Some(LinkInput::Message(Message::Traced { span }))) => connected.part_of = Some(span),
                 Ok(Some(LinkInput::Message(message))) => {
                     let peer = connected.peer.expect("messages follow a finished handshake");
+                    let part_of = connected.part_of.take();
                     self.confirm(context, number);
-                    return Some((peer, message));
+                    return Some(Incoming { peer, message, part_of });
                 }
                 Ok(None) => {
                     context.reactor.expect_bytes(connection, missing_bytes);
@@ -244,11 +256,21 @@ impl Links {
     }
 
     /// A client's request has come that takes so many bytes, with the data that is read for it.
-    pub fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64, operation: Operation) {
+    pub fn request_arrived(
+        &mut self,
+        number: u64,
+        id: RequestId,
+        bytes: u64,
+        operation: Operation,
+        part_of: Option<TraceContext>,
+    ) {
         if let Some(connected) = self.by_number.get_mut(&number) {
             connected.requests_in_flight += 1;
-            self.admission.arrived(number, sequence, bytes);
-            self.operations.arrived(number, sequence, operation);
+            self.admission.arrived(number, id.sequence, bytes);
+            self.operations.arrived(number, id.sequence, operation);
+            if let Some(span) = part_of {
+                self.operations.is_part_of(number, id, span);
+            }
         }
     }
 
@@ -260,6 +282,13 @@ impl Links {
     /// Whether a client's request is exported as a trace.
     pub fn is_traced(&self, number: u64, sequence: u64) -> bool {
         self.operations.is_traced(number, sequence)
+    }
+
+    /// A write goes to another member next: tells it what it is a part of, if that is exported.
+    pub fn tell_span(&mut self, context: &mut Context, to: OsdId, write: &SharedTransaction) {
+        if let Some(span) = self.operations.span_of(write) {
+            self.send_to_osd(context, to, Message::Traced { span });
+        }
     }
 
     /// Clients' operations that have taken long and are not answered.

@@ -1,15 +1,16 @@
 //! Clients' operations in flight: what they are, since when, and what held up those that are slow or traced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
-use atoll_metrics::traces;
+use atoll_metrics::traces::{self, Span};
 use atoll_pending::Pending;
 use atoll_pg::{Progress, Reached};
-use atoll_types::{ObjectName, OsdId, PgId};
+use atoll_types::{ObjectName, OsdId, PgId, RequestId, SharedTransaction, TraceContext};
 
 use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
+use crate::traced::TracedRequests;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub(crate) struct Operations {
     /// What some of them had come to, and when: few take long.
     noted: BTreeMap<(u64, u64), Vec<Reached>>,
     /// Those that are exported as traces.
-    traced: BTreeSet<(u64, u64)>,
+    traced: TracedRequests,
 }
 
 /// An operation that was answered, and is told because it was slow or is traced.
@@ -87,20 +88,21 @@ pub(crate) struct Told {
     duration_us: u64,
     reached: Vec<Reached>,
     is_slow: bool,
-    is_traced: bool,
+    /// Its span, if its client exports it.
+    span: Option<Span>,
 }
 
 impl Told {
     /// Tells it, with where its time went.
     pub fn tell(self, answered: Answered, asker: (String, Option<String>)) {
-        let Told { operation, duration_us, reached, is_slow, is_traced } = self;
+        let Told { operation, duration_us, reached, is_slow, span } = self;
         let told = SlowOperation {
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
             steps: steps(&operation, reached, answered.error.is_some(), duration_us),
             ..told(&operation, duration_us, asker)
         };
-        traces::ended(told, None, is_traced, is_slow);
+        traces::ended(told, span, None, is_slow);
     }
 }
 
@@ -112,13 +114,22 @@ impl Operations {
     pub fn arrived(&mut self, connection: u64, number: u64, operation: Operation) {
         let before = self.in_flight.entry(connection).or_default().insert(number, operation);
         self.in_flight_count += usize::from(before.is_none());
-        if traces::take_sample() {
-            self.traced.insert((connection, number));
+    }
+
+    /// An operation that has arrived is a part of a span of its client, which is exported.
+    pub fn is_part_of(&mut self, connection: u64, id: RequestId, span: TraceContext) {
+        if traces::is_on() {
+            self.traced.arrived(connection, id, span);
         }
     }
 
     pub fn is_traced(&self, connection: u64, number: u64) -> bool {
-        self.traced.contains(&(connection, number))
+        self.traced.contains(connection, number)
+    }
+
+    /// The span of the operation that a write of this OSD is for, if it is exported.
+    pub fn span_of(&self, write: &SharedTransaction) -> Option<TraceContext> {
+        self.traced.span_of(write)
     }
 
     /// What an operation had come to that is answered next, because it took long.
@@ -144,9 +155,9 @@ impl Operations {
         let duration_us = now_us.saturating_sub(operation.arrived_us);
         metrics.operation_done(operation.pg.pool, operation.kind, bytes, duration_us, answered.error);
         client.inspect(|client| client.done(operation.kind, bytes));
-        let (is_slow, is_traced) = (slow::is_slow(duration_us), self.traced.remove(&request));
+        let (is_slow, span) = (slow::is_slow(duration_us), self.traced.take(request.0, request.1));
         let reached = self.noted.remove(&request).unwrap_or_default();
-        (is_slow || is_traced).then_some(Told { operation, duration_us, reached, is_slow, is_traced })
+        (is_slow || span.is_some()).then_some(Told { operation, duration_us, reached, is_slow, span })
     }
 
     /// The oldest of those that have taken long already, with connection and number.
@@ -166,7 +177,7 @@ impl Operations {
         let operations = self.in_flight.remove(&connection).unwrap_or_default();
         self.in_flight_count -= operations.len();
         self.noted.retain(|(of, _), _| *of != connection);
-        self.traced.retain(|(of, _)| *of != connection);
+        self.traced.left(connection);
     }
 }
 

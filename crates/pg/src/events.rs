@@ -156,7 +156,8 @@ impl Pg {
             | Message::ReadReply { .. }
             | Message::WriteReply { .. }
             | Message::Ping { .. }
-            | Message::Pong { .. } => {}
+            | Message::Pong { .. }
+            | Message::Traced { .. } => {}
         }
     }
 

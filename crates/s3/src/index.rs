@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_types::limits::OMAP_KEY_BYTES_MAX;
 use atoll_types::{Condition, Mutation, ObjectName};
@@ -140,7 +141,7 @@ impl Index {
     ) -> Result<(), (GatewayError, Option<Unfinished>)> {
         mutations.extend(data.index_change());
         let (index, key) = (self.clone(), key.to_owned());
-        let publishing = tokio::spawn(async move {
+        let publishing = tokio::spawn(carry(async move {
             match index.change(&key, conditions, mutations).await {
                 Err(error) if error.is_definite() => Err((error, Some(data))),
                 result => {
@@ -148,7 +149,7 @@ impl Index {
                     result.map_err(|error| (error, None))
                 }
             }
-        });
+        }));
         publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
     }
 

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use atoll_audit::AuditLog;
 use atoll_iam::Caller;
+use atoll_metrics::current_span::change_span;
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
-use atoll_metrics::traces::{self, TraceParent};
+use atoll_metrics::traces::{self, Span, TraceParent};
+use atoll_types::TraceContext;
 use http::header::USER_AGENT;
-use http::{HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
 use crate::audit::AuditRecord;
 use crate::metrics;
@@ -28,7 +30,14 @@ struct Asked {
     uri: Uri,
     arrival: Arrival,
     user_agent: Option<HeaderValue>,
-    trace_parent: Option<TraceParent>,
+    part_of: Option<PartOf>,
+}
+
+/// What a request says that it is part of.
+struct PartOf {
+    parent: TraceParent,
+    /// Its span there, if the parent is exported.
+    span: Option<Span>,
 }
 
 /// A request while it is served: travels in its extensions, so that whoever finds out what it is can say so. It is
@@ -36,6 +45,8 @@ struct Asked {
 pub(crate) struct Observed {
     number: u64,
     started: Instant,
+    /// The span that it has if it is part of nothing and is exported.
+    own_span: Option<Span>,
     operation: OnceLock<&'static str>,
     bucket: OnceLock<String>,
     caller: OnceLock<Arc<Caller>>,
@@ -60,6 +71,7 @@ impl Observed {
         let observed = Arc::new(Observed {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             started: Instant::now(),
+            own_span: traces::begin(),
             audit,
             request_id: OnceLock::new(),
             operation: OnceLock::new(),
@@ -90,6 +102,7 @@ impl Observed {
     /// Who has signed it.
     pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
+        change_span(self.traced());
     }
 
     /// What was asked for, and by whom.
@@ -100,8 +113,32 @@ impl Observed {
             uri: request.uri().clone(),
             arrival,
             user_agent: request.headers().get(USER_AGENT).cloned(),
-            trace_parent: traces::is_on().then(trace_parent).flatten(),
+            part_of: traces::is_on()
+                .then(trace_parent)
+                .flatten()
+                .map(|parent| PartOf { span: traces::begin_in(&parent), parent }),
         });
+    }
+
+    /// What it is part of. What a stranger says counts for nothing: who could have all of theirs exported would have
+    /// others left out.
+    fn part_of(&self) -> Option<&PartOf> {
+        self.asked.get()?.part_of.as_ref().filter(|_| self.caller.get().is_some())
+    }
+
+    /// Its span, if it is exported.
+    fn span(&self) -> Option<Span> {
+        self.part_of().map_or(self.own_span, |part_of| part_of.span)
+    }
+
+    /// Whether it may turn out to be exported.
+    pub(crate) fn may_be_traced(&self, headers: &HeaderMap) -> bool {
+        self.own_span.is_some() || (traces::is_on() && headers.contains_key(TRACE_PARENT))
+    }
+
+    /// The span that what is done for it is part of, if it is exported.
+    pub(crate) fn traced(&self) -> Option<TraceContext> {
+        self.span().map(|span| span.context)
     }
 
     pub(crate) fn has_request_id(&self, request_id: &str) {
@@ -185,15 +222,11 @@ impl Observed {
         }
     }
 
-    /// It is over: tells it if it was slow or is traced. What a stranger says that a request is part of counts for
-    /// nothing: who could have all of theirs exported would have others left out.
+    /// It is over: tells it if it was slow or is traced.
     fn tell(&self, duration_us: u64) {
-        let parent = self.asked.get().and_then(|asked| asked.trace_parent.as_ref());
-        let parent = parent.filter(|_| self.caller.get().is_some());
         let (received_bytes, sent_bytes) = self.transferred_bytes();
-        let is_sampled = traces::take_sample_of(parent);
-        let is_slow = is_slow(duration_us, received_bytes + sent_bytes);
-        if !is_sampled && !is_slow {
+        let (span, is_slow) = (self.span(), is_slow(duration_us, received_bytes + sent_bytes));
+        if span.is_none() && !is_slow {
             return;
         }
         let error = match self.status.get() {
@@ -202,7 +235,8 @@ impl Observed {
             None => Some("the client left".into()),
         };
         let told = SlowOperation { error, ..self.told(duration_us) };
-        traces::ended(told, parent.cloned(), is_sampled, is_slow);
+        let parent = self.part_of().map(|part_of| part_of.parent.context);
+        traces::ended(told, span, parent, is_slow);
     }
 
     /// What it waits for, if it has taken long.

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use atoll_metrics::traces::TracedOperation;
+use atoll_metrics::traces::{TracedOperation, random_id};
 use serde::Serialize;
 
 /// The process that exports, by OpenTelemetry's names for resources.
@@ -119,14 +119,14 @@ pub(crate) fn request(source: &Source, operations: &[TracedOperation]) -> Export
 
 /// The span of an operation, and those of its steps.
 fn spans(traced: &TracedOperation) -> Vec<Span> {
-    let TracedOperation { operation, ended_unix_us, parent } = traced;
+    let TracedOperation { operation, ended_unix_us, span } = traced;
     let begun_unix_us = ended_unix_us.saturating_sub(operation.duration_us);
     let nanoseconds = |after_us: u64| (u128::from(begun_unix_us + after_us) * 1_000).to_string();
-    let trace_id = parent.as_ref().map_or_else(random_id::<16>, |parent| parent.trace_id.clone());
+    let trace_id = hex::encode(span.context.trace_id);
     let whole = Span {
         trace_id: trace_id.clone(),
-        span_id: random_id::<8>(),
-        parent_span_id: parent.as_ref().map(|parent| parent.span_id.clone()),
+        span_id: hex::encode(span.context.span_id),
+        parent_span_id: span.parent_id.map(hex::encode),
         name: operation.kind.clone(),
         kind: SERVER,
         start_time_unix_nano: nanoseconds(0),
@@ -137,7 +137,7 @@ fn spans(traced: &TracedOperation) -> Vec<Span> {
     let parent_id = whole.span_id.clone();
     let step = |step: &atoll_metrics::slow::SlowStep| Span {
         trace_id: trace_id.clone(),
-        span_id: random_id::<8>(),
+        span_id: hex::encode(random_id::<8>()),
         parent_span_id: Some(parent_id.clone()),
         name: step.name.clone(),
         kind: INTERNAL,
@@ -165,18 +165,11 @@ fn attributes(TracedOperation { operation, .. }: &TracedOperation) -> Vec<Attrib
     texts.chain([size]).collect()
 }
 
-/// An id that nobody else gives, in hexadecimal.
-fn random_id<const BYTES: usize>() -> String {
-    let mut id = [0; BYTES];
-    aws_lc_rs::rand::fill(&mut id).expect("the system gives random bytes");
-    hex::encode(id)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use atoll_metrics::slow::{SlowOperation, SlowStep};
-    use atoll_metrics::traces::TraceParent;
+    use atoll_metrics::traces::{Span, TraceParent};
     use serde_json::{Value as Json, json};
 
     fn told(traced: TracedOperation) -> Json {
@@ -202,7 +195,7 @@ mod tests {
                 ..SlowOperation::default()
             },
             ended_unix_us: 1_700_000_000_500_000,
-            parent: None,
+            span: Span::new(None),
         }
     }
 
@@ -235,12 +228,15 @@ mod tests {
 
     #[test]
     fn a_part_of_something_else_is_in_its_trace_and_an_error_is_a_status() {
-        let parent =
-            TraceParent { trace_id: "4b".repeat(16), span_id: "00f067aa0ba902b7".into(), is_sampled: true };
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let parent = TraceParent::parse(text).unwrap();
         let operation = SlowOperation { error: Some("status 503".into()), ..traced().operation };
-        let told = told(TracedOperation { operation, parent: Some(parent.clone()), ..traced() });
+        let below = Span::new(Some(parent.context));
+        let told = told(TracedOperation { operation, span: below, ..traced() });
         let span = &told["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
-        assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(parent.trace_id), &json!(parent.span_id)));
+        assert_eq!(span["traceId"], "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(span["parentSpanId"], "00f067aa0ba902b7");
+        assert_eq!(span["spanId"], hex::encode(below.context.span_id));
         assert_eq!(span["status"], json!({ "code": 2, "message": "status 503" }));
     }
 }

@@ -24,6 +24,7 @@ pub mod records;
 mod room;
 pub mod size;
 pub mod split;
+mod trace;
 pub mod transports;
 
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
@@ -33,3 +34,4 @@ pub use operation::{
 };
 pub use room::Room;
 pub use split::{mix, pg_of_object};
+pub use trace::TraceContext;

@@ -46,7 +46,7 @@ impl Drop for KeyPair {
 pub enum HandshakeError {
     /// The first bytes are not those of this protocol and version.
     #[error(
-        "the peer does not speak Atoll's protocol version 5; all processes of a cluster must be of one release"
+        "the peer does not speak Atoll's protocol version {PROTOCOL_VERSION}; all processes of a cluster must be of one release"
     )]
     NotAtoll,
     /// A message does not authenticate or is malformed. A wrong or unknown key looks like this too.
@@ -110,7 +110,9 @@ pub enum HandshakeInput {
     },
 }
 
-const GREETING: &[u8; 8] = b"ATOLL\0\0\x07";
+/// Raised whenever a message changes or a kind is added: a peer of another version is refused.
+const PROTOCOL_VERSION: u8 = 8;
+const GREETING: &[u8; 8] = &[b'A', b'T', b'O', b'L', b'L', 0, 0, PROTOCOL_VERSION];
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Longest handshake message accepted, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 512;
@@ -301,6 +303,17 @@ mod tests {
         assert!(matches!(right.receive(&mut received), Err(HandshakeError::OutOfTurn)));
         let refused = HandshakeError::ModeMismatch { ours: FrameMode::Secure, theirs: FrameMode::Crc };
         assert_eq!(right.answer(FrameMode::Secure).1.err(), Some(refused));
+    }
+
+    #[test]
+    fn a_peer_of_another_version_is_refused() {
+        let responder = pair(2);
+        let (_, mut first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Secure, [3; 32]);
+        first[GREETING.len() - 1] -= 1;
+        let refused = Handshake::respond(&responder, [4; 32]).receive(&mut BytesMut::from(&first[..]));
+        let Err(error) = refused else { panic!("it speaks version 7") };
+        assert_eq!(error, HandshakeError::NotAtoll);
+        assert!(error.to_string().contains("version 8"), "{error}");
     }
 
     #[test]

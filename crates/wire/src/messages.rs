@@ -8,13 +8,15 @@ use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::kinds;
 use atoll_types::{
     Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Room,
-    SharedTransaction, Transaction, Version, WriteRequest,
+    SharedTransaction, TraceContext, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 
 use crate::frame::Frame;
 use crate::scrub_finding::ScrubFinding;
-use shapes::{Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, Write, WriteResult};
+use shapes::{
+    Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, SpanIds, Write, WriteResult,
+};
 
 mod shapes;
 
@@ -289,6 +291,12 @@ kinds! {
             epoch: Epoch,
             /// The newest write that all have.
             version: Version,
+        },
+        /// Client to primary, or primary to member: the next message of this connection, a [`Message::Read`],
+        /// [`Message::Write`] or [`Message::Replicate`], is a part of this span, which is exported.
+        26 => Traced {
+            /// The span of the sender.
+            span: TraceContext as SpanIds,
         },
     }
 }

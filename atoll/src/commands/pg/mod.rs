@@ -5,6 +5,7 @@ mod scrub;
 use atoll_admin::pgs::{self, PgFilter, PgStatus};
 use atoll_coordinator::PgAvailability;
 use atoll_terminal::print_line;
+use atoll_types::records::PgScrubRecord;
 use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Subcommand;
 use serde_json::json;
@@ -12,7 +13,7 @@ use serde_json::json;
 use self::scrub::PgScrubArguments;
 use super::arguments::{OutputArguments, parse_object_name, parse_osd_id};
 use super::open_cluster::connected;
-use super::output::{print_json, print_table};
+use super::output::{ago, print_json, print_table};
 
 #[derive(Subcommand)]
 pub enum PgCommand {
@@ -139,6 +140,14 @@ fn query(output: &OutputArguments, pg: PgId) -> anyhow::Result<()> {
     print_line!("target       {}{by}", list(&status.target));
     print_line!("epoch        {}, last active {}", status.epoch, status.activated_epoch);
     print_line!("last active  {}", list(&details.last_active_members));
+    if let Some(scrub) = &details.scrub {
+        let kind = if scrub.is_deep { "deep" } else { "light" };
+        let PgScrubRecord { objects, repaired, unrepaired, .. } = scrub;
+        let since = ago(if scrub.is_deep { scrub.deep_unix_ms } else { scrub.light_unix_ms });
+        print_line!(
+            "last scrub   {since} ago, {kind}: {objects} objects, {repaired} repaired, {unrepaired} left bad"
+        );
+    }
     Ok(())
 }
 

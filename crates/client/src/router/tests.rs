@@ -79,6 +79,7 @@ fn drain(router: &mut Router) -> Vec<String> {
             RouterAction::Send { osd, message: Message::Write { id, .. } } => {
                 format!("send {} to {osd}", id.sequence)
             }
+            RouterAction::Send { osd, message: Message::Traced { .. } } => format!("tell {osd} the span"),
             RouterAction::Send { osd, .. } => format!("send to {osd}"),
             RouterAction::Complete { sequence, answer } => format!("complete {sequence} {}", answer.is_ok()),
         })
@@ -98,7 +99,7 @@ fn write() -> Call {
 #[test]
 fn requests_wait_for_map_and_connection_and_survive_both_changing() {
     let mut router = router();
-    let sequence = router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    let sequence = router.start(0, 1000, Target::ByName(PoolId(1)), write(), None);
     assert!(drain(&mut router).is_empty());
     router.map_changed(1, changes(0, 1));
     assert_eq!(drain(&mut router), ["connect osd.0"]);
@@ -123,11 +124,26 @@ fn requests_wait_for_map_and_connection_and_survive_both_changing() {
 }
 
 #[test]
+fn the_span_goes_before_each_attempt_of_its_request_and_no_other() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 1));
+    let span = TraceContext { trace_id: [1; 16], span_id: [2; 8] };
+    let traced = router.start(0, 1_000, Target::ByName(PoolId(1)), write(), Some(span));
+    router.start(0, 1_000, Target::ByName(PoolId(1)), write(), None);
+    drain(&mut router);
+    router.connected(1, OsdId(0));
+    assert_eq!(drain(&mut router), ["tell osd.0 the span", "send 1 to osd.0", "send 2 to osd.0"]);
+    router.reply(2, OsdId(0), Message::WriteReply { sequence: traced, result: Err(Refusal::Busy) });
+    router.tick(700);
+    assert_eq!(drain(&mut router), ["tell osd.0 the span", "send 1 to osd.0"]);
+}
+
+#[test]
 fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));
     router.map_changed(1, vec![MapChange::Up(OsdId(0), None)]);
-    router.start(2, 1000, Target::ByName(PoolId(1)), write());
+    router.start(2, 1000, Target::ByName(PoolId(1)), write(), None);
     assert_eq!(drain(&mut router), ["connect osd.0"]);
     router.disconnected(3, OsdId(0), "reset");
     router.map_changed(4, vec![MapChange::Osd(OsdId(0), None)]);
@@ -144,15 +160,15 @@ fn a_time_limit_says_what_the_request_waited_for() {
         })
     };
     let mut router = router();
-    router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    router.start(0, 1000, Target::ByName(PoolId(1)), write(), None);
     router.tick(1000);
     assert!(said(&mut router).is_some_and(|text| text.contains("the cluster map is not there yet")));
     router.map_changed(1001, changes(0, 1));
     router.connected(1002, OsdId(0));
-    router.start(1003, 1000, Target::ByName(PoolId(1)), write());
+    router.start(1003, 1000, Target::ByName(PoolId(1)), write(), None);
     router.tick(2003);
     assert!(said(&mut router).is_some_and(|text| text.ends_with("osd.0 has not answered")));
-    router.start(2004, 1000, Target::ByName(PoolId(1)), write());
+    router.start(2004, 1000, Target::ByName(PoolId(1)), write(), None);
     router.disconnected(2005, OsdId(0), "reset");
     router.connected(2006, OsdId(0));
     router.tick(3004);
@@ -164,14 +180,14 @@ fn a_time_limit_says_what_the_request_waited_for() {
 fn time_limits_and_refusals_end_requests() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));
-    router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    router.start(0, 1000, Target::ByName(PoolId(1)), write(), None);
     router.tick(1000);
     assert_eq!(drain(&mut router), ["connect osd.0", "complete 1 false"]);
     router.connected(1001, OsdId(0));
-    router.start(1002, 1000, Target::ByName(PoolId(1)), write());
+    router.start(1002, 1000, Target::ByName(PoolId(1)), write(), None);
     router.reply(1003, OsdId(0), Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
     assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
-    router.start(1002, 1000, Target::ByName(PoolId(9)), write());
+    router.start(1002, 1000, Target::ByName(PoolId(9)), write(), None);
     assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
 }
 
@@ -179,7 +195,7 @@ fn time_limits_and_refusals_end_requests() {
 fn revoked_keys_end_connections_and_make_none() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));
-    let sequence = router.start(0, 10_000, Target::ByName(PoolId(1)), write());
+    let sequence = router.start(0, 10_000, Target::ByName(PoolId(1)), write(), None);
     assert_eq!(drain(&mut router), ["connect osd.0"]);
     router.connected(1, OsdId(0));
     drain(&mut router);
@@ -217,7 +233,7 @@ fn the_ways_to_an_osd_are_those_of_the_keys_role() {
     let frames =
         FramesRecord::from(FrameModes::default().with(FrameScope::Role(PeerRole::Gateway), FrameMode::Secure128));
     router.map_changed(0, changes(0, 1).into_iter().chain([MapChange::Frames(frames)]).collect());
-    router.start(0, 1_000, Target::ByName(PoolId(1)), write());
+    router.start(0, 1_000, Target::ByName(PoolId(1)), write(), None);
     let action = router.next_action();
     let Some(RouterAction::Connect { ways, .. }) = action else { panic!("it is not connected") };
     let is_unix = |way: &Way| (way.transport, way.address.as_str()) == (Transport::Unix, "atoll-osd.0");

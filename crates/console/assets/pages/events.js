@@ -28,6 +28,9 @@ export async function load(route, signal) {
     return { events: [...known].reverse(), first };
 }
 
+const subjects = (event) => event.subjects ?? [];
+const summary = (event) => (event.cause ? `${event.summary}, because ${event.cause}` : event.summary);
+
 export function view({ events, first }) {
     const oldest = events.at(-1)?.number;
     return [
@@ -40,21 +43,21 @@ export function view({ events, first }) {
             key: (event) => event.number,
             empty: "Nothing has happened yet.",
             columns: [
-                { label: "When", value: (event) => event.number, cell: (event) => time(event.time_unix_ms) },
+                { label: "When", value: (event) => event.number, cell: (event) => time(event.unix_ms) },
                 {
                     label: "Severity",
                     value: (event) => event.severity,
                     cell: (event) => badge(toneOf(event.severity), event.severity),
                 },
-                { label: "What", value: (event) => event.summary },
+                { label: "What", value: summary },
                 {
                     label: "Subjects",
-                    value: (event) => event.subjects.join(" "),
+                    value: (event) => subjects(event).join(" "),
                     cell: (event) =>
                         h(
                             "ul",
                             { class: "chips" },
-                            event.subjects.map((name) => h("li", {}, subject(name, event.code))),
+                            subjects(event).map((name) => h("li", {}, subject(name, event.code))),
                         ),
                 },
                 { label: "By", value: (event) => event.user ?? "-" },

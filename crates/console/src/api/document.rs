@@ -31,6 +31,12 @@ pub(crate) struct Operation {
     body: Option<Value>,
     /// Whether it is in the audit log although it changes nothing.
     pub is_audited: bool,
+    /// The command that does the same.
+    #[cfg(test)]
+    pub command: Option<String>,
+    /// Why there is no such command.
+    #[cfg(test)]
+    pub no_command: Option<String>,
     /// The status of its success.
     pub status: u16,
 }
@@ -117,6 +123,10 @@ fn read_operation(path: &str, method: &str, operation: &Value) -> Operation {
         },
         query: query.collect(),
         is_audited: operation["x-atoll-audited"] == true,
+        #[cfg(test)]
+        command: operation["x-atoll-command"].as_str().map(str::to_owned),
+        #[cfg(test)]
+        no_command: operation["x-atoll-no-command"].as_str().map(str::to_owned),
         body,
         status: status.unwrap_or(200),
     }

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_admin::AdminError;
+use atoll_admin::events::{self, EventFilter};
+use atoll_admin::pgs;
+use atoll_cluster::ClusterClient;
 use atoll_metrics::slow::{SLOW_MIN, SlowOperation, SlowStep};
 use atoll_types::PgId;
-use atoll_types::events::EventRecord;
-use atoll_types::records::{PgRecord, PgScrubRecord};
+use atoll_types::events::Severity;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::document::Given;
@@ -24,47 +27,36 @@ fn limit(given: &Given, otherwise: usize) -> usize {
     given.asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Events. An event's number is the revision of cluster state that brought it.
+/// What has happened, as `atoll events` tells it.
 pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
-    let read = |client: ClusterClient| async move { client.list::<EventRecord>(keys::EVENTS).await };
-    let read = shared.state.read(STATE_LIMIT, read).await;
-    let listing = read.map_err(|error| Refusal::unavailable(format!("Events cannot be read: {error}.")))?;
-    let mut events: Vec<(i64, EventRecord)> =
-        listing.entries.into_iter().map(|(_, event, revision)| (revision, event)).collect();
-    // Those of one revision keep the order of their times.
-    events.sort_by_key(|(revision, _)| *revision);
-    let (first, last) = (events.first().map(|(number, _)| *number), events.last().map(|(number, _)| *number));
-    let limit = limit(given, EVENTS_DEFAULT);
-    let after = given.asked("after").and_then(|after| after.parse::<i64>().ok());
-    let told: Vec<&(i64, EventRecord)> = match after {
-        Some(after) => events.iter().filter(|(number, _)| *number > after).take(limit).collect(),
-        None => events[events.len().saturating_sub(limit)..].iter().collect(),
+    let filter = EventFilter {
+        after: given.asked("after").and_then(|after| after.parse().ok()),
+        limit: limit(given, EVENTS_DEFAULT),
+        severity_min: Severity::Note,
     };
-    let told = told.into_iter().map(|(number, event)| {
-        let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
-        json!({
-            "number": number, "time_unix_ms": event.unix_ms, "severity": event.severity, "code": event.code,
-            "summary": format!("{}{cause}", event.summary), "subjects": event.subjects,
-            "user": event.user, "host": event.host,
-        })
-    });
-    Ok(json!({ "events": told.collect::<Vec<_>>(), "first_number": first, "last_number": last }))
+    let read = |client: ClusterClient| async move { events::list(&client, &filter).await };
+    let listed = shared.state.read(STATE_LIMIT, read).await;
+    document(listed.map_err(|error| Refusal::unavailable(format!("Events cannot be read: {error}.")))?)
 }
 
-/// What the last scrub of a PG has found.
+/// What the last scrub of a PG has found, as `atoll pg query` tells it.
 pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
     let name = given.name("pg");
     let pg: PgId = name.parse().map_err(|_| Refusal::invalid(format!("'{name}' is no PG, such as 1.1f.")))?;
     let read = |client: ClusterClient| async move {
-        let is_there = client.get::<PgRecord>(&keys::pg(pg)).await?.is_some();
-        let scrub = client.get::<PgScrubRecord>(&keys::pg_scrub(pg)).await?;
-        Ok::<_, ClusterError>(is_there.then_some(scrub))
+        match pgs::last_scrub(&client, pg).await {
+            Err(AdminError::NoSuchPg(_)) => Ok(None),
+            found => found.map(Some),
+        }
     };
     let read = shared.state.read(STATE_LIMIT, read).await;
     let found = read.map_err(|error| Refusal::unavailable(format!("The scrub cannot be read: {error}.")))?;
     let missing = || Refusal::not_found(format!("There is no PG {name}."), "Look at the list of PGs.");
-    let scrub = found.ok_or_else(missing)?.map(|(record, _)| record);
-    Ok(json!({ "pg": name, "scrub": scrub }))
+    document(found.ok_or_else(missing)?)
+}
+
+fn document(told: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(told).map_err(|error| Refusal::internal(error.to_string()))
 }
 
 /// The steps of an operation. What one in flight waits for is the last.

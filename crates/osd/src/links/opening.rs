@@ -64,6 +64,7 @@ impl Links {
             target,
             requests_in_flight: 0,
             is_confirmed: false,
+            part_of: None,
             keyed_at_ms: context.now_ms(),
             heard_at_ms: context.now_ms(),
         };

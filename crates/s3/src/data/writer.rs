@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_keys::{SecretKey, random_bytes};
+use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
 use atoll_types::{Mutation, PoolId, Seals, WriteRequest};
@@ -216,11 +217,11 @@ impl DataWriter {
         }
         let (store, pool) = (self.unfinished.store.clone(), self.unfinished.pool);
         self.unfinished.chunks += 1;
-        self.unfinished.in_flight.push(tokio::spawn(async move {
+        self.unfinished.in_flight.push(tokio::spawn(carry(async move {
             let written = store.send_write(pool, request).await;
             drop(share);
             written
-        }));
+        })));
         Ok(())
     }
 }

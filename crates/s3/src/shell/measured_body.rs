@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use atoll_metrics::current_span::enter;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
@@ -28,7 +29,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for MeasuredBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        // What is read for it is read while it is sent.
+        let entered = enter(self.observed.traced());
         let polled = Pin::new(&mut self.body).poll_frame(context);
+        drop(entered);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             self.observed.sent(frame.data_ref().map_or(0, Bytes::len));
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_metrics::current_span::within;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
 use bytes::Bytes;
@@ -68,7 +69,13 @@ pub(super) async fn answer(
 ) -> Response<MeasuredBody<Body>> {
     let observed = Observed::begin(gateway.config.audit.clone());
     request.extensions_mut().insert(Arc::clone(&observed));
-    let response = answer_unmeasured(gateway, origin, request, &observed).await;
+    let response = match observed.may_be_traced(request.headers()) {
+        false => answer_unmeasured(gateway, origin, request, &observed).await,
+        true => {
+            let answer = answer_unmeasured(gateway, origin, request, &observed);
+            Box::pin(within(|| observed.traced(), answer)).await
+        }
+    };
     observed.is_answered_with(response.status().as_u16());
     if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
         observed.has_request_id(id);

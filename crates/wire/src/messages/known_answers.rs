@@ -124,6 +124,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::ObjectWanted { pg, epoch, tag: 1, object: object.clone() },
         Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192, asks_in_place: true },
         Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), in_place: 5, payload },
+        Message::Traced { span: TraceContext { trace_id: [0x4b; 16], span_id: [0xf0; 8] } },
         Message::Ping { tag: 9 },
         Message::Pong { tag: 9, room: Room::Overwrites },
     ];

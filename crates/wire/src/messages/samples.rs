@@ -4,7 +4,8 @@
 use atoll_types::operation::table::Shape;
 use atoll_types::{
     Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome,
-    ReadRequest, Refusal, RequestId, Room, Seals, SharedTransaction, Touched, Transaction, Version, WriteRequest,
+    ReadRequest, Refusal, RequestId, Room, Seals, SharedTransaction, Touched, TraceContext, Transaction, Version,
+    WriteRequest,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -12,7 +13,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::shapes::{
-    Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, Write, WriteResult,
+    Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, SpanIds, Write, WriteResult,
 };
 use crate::ShardOf;
 use crate::scrub_finding::ScrubFinding;
@@ -45,6 +46,7 @@ samples! {
     OptionalName => option::of(name());
     Payload => payload();
     ShardNumber => option::of(0..u8::MAX);
+    SpanIds => (any::<[u8; 16]>(), any::<[u8; 8]>()).prop_map(|(trace_id, span_id)| TraceContext { trace_id, span_id });
     Members => vec(any::<u32>().prop_map(OsdId), 0..6);
     Log => vec(log_entry(), 0..4);
     ObjectList => vec((name(), version()), 0..6);

@@ -3,7 +3,9 @@
 use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::operation::codec::{decode_mutations, encode_mutations};
 use atoll_types::operation::table::Shape;
-use atoll_types::{Condition, LogEntry, ObjectName, OsdId, ReadOutcome, Refusal, Version, WriteRequest, limits};
+use atoll_types::{
+    Condition, LogEntry, ObjectName, OsdId, ReadOutcome, Refusal, TraceContext, Version, WriteRequest, limits,
+};
 use bytes::Bytes;
 
 use crate::scrub_finding::ScrubFinding;
@@ -118,6 +120,28 @@ impl Shape for ShardNumber {
 
     fn decode(reader: &mut Reader, what: &'static str) -> Result<Option<u8>, CodecError> {
         Ok(Some(reader.u8(what)?).filter(|shard| *shard != NO_SHARD))
+    }
+}
+
+/// The ids of a span.
+pub(super) struct SpanIds;
+
+impl Shape for SpanIds {
+    type Value = TraceContext;
+    const WORDS: &'static str = "(trace id, 16 bytes; span id, 8 bytes)";
+
+    fn encode(value: &TraceContext, writer: &mut Writer) {
+        writer.raw(&value.trace_id);
+        writer.raw(&value.span_id);
+    }
+
+    fn decode(reader: &mut Reader, what: &'static str) -> Result<TraceContext, CodecError> {
+        let mut span = TraceContext { trace_id: [0; 16], span_id: [0; 8] };
+        for id in [&mut span.trace_id[..], &mut span.span_id] {
+            let bytes = reader.raw(id.len(), what)?;
+            id.copy_from_slice(&bytes);
+        }
+        Ok(span)
     }
 }
 
