@@ -1,16 +1,16 @@
 //! Taking completions off the ring: what each operation's end means.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use atoll_buffers::Received;
-use io_uring::{cqueue, types};
+use io_uring::cqueue;
 
-use crate::buffers::GatheredSend;
 use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress};
 use crate::opening::prepare_socket;
 use crate::reactor::{CloseCause, Event, Operation, Reactor};
+use crate::transport::GatheredSend;
 
 /// Completions that one turn takes. What they give rise to goes out before more are taken: with
 /// all of them at once the device would have nothing to do while they are dealt with, and then
@@ -24,7 +24,7 @@ impl Reactor {
         for completion in completions {
             let slot = completion.user_data() as usize;
             if cqueue::more(completion.flags()) {
-                self.accepted(slot, completion.result());
+                self.happened_again(slot, completion.result());
                 continue;
             }
             let operation = self.operations[slot].take().expect("a completion belongs to an operation");
@@ -33,11 +33,13 @@ impl Reactor {
         }
     }
 
-    fn accepted(&mut self, slot: usize, result: i32) {
-        let Some(Operation::Accept { listener }) = self.operations[slot] else {
-            unreachable!("only accepts complete more than once");
-        };
-        self.add_accepted(listener, result);
+    fn happened_again(&mut self, slot: usize, result: i32) {
+        match self.operations[slot] {
+            Some(Operation::Accept { listener }) => self.add_accepted(listener, result),
+            // It has woken the loop, which looks at its carriers.
+            Some(Operation::Doorbell { .. }) => {}
+            _ => unreachable!("only accepts and doorbells complete more than once"),
+        }
     }
 
     fn add_accepted(&mut self, listener: ListenerId, result: i32) {
@@ -92,6 +94,8 @@ impl Reactor {
                 self.arm_wake();
                 self.events.push_back(Event::Woken);
             }
+            Operation::SocketWatch { connection } => self.socket_watched(connection),
+            Operation::Doorbell { doorbell } => self.watch_doorbell(doorbell),
         }
     }
 
@@ -148,10 +152,7 @@ impl Reactor {
             Ok(length) => {
                 connection.to_send_bytes -= length;
                 if let Some(rest) = send.rest(length) {
-                    connection.is_sending = true;
-                    connection.operations += 1;
-                    let descriptor = types::Fd(connection.socket.as_raw_fd());
-                    self.start_send(id, descriptor, rest);
+                    self.start_send(id, rest);
                 } else if connection.to_send.is_empty() && connection.close_after_send {
                     self.close(id);
                 } else {

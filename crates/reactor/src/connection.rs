@@ -10,8 +10,8 @@ use std::str::FromStr;
 use atoll_buffers::Received;
 use bytes::Bytes;
 
-use crate::buffers::{GatheredSend, send_now};
 use crate::local_socket::peer_credentials;
+use crate::transport::Carrier;
 
 /// Names a connection of one loop; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +99,10 @@ impl PeerAddress {
 
 pub(crate) struct Connection {
     pub socket: OwnedFd,
+    /// What carries the bytes in place of the socket, if anything does.
+    pub carrier: Option<Box<dyn Carrier>>,
+    /// The socket beside a carrier has ended.
+    pub is_ended: bool,
     /// Bytes received and not taken yet. Away while a receive is in flight.
     pub received: Received,
     pub is_receiving: bool,
@@ -120,22 +124,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// What goes to the ring next. Short sends are made here and now, because most of them go into the
-    /// socket's buffer at once: through the ring each would cost a turn of the loop for its completion.
-    pub fn next_send(&mut self) -> Option<GatheredSend> {
-        assert!(!self.is_sending, "sends of one connection keep their order");
-        if self.to_send_bytes <= SEND_NOW_BYTES_MAX {
-            while !self.to_send.is_empty() {
-                let sent = send_now(&self.socket, &mut self.to_send);
-                self.to_send_bytes -= sent;
-                if sent == 0 {
-                    break;
-                }
-            }
-        }
-        (!self.to_send.is_empty()).then(|| GatheredSend::take_from(&mut self.to_send))
-    }
-
     /// Whether everything is sent.
     pub fn is_sent(&self) -> bool {
         self.to_send.is_empty() && !self.is_sending
@@ -144,6 +132,8 @@ impl Connection {
     pub fn new(socket: OwnedFd, is_connected: bool) -> Self {
         Connection {
             socket,
+            carrier: None,
+            is_ended: false,
             received: Received::default(),
             is_receiving: false,
             is_paused: false,
@@ -160,8 +150,6 @@ impl Connection {
     }
 }
 
-/// Sends up to this size are made without the ring, if the socket takes them at once.
-const SEND_NOW_BYTES_MAX: usize = 256 << 10;
 /// Least room for a receive: several small frames fit into one.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;
 /// A receive into a long run waits for so much of it. A caller that watches whether the peer is alive sees

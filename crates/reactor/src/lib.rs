@@ -7,7 +7,6 @@
 //! that are easier to write as tasks.
 
 mod at_rest;
-mod buffers;
 mod clock_watch;
 mod completions;
 mod connection;
@@ -15,8 +14,10 @@ mod executor;
 mod file;
 mod local_socket;
 mod opening;
+mod raw_address;
 mod reactor;
 mod runtime;
+mod transport;
 mod waiting;
 mod wake;
 
@@ -27,4 +28,5 @@ pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
 pub use runtime::{Listener, LocalFile, LocalRuntime, Stream};
+pub use transport::{Awaited, Carrier};
 pub use wake::Wake;

@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use io_uring::{opcode, types};
 
-use crate::buffers::RawAddress;
 use crate::connection::{Connection, ConnectionId, ListenAddress, ListenerId, PeerAddress};
 use crate::local_socket;
+use crate::raw_address::RawAddress;
 use crate::reactor::{Event, Operation, Reactor};
 
 impl Reactor {

@@ -11,11 +11,10 @@ use atoll_buffers::{BLOCK_BYTES, BlockBuffer, Received};
 use bytes::Bytes;
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::buffers::{GatheredSend, RawAddress};
-use crate::connection::{
-    Connection, ConnectionId, ListenerId, PeerAddress, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
-};
+use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress, RECEIVE_BYTES_MIN};
 use crate::file::DirectFile;
+use crate::raw_address::RawAddress;
+use crate::transport::GatheredSend;
 use crate::wake::Wake;
 
 /// Why a loop could not be set up.
@@ -119,6 +118,8 @@ pub(crate) enum Operation {
     FileWriteBytes { tag: u64, bytes: Bytes },
     FileSync { tag: u64 },
     Wake { _counter: Box<u64> },
+    SocketWatch { connection: ConnectionId },
+    Doorbell { doorbell: OwnedFd },
 }
 
 const RING_ENTRIES: u32 = 1024;
@@ -135,6 +136,8 @@ pub struct Reactor {
     /// Bytes of the file operations among them.
     backlog_file_bytes: usize,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections with a carrier beside their socket.
+    pub(crate) carried: Vec<ConnectionId>,
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
     pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
@@ -183,6 +186,7 @@ impl Reactor {
             backlog: VecDeque::new(),
             backlog_file_bytes: 0,
             connections: BTreeMap::new(),
+            carried: Vec::new(),
             touched: BTreeSet::new(),
             listeners: BTreeMap::new(),
             files: Vec::new(),
@@ -353,6 +357,7 @@ impl Reactor {
     pub(crate) fn forget_if_idle(&mut self, id: ConnectionId) {
         if self.connections.get(&id).is_some_and(|connection| connection.is_closed && connection.operations == 0) {
             self.connections.remove(&id);
+            self.carried.retain(|carried| *carried != id);
         }
     }
 
@@ -364,54 +369,6 @@ impl Reactor {
                 self.events.push_back(Event::Closed(id, cause));
             }
         }
-    }
-
-    fn start_socket_operations(&mut self) {
-        for id in std::mem::take(&mut self.touched) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            if connection.is_closed || !connection.is_connected {
-                continue;
-            }
-            let descriptor = types::Fd(connection.socket.as_raw_fd());
-            if !connection.is_sending
-                && let Some(send) = connection.next_send()
-            {
-                connection.is_sending = true;
-                connection.operations += 1;
-                self.start_send(id, descriptor, send);
-            }
-            let connection = self.connections.get_mut(&id).expect("looked up above");
-            if connection.is_sent() && connection.close_after_send {
-                self.close(id);
-                continue;
-            }
-            if !connection.is_receiving && !connection.is_paused && !connection.is_report_due {
-                connection.is_receiving = true;
-                connection.operations += 1;
-                let mut received = std::mem::take(&mut connection.received);
-                let entry = match received.long_run_room() {
-                    Some(room) => {
-                        let length = room.len().min(RECEIVE_BYTES_AT_ONCE) as u32;
-                        let receive = opcode::Recv::new(descriptor, room.as_mut_ptr(), length);
-                        receive.flags(libc::MSG_WAITALL).build()
-                    }
-                    None => {
-                        received.reserve(connection.receive_bytes);
-                        connection.receive_bytes = RECEIVE_BYTES_MIN;
-                        let room = received.spare_capacity_mut();
-                        let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
-                        opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build()
-                    }
-                };
-                self.submit(Operation::Receive { connection: id, received }, entry);
-            }
-        }
-    }
-
-    pub(crate) fn start_send(&mut self, connection: ConnectionId, descriptor: types::Fd, send: GatheredSend) {
-        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        let entry = opcode::SendMsg::new(descriptor, send.header()).flags(flags).build();
-        self.submit(Operation::Send { connection, send }, entry);
     }
 
     // ---- files ------------------------------------------------------------------------------
@@ -487,7 +444,7 @@ impl Reactor {
     /// Starts everything that was queued, waits until something happens (at most `wait`, if
     /// given), and appends what happened to `events`.
     pub fn poll(&mut self, wait: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        self.start_socket_operations();
+        self.start_transfers();
         self.push_backlog()?;
         let now = Instant::now();
         let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
@@ -497,6 +454,7 @@ impl Reactor {
         self.submit_and_wait(wait)?;
         self.take_completions();
         self.take_timers();
+        self.look_at_carriers();
         for event in self.events.drain(..) {
             if let Event::Received(id) = &event
                 && let Some(connection) = self.connections.get_mut(id)

@@ -18,19 +18,31 @@ impl Reactor {
         let begun = Instant::now();
         while begun.elapsed() < self.busy_poll {
             self.submit_and_sleep(Some(Duration::ZERO))?;
-            if !self.ring.completion().is_empty() {
+            if !self.ring.completion().is_empty() || self.has_carried() {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
+    /// Submits, and waits until something completes or comes by a carrier.
     pub(crate) fn submit_and_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        if self.has_carried() {
+            return self.submit_and_sleep(Some(Duration::ZERO));
+        }
         let may_sleep = wait.is_none_or(|wait| wait > self.busy_poll);
         if may_sleep && !self.busy_poll.is_zero() && self.poll_busily()? {
             return Ok(());
         }
-        self.submit_and_sleep(wait)
+        if self.carried.is_empty() || wait == Some(Duration::ZERO) {
+            return self.submit_and_sleep(wait);
+        }
+        // Whatever comes from here on wakes the loop, and what has come before is seen now.
+        self.tell_carriers(true);
+        let wait = if self.has_carried() { Some(Duration::ZERO) } else { wait };
+        let result = self.submit_and_sleep(wait);
+        self.tell_carriers(false);
+        result
     }
 
     fn submit_and_sleep(&mut self, wait: Option<Duration>) -> io::Result<()> {
