@@ -1,16 +1,20 @@
 """What carries the frames: Unix sockets within a host, and TCP where they are not to be had."""
 
-import contextlib
-import json
 import socket
 import subprocess
 import sys
 
 import pytest
-from lib.cluster import MIB
-from lib.handshake import etcdctl
 from lib.load import BlockLoad
-from lib.relay import OTHER, Relay
+from lib.relay import Relay
+from lib.transports import (
+    announced_records,
+    change_frames,
+    links,
+    restart_nbd,
+    revoke_and_trust_the_gateway,
+    write_all_over,
+)
 from lib.waiting import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("etcdctl", "/usr/bin/python3")]
@@ -40,35 +44,8 @@ def cluster(scenario):
 
 @pytest.fixture
 def records(scenario, cluster):
-    """What OSDs announce, and how to change it; it is as before afterwards."""
-    command, environment = etcdctl(cluster)
-    prefix = "/atoll/osd_up/"
-    lines = scenario.run(*command, "get", "--prefix", prefix, "--print-value-only", env=environment).stdout.splitlines()
-    found = [json.loads(line) for line in lines if line.strip()]
-
-    def announce(record):
-        scenario.run(*command, "put", f"{prefix}{record['id']}", json.dumps(record), env=environment)
-
-    yield found, announce
-    for record in found:
-        announce(record)
-
-
-def restart_nbd(cluster):
-    cluster.restarted("nbd", cluster.kill("nbd"))
-    wait_for("it serves again", cluster.is_serving)
-
-
-def links(cluster):
-    return cluster.json("status")["links_by_transport"]
-
-
-def write_all_over(cluster):
-    """Writes to objects of every OSD, and reads them back."""
-    with cluster.nbd("disk") as connection:
-        for number in range(0, 256, 4):
-            connection.write(number * MIB, bytes([number]) * 4096)
-        assert all(connection.read(number * MIB, 4096) == bytes([number]) * 4096 for number in range(0, 256, 4))
+    with announced_records(scenario, cluster) as found_and_announce:
+        yield found_and_announce
 
 
 def test_processes_of_one_host_use_unix_sockets(cluster):
@@ -130,34 +107,14 @@ def test_a_frame_that_is_changed_ends_the_connection(cluster, relays, note):
     """A frame over a Unix socket is changed or cut: its receiver ends the connection, and no I/O fails."""
     load = BlockLoad(lambda: cluster.nbd("disk"), threads=4, blocks_per_thread=16384, read_share=0.5).start()
     wait_for("writes are acked", lambda: load.acked > 50 and load.reads > 50, 30)
-    for number, (way, attack) in enumerate([("to", "control"), ("from", "payload"), ("to", "cut"), ("from", "tag")]):
-        relay = relays[number % len(relays)]
-        made, relay.done, relay.attack = relay.connections, None, (way, attack)
-        wait_for("a frame comes by", lambda relay=relay: relay.done, 10, 0.01)
-        wait_for("the connection ends", lambda relay=relay: relay.done["ended_by"], 8, 0.01)
-        assert relay.done["ended_by"] == (way if attack == "cut" else OTHER[way]), f"{way} {attack}: {relay.done}"
-        wait_for("a new connection", lambda relay=relay, made=made: relay.connections > made, 10, 0.01)
+    change_frames(relays, [("to", "control"), ("from", "payload"), ("to", "cut"), ("from", "tag")])
     assert load.stop(60) and not load.wrong and not load.error_texts, f"{load.wrong[:3]} {load.error_texts[:3]}"
     note(f"{load.acked} writes, {load.reads} reads")
 
 
 def test_a_revoked_key_loses_its_connections(cluster):
     """The gateway's key is revoked: its Unix sockets are closed, until it is trusted again."""
-    s3 = cluster.s3()
-    s3.create_bucket(Bucket="revoked")
-    keys = {record["role"]: record for record in cluster.json("cluster", "key", "ls")}
-    name, public = keys["gateway"]["name"], keys["gateway"]["public_key"]
-    cluster.cli("cluster", "key", "revoke", name)
-    wait_for("an OSD closes its connection", lambda: f"its key {public} was revoked" in cluster.log_text(), 5, 0.1)
-    with pytest.raises(Exception, match=r"503|timed? ?out|Unavailable|SlowDown"):
-        cluster.s3(read_timeout=3).put_object(Bucket="revoked", Key="key", Body=b"body")
-    cluster.cli("cluster", "key", "add", name, "--public-key", public)
-
-    def is_put():
-        with contextlib.suppress(Exception):
-            return cluster.s3(read_timeout=3).put_object(Bucket="revoked", Key="key", Body=b"body")
-
-    wait_for("uploads are acked", is_put, 40)
+    revoke_and_trust_the_gateway(cluster)
 
 
 def test_the_name_is_in_no_file_and_of_no_other_network(cluster, records):

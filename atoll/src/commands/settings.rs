@@ -68,11 +68,12 @@ pub enum SettingArgument {
     FrameModeClient,
     /// The same between OSDs and gateways
     FrameModeGateway,
-    /// The same over Unix sockets, whoever makes the connection
+    /// The same within a host, over Unix sockets and shared memory, whoever makes the connection
     FrameModeUnix,
     /// Age at which a connection gets its next key, in seconds
     FrameRekeySeconds,
-    /// What connections among OSDs prefer: unix (Unix sockets within a host, TCP to others) or tcp
+    /// What connections among OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
+    /// host) or tcp
     TransportCluster,
     /// The same for NBD servers, benches and the command line
     TransportClient,
@@ -194,7 +195,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),
-        row("frame_mode_unix", &unix_mode, "all of them over Unix sockets; empty: as over networks"),
+        row("frame_mode_unix", &unix_mode, "all of them within a host; empty: as over networks"),
         row("frame_rekey_seconds", &all.frame_rekey_seconds, "a connection so old gets its next key"),
         row("transport_cluster", &all.transport_cluster, "what new connections among OSDs prefer"),
         row("transport_client", &all.transport_client, "the same of NBD servers, benches and the command line"),

@@ -90,14 +90,14 @@ pub struct UpArguments {
     pub join: Option<PathBuf>,
     /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
     /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
-    /// server, benches, command line) and gateway, or for unix (all of them over Unix sockets within a host); may be
-    /// given several times [default: secure, and crc over Unix sockets; if any is given, Unix sockets have that of the
-    /// role unless unix is named. For the first start: 'atoll settings set frame_mode_ROLE' changes it later]
+    /// server, benches, command line) and gateway, or for unix (all of them within a host, over Unix sockets and shared
+    /// memory); may be given several times [default: secure, and crc within a host; if any is given, that of the role
+    /// is used within a host, too, unless unix is named. For the first start: 'atoll settings set frame_mode_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
     pub frame_mode: Vec<FrameModeChoice>,
-    /// What connections to OSDs prefer: unix (Unix sockets within a host, TCP to others) or tcp, for all or for one of
-    /// the roles cluster, client and gateway; may be given several times [default: unix; for the first start: 'atoll
-    /// settings set transport_ROLE' changes it later]
+    /// What connections to OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
+    /// host) or tcp, for all or for one of the roles cluster, client and gateway; may be given several times [default:
+    /// unix; for the first start: 'atoll settings set transport_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]TRANSPORT", value_parser = parse_transport)]
     pub transport: Vec<TransportChoice>,
     #[command(flatten)]
@@ -498,8 +498,9 @@ mod tests {
     fn transport_choices() {
         let choice = |role, transport| TransportChoice { role, transport };
         assert_eq!(parse_transport("tcp"), Ok(choice(None, Transport::Tcp)));
+        assert_eq!(parse_transport("shm"), Ok(choice(None, Transport::SharedMemory)));
         assert_eq!(parse_transport("client=unix"), Ok(choice(Some(PeerRole::Client), Transport::Unix)));
-        for (wrong, words) in [("", "unix or tcp"), ("rdma", "unix or tcp"), ("unix=tcp", "cluster")] {
+        for (wrong, words) in [("", "shm, unix or tcp"), ("rdma", "shm, unix or tcp"), ("unix=tcp", "cluster")] {
             assert!(parse_transport(wrong).unwrap_err().contains(words), "{wrong}");
         }
         let chosen = transports(&[choice(None, Transport::Tcp), choice(Some(PeerRole::Gateway), Transport::Unix)]);

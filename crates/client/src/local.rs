@@ -236,16 +236,19 @@ impl LocalClient {
         let mut problem = String::new();
         for Way { transport, address, mode } in ways {
             let connected = match transport {
+                Transport::SharedMemory => self.0.runtime.connect_shared(address),
                 Transport::Unix => self.0.runtime.connect_local(address),
                 Transport::Tcp => self.connect_tcp(address).await,
             };
             match (connected, transport) {
                 (Ok(stream), _) => return Ok((stream, *mode)),
-                // It is on another host.
-                (Err(error), Transport::Unix) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-                (Err(error), Transport::Unix) => {
-                    tracing::warn!("cannot connect to {address}: {error}; trying TCP")
-                }
+                (Err(error), Transport::SharedMemory | Transport::Unix) => match error.kind() {
+                    // It is on another host, or this process shares memory with enough others.
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded => {}
+                    _ => {
+                        tracing::warn!("cannot connect to {address} by {transport}: {error}; trying the next way")
+                    }
+                },
                 (Err(error), Transport::Tcp) => problem = format!("cannot connect to {address}: {error}"),
             }
         }

@@ -113,7 +113,12 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
 fn listen_local(id: OsdId, incarnation: u64, reactor: &mut Reactor) -> String {
     let name = format!("atoll-{id}-{incarnation:016x}");
     match reactor.listen_local(&name) {
-        Ok(_) => name,
+        Ok(_) => {
+            if let Err(error) = reactor.listen_shared(&name) {
+                tracing::warn!("no shared memory for processes of this host ({error}); they use Unix sockets");
+            }
+            name
+        }
         Err(error) => {
             tracing::warn!("no Unix socket for processes of this host ({error}); they use TCP");
             String::new()

@@ -71,6 +71,7 @@ pub(crate) struct LinkCounts {
 
 struct Connected {
     connection: ConnectionId,
+    /// Known once something has come by it.
     transport: Transport,
     link: Link,
     peer: Option<Peer>,
@@ -507,7 +508,7 @@ impl Links {
     pub fn measure(&self) {
         let roles = [("osd", PeerRole::Osd), ("client", PeerRole::Client), ("gateway", PeerRole::Gateway)];
         for (name, role) in roles {
-            for transport in [Transport::Unix, Transport::Tcp] {
+            for transport in Transport::ALL {
                 let is_one = |link: &&Connected| {
                     link.transport == transport && link.peer.is_some_and(|peer| peer.role() == role)
                 };

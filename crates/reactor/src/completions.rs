@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use atoll_buffers::Received;
 use io_uring::cqueue;
 
-use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress};
+use crate::connection::{ConnectionId, ListenerId, PeerAddress};
 use crate::opening::prepare_socket;
 use crate::reactor::{CloseCause, Event, Operation, Reactor};
 use crate::transport::GatheredSend;
+use crate::transport::shared_memory::Opening;
 
 /// Completions that one turn takes. What they give rise to goes out before more are taken: with
 /// all of them at once the device would have nothing to do while they are dealt with, and then
@@ -52,9 +53,10 @@ impl Reactor {
             return;
         }
         prepare_socket(&socket, PeerAddress::of(&socket));
-        let id = ConnectionId(self.next_id());
-        self.connections.insert(id, Connection::new(socket, true));
-        self.touched.insert(id);
+        let id = match self.shared_listeners.contains(&listener) {
+            true => self.add_opening(socket, Opening::AwaitsOffer),
+            false => self.add_connected(socket),
+        };
         self.events.push_back(Event::Accepted { listener, connection: id });
     }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::local_socket::peer_credentials;
 use crate::transport::Carrier;
+use crate::transport::shared_memory::Opening;
 
 /// Names a connection of one loop; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +100,8 @@ impl PeerAddress {
 
 pub(crate) struct Connection {
     pub socket: OwnedFd,
+    /// What is awaited on the socket before it is known what carries the bytes.
+    pub opening: Option<Opening>,
     /// What carries the bytes in place of the socket, if anything does.
     pub carrier: Option<Box<dyn Carrier>>,
     /// The socket beside a carrier has ended.
@@ -132,6 +135,7 @@ impl Connection {
     pub fn new(socket: OwnedFd, is_connected: bool) -> Self {
         Connection {
             socket,
+            opening: None,
             carrier: None,
             is_ended: false,
             received: Received::default(),

@@ -32,7 +32,7 @@ impl Reactor {
         Ok(self.add_listener(local_socket::listen_on(name)?))
     }
 
-    fn add_listener(&mut self, socket: OwnedFd) -> ListenerId {
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> ListenerId {
         let id = ListenerId(self.next_id());
         let descriptor = socket.as_raw_fd();
         self.listeners.insert(id, socket);
@@ -70,11 +70,16 @@ impl Reactor {
     /// there, or one of a user who is neither this process's nor root.
     pub fn connect_local(&mut self, name: &str) -> io::Result<ConnectionId> {
         let socket = local_socket::connect_to(name)?;
+        let id = self.add_connected(socket);
+        self.events.push_back(Event::Connected(id));
+        Ok(id)
+    }
+
+    pub(crate) fn add_connected(&mut self, socket: OwnedFd) -> ConnectionId {
         let id = ConnectionId(self.next_id());
         self.connections.insert(id, Connection::new(socket, true));
         self.touched.insert(id);
-        self.events.push_back(Event::Connected(id));
-        Ok(id)
+        id
     }
 }
 

@@ -15,6 +15,7 @@ use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress, RECEI
 use crate::file::DirectFile;
 use crate::raw_address::RawAddress;
 use crate::transport::GatheredSend;
+use crate::transport::shared_memory::Doorbell;
 use crate::wake::Wake;
 
 /// Why a loop could not be set up.
@@ -141,6 +142,10 @@ pub struct Reactor {
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
     pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
+    /// Those of them on which shared memory is offered.
+    pub(crate) shared_listeners: BTreeSet<ListenerId>,
+    /// By which peers that share memory wake this loop.
+    pub(crate) doorbell: Option<Doorbell>,
     pub(crate) files: Vec<DirectFile>,
     pub(crate) timers: BTreeSet<(Instant, u64)>,
     pub(crate) events: VecDeque<Event>,
@@ -175,7 +180,7 @@ impl Reactor {
     /// Sets up the ring and the wake-up.
     pub fn new() -> Result<Self, ReactorError> {
         let mut builder = IoUring::builder();
-        builder.setup_single_issuer().setup_defer_taskrun().setup_cqsize(4 * RING_ENTRIES);
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_cqsize(4 * RING_ENTRIES);
         let ring = builder
             .build(RING_ENTRIES)
             .map_err(|source| ReactorError::NoRing { remedy: ring_remedy(&source), source })?;
@@ -189,6 +194,8 @@ impl Reactor {
             carried: Vec::new(),
             touched: BTreeSet::new(),
             listeners: BTreeMap::new(),
+            shared_listeners: BTreeSet::new(),
+            doorbell: None,
             files: Vec::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),

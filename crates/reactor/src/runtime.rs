@@ -194,6 +194,12 @@ impl LocalRuntime {
         Ok(self.add_stream(id))
     }
 
+    /// Connects by shared memory to who listens under this name; see [`Reactor::connect_shared`].
+    pub fn connect_shared(&self, name: &str) -> io::Result<Stream> {
+        let id = self.0.reactor.borrow_mut().connect_shared(name)?;
+        Ok(self.add_stream(id))
+    }
+
     fn add_stream(&self, id: ConnectionId) -> Stream {
         self.0.streams.borrow_mut().insert(id, StreamState::default());
         Stream { runtime: self.clone(), id, closes_itself: Cell::new(false) }

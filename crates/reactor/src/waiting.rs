@@ -7,6 +7,9 @@ use io_uring::types;
 
 use crate::reactor::Reactor;
 
+/// `IORING_ENTER_GETEVENTS`: posts what is complete, which deferred task runs need.
+const ENTER_GETEVENTS: u32 = 1;
+
 impl Reactor {
     /// Looks for completions so long before it sleeps. A loop to which nothing happens sleeps all the same.
     pub fn set_busy_poll(&mut self, duration: Duration) {
@@ -17,7 +20,7 @@ impl Reactor {
     fn poll_busily(&mut self) -> io::Result<bool> {
         let begun = Instant::now();
         while begun.elapsed() < self.busy_poll {
-            self.submit_and_sleep(Some(Duration::ZERO))?;
+            self.submit_and_look()?;
             if !self.ring.completion().is_empty() || self.has_carried() {
                 return Ok(true);
             }
@@ -27,22 +30,34 @@ impl Reactor {
 
     /// Submits, and waits until something completes or comes by a carrier.
     pub(crate) fn submit_and_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        if self.has_carried() {
-            return self.submit_and_sleep(Some(Duration::ZERO));
+        if wait == Some(Duration::ZERO) || self.has_carried() {
+            return self.submit_and_look();
         }
         let may_sleep = wait.is_none_or(|wait| wait > self.busy_poll);
         if may_sleep && !self.busy_poll.is_zero() && self.poll_busily()? {
             return Ok(());
         }
-        if self.carried.is_empty() || wait == Some(Duration::ZERO) {
+        if self.carried.is_empty() {
             return self.submit_and_sleep(wait);
         }
         // Whatever comes from here on wakes the loop, and what has come before is seen now.
         self.tell_carriers(true);
-        let wait = if self.has_carried() { Some(Duration::ZERO) } else { wait };
-        let result = self.submit_and_sleep(wait);
+        let result = if self.has_carried() { self.submit_and_look() } else { self.submit_and_sleep(wait) };
         self.tell_carriers(false);
         result
+    }
+
+    /// Submits what is queued and has the kernel post what is complete, if there is either.
+    fn submit_and_look(&mut self) -> io::Result<()> {
+        let queue = self.ring.submission();
+        let (count, has_work) = (queue.len() as u32, queue.taskrun() || queue.cq_overflow());
+        drop(queue);
+        if count == 0 && !has_work {
+            return Ok(());
+        }
+        // SAFETY: the entries are sound (see `push_backlog`), and no argument is passed.
+        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None) };
+        may_go_on(result)
     }
 
     fn submit_and_sleep(&mut self, wait: Option<Duration>) -> io::Result<()> {
@@ -51,18 +66,20 @@ impl Reactor {
             Some(wait) => {
                 let timeout = types::Timespec::from(wait);
                 let arguments = types::SubmitArgs::new().timespec(&timeout);
-                // Waiting for one completion even with no time to wait makes the kernel post those
-                // that are ready, which deferred task runs need.
                 self.ring.submitter().submit_with_args(1, &arguments)
             }
         };
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // The wait was over or interrupted, or completions must be taken first.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
-        }
+        may_go_on(result)
+    }
+}
+
+fn may_go_on(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            // The wait was over or interrupted, or completions must be taken first.
+            Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        },
     }
 }

@@ -52,7 +52,7 @@ impl FromStr for FrameMode {
 pub enum FrameScope {
     /// Those of one role over networks.
     Role(PeerRole),
-    /// Those over Unix sockets, whoever makes them.
+    /// Those over Unix sockets and shared memory, whoever makes them.
     Unix,
 }
 
@@ -66,14 +66,14 @@ pub struct FrameModes {
     pub client: FrameMode,
     /// S3 gateways.
     pub gateway: FrameMode,
-    /// All of them over Unix sockets, which no network sees; as over networks if absent.
+    /// All of them over Unix sockets and shared memory, which no network sees; as over networks if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<FrameMode>,
 }
 
 impl FrameModes {
-    /// What a new cluster has unless it is told otherwise. No network is crossed by a Unix socket, and who could read it
-    /// on its host could read the memory of both processes.
+    /// What a new cluster has unless it is told otherwise. No network is crossed within a host, and who could read there
+    /// what goes between two processes could read the memory of both.
     pub fn of_new_clusters() -> Self {
         FrameModes { unix: Some(FrameMode::Crc), ..FrameModes::default() }
     }
@@ -92,7 +92,7 @@ impl FrameModes {
         };
         match transport {
             Transport::Tcp => over_networks,
-            Transport::Unix => self.unix.unwrap_or(over_networks),
+            Transport::Unix | Transport::SharedMemory => self.unix.unwrap_or(over_networks),
         }
     }
 
@@ -110,7 +110,7 @@ impl FrameModes {
 impl fmt::Display for FrameModes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cluster {}, client {}, gateway {}", self.cluster, self.client, self.gateway)?;
-        self.unix.map_or(Ok(()), |mode| write!(f, "; over Unix sockets {mode}"))
+        self.unix.map_or(Ok(()), |mode| write!(f, "; within a host {mode}"))
     }
 }
 
@@ -175,6 +175,7 @@ mod tests {
         assert_eq!(older.modes.of(PeerRole::Osd, Transport::Unix), FrameMode::Crc, "as over networks");
         let unix = older.modes.with(FrameScope::Unix, FrameMode::Secure);
         assert_eq!(unix.of(PeerRole::Osd, Transport::Unix), FrameMode::Secure);
+        assert_eq!(unix.of(PeerRole::Osd, Transport::SharedMemory), FrameMode::Secure);
         assert_eq!(unix.of(PeerRole::Osd, Transport::Tcp), FrameMode::Crc);
     }
 }

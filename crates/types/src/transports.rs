@@ -11,6 +11,9 @@ use crate::records::{OsdUpRecord, PeerRole};
 /// What carries the frames of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Transport {
+    /// Memory that processes of one host share; Unix sockets and TCP where it is not to be had.
+    #[serde(rename = "shm")]
+    SharedMemory,
     /// Unix sockets between processes of one host that share a network namespace, TCP between all others.
     #[default]
     #[serde(rename = "unix")]
@@ -21,9 +24,13 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// All of them, the quickest first.
+    pub const ALL: [Transport; 3] = [Transport::SharedMemory, Transport::Unix, Transport::Tcp];
+
     /// Its name in settings, records and metrics.
     pub fn name(self) -> &'static str {
         match self {
+            Transport::SharedMemory => "shm",
             Transport::Unix => "unix",
             Transport::Tcp => "tcp",
         }
@@ -41,9 +48,10 @@ impl FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "shm" => Ok(Transport::SharedMemory),
             "unix" => Ok(Transport::Unix),
             "tcp" => Ok(Transport::Tcp),
-            other => Err(format!("'{other}' is no transport: choose unix or tcp")),
+            other => Err(format!("'{other}' is no transport: choose shm, unix or tcp")),
         }
     }
 }
@@ -90,7 +98,7 @@ impl Transports {
 pub struct Way {
     /// What carries the frames.
     pub transport: Transport,
-    /// `IP:PORT`, or the name of an abstract Unix socket.
+    /// `IP:PORT`, or the name under which the OSD listens on its host.
     pub address: String,
     /// How the frames are protected.
     pub mode: FrameMode,
@@ -104,9 +112,14 @@ impl FramesRecord {
             let mode = self.modes.of(role, transport);
             Way { transport, address: address.clone(), mode }
         };
-        let is_local_tried = self.transports.of(role) == Transport::Unix && !up.local_name.is_empty();
-        let local = is_local_tried.then(|| way(Transport::Unix, &up.local_name));
-        local.into_iter().chain([way(Transport::Tcp, &up.address)]).collect()
+        let within_host: &[Transport] = match self.transports.of(role) {
+            _ if up.local_name.is_empty() => &[],
+            Transport::SharedMemory => &[Transport::SharedMemory, Transport::Unix],
+            Transport::Unix => &[Transport::Unix],
+            Transport::Tcp => &[],
+        };
+        let local = within_host.iter().map(|transport| way(*transport, &up.local_name));
+        local.chain([way(Transport::Tcp, &up.address)]).collect()
     }
 }
 
@@ -118,11 +131,11 @@ mod tests {
 
     #[test]
     fn names_are_the_same_everywhere() {
-        for transport in [Transport::Unix, Transport::Tcp] {
+        for transport in Transport::ALL {
             assert_eq!(transport.to_string().parse(), Ok(transport));
             assert_eq!(serde_json::to_value(transport).unwrap(), transport.to_string());
         }
-        assert!("rdma".parse::<Transport>().unwrap_err().contains("unix or tcp"));
+        assert!("rdma".parse::<Transport>().unwrap_err().contains("shm, unix or tcp"));
     }
 
     #[test]
@@ -137,7 +150,12 @@ mod tests {
         let tcp = Way { transport: Transport::Tcp, address: "10.0.0.1:7000".into(), mode: FrameMode::Secure128 };
         let unix = Way { transport: Transport::Unix, address: "atoll-osd".into(), mode: FrameMode::Crc };
         assert_eq!(frames.ways(PeerRole::Client, &with), [unix.clone(), tcp.clone()]);
-        assert_eq!(frames.ways(PeerRole::Osd, &with), [unix, tcp.clone()]);
+        let shared = FramesRecord {
+            transports: transports.with(PeerRole::Osd, Transport::SharedMemory),
+            ..FramesRecord::from(modes)
+        };
+        let shm = Way { transport: Transport::SharedMemory, ..unix.clone() };
+        assert_eq!(shared.ways(PeerRole::Osd, &with), [shm, unix, tcp.clone()]);
         let only_tcp = vec![tcp];
         assert_eq!(frames.ways(PeerRole::Gateway, &with), only_tcp, "it prefers TCP");
         assert_eq!(frames.ways(PeerRole::Client, &without), only_tcp, "an older OSD has no Unix socket");

@@ -5,6 +5,8 @@ import socket
 import struct
 import threading
 
+from lib import shared_rings
+
 FLAG_LAST_OF_KEY = 2
 TAG = 16
 OTHER = {"to": "from", "from": "to"}
@@ -25,17 +27,16 @@ ATTACKS = [
 
 class Relay:
     """Carries connections to one OSD frame by frame, and does to a frame what it was told to do. The OSD is at an
-    address of TCP, or at the name of an abstract Unix socket; so is the relay: at a port, or at a name."""
+    address of TCP, or listens under a name on this host, for Unix sockets or for shared memory; so does the relay."""
 
-    def __init__(self, address):
+    def __init__(self, address, shares_memory=False):
+        self.shares_memory = shares_memory
         self.address, self.connections, self.attack, self.done = address, 0, None, None
         self.lock = threading.Lock()
         self.rekeyed = {"to": 0, "from": 0}
         if isinstance(address, str):
             self.name = f"relay-of-{address}"
-            self.listener = socket.socket(socket.AF_UNIX)
-            self.listener.bind(f"\0{self.name}")
-            self.listener.listen()
+            self.listener = shared_rings.listen(self.name) if shares_memory else unix_listener(self.name)
         else:
             self.listener = socket.create_server(("127.0.0.1", 0))
             self.port = self.listener.getsockname()[1]
@@ -44,6 +45,7 @@ class Relay:
     def _accept(self):
         while True:
             client = self.listener.accept()[0]
+            client = shared_rings.accept(client) if self.shares_memory else client
             try:
                 osd = self._reach_osd()
             except OSError:
@@ -56,6 +58,8 @@ class Relay:
                 threading.Thread(target=self._carry, args=[*sockets, way, state], daemon=True).start()
 
     def _reach_osd(self):
+        if self.shares_memory:
+            return shared_rings.connect(self.address)
         if isinstance(self.address, str):
             osd = socket.socket(socket.AF_UNIX)
             osd.connect(f"\0{self.address}")
@@ -104,6 +108,13 @@ class Relay:
                 return None
             what, self.attack, self.done = self.attack[1], None, state
             return what
+
+
+def unix_listener(name):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    listener.listen()
+    return listener
 
 
 def take(source, length):

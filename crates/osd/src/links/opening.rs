@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_reactor::{ConnectionId, PeerAddress, Reactor};
+use atoll_reactor::{ConnectionId, Reactor};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
@@ -25,17 +25,23 @@ fn holder(context: &Context, key: &str) -> Option<Peer> {
     }
 }
 
+/// Whether a way within the host fails where another is to be taken.
+fn is_usual(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded)
+}
+
 /// Begins to connect by the first way that does not fail at once.
 fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(ConnectionId, FrameMode)> {
     for Way { transport, address, mode } in ways {
         let begun = match transport {
+            Transport::SharedMemory => reactor.connect_shared(address),
             Transport::Unix => reactor.connect_local(address),
             Transport::Tcp => address.parse().map_err(io::Error::other).and_then(|tcp| reactor.connect(tcp)),
         };
         match (begun, transport) {
             (Ok(connection), _) => return Some((connection, *mode)),
-            // It is on another host.
-            (Err(error), Transport::Unix) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            // It is on another host, or this process shares memory with enough others.
+            (Err(error), Transport::Unix | Transport::SharedMemory) if is_usual(&error) => {}
             (Err(error), _) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
         }
     }
@@ -50,13 +56,9 @@ impl Links {
     }
 
     fn add(&mut self, context: &Context, connection: ConnectionId, link: Link, target: Option<OsdId>) {
-        let transport = match context.reactor.peer_address(connection) {
-            PeerAddress::Process(_) => Transport::Unix,
-            PeerAddress::Host(_) | PeerAddress::Unknown => Transport::Tcp,
-        };
         let connected = Connected {
             connection,
-            transport,
+            transport: context.reactor.transport(connection),
             link,
             peer: None,
             key: None,
@@ -110,6 +112,7 @@ impl Links {
             return self.close(context, number);
         };
         let connected = self.by_number.get_mut(&number).expect("the link has just received");
+        connected.transport = context.reactor.transport(connected.connection);
         let right = context.map.frames.modes.of(peer.role(), connected.transport);
         let answered = connected.link.answer(right);
         self.with_output.insert(number);
@@ -137,6 +140,7 @@ impl Links {
     pub(super) fn ready(&mut self, context: &mut Context, number: u64, key: String) {
         let holder = holder(context, &key);
         let connected = self.by_number.get_mut(&number).expect("the link has just received");
+        connected.transport = context.reactor.transport(connected.connection);
         let expected = connected.target.map(Peer::Osd);
         if holder.is_none() || holder != expected {
             tracing::warn!("left a connection: its key {key} is not authorised in cluster state");

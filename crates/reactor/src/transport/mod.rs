@@ -1,6 +1,7 @@
 //! The boundary between the loop and what carries the bytes of a connection: its socket ([`socket`]), or a [`Carrier`]
-//! beside the socket. Who uses the loop sees one ordered stream of bytes in each direction, whichever it is.
+//! beside the socket, such as [`shared_memory`]. Who uses the loop sees one ordered stream of bytes in each direction, whichever it is.
 
+pub(crate) mod shared_memory;
 mod socket;
 
 use std::collections::VecDeque;
@@ -128,12 +129,17 @@ impl Reactor {
         self.submit(Operation::SocketWatch { connection: id }, entry);
     }
 
-    /// The socket beside a carrier has ended, or has brought something, which does not belong there.
+    /// A socket that is watched has brought something, or its end. Beside a carrier nothing belongs on it.
     pub(crate) fn socket_watched(&mut self, id: ConnectionId) {
         let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
         connection.operations -= 1;
-        connection.is_ended = true;
-        self.touched.insert(id);
+        match connection.opening.take() {
+            Some(opening) if !connection.is_closed => self.go_on_opening(id, opening),
+            _ => {
+                connection.is_ended = true;
+                self.touched.insert(id);
+            }
+        }
         self.forget_if_idle(id);
     }
 
