@@ -229,6 +229,17 @@ fn what_was_sent_before_the_end_arrives() {
     assert!(taken == pattern(100_000));
 }
 
+/// Memory that is behind each mapping of a connection in this process, in KiB.
+fn resident_kib() -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_connections = maps.split("memfd:atoll-transport").skip(1);
+    let resident = |map: &str| {
+        let line = map.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    of_connections.map(resident).collect()
+}
+
 /// Beyond the limit there is the socket alone, with the same bytes in the same order.
 #[test]
 fn a_loop_shares_memory_with_so_many_peers_and_no_more() {
@@ -241,6 +252,8 @@ fn a_loop_shares_memory_with_so_many_peers_and_no_more() {
         poll(&mut server);
         poll(&mut many);
     }
+    let idle = resident_kib().into_iter().filter(|kib| *kib <= 8).count();
+    assert!(idle >= 2 * 64, "who carries nothing takes two pages at most, on both sides: {:?}", resident_kib());
     let (mut client, id, accepted) = pair(&mut server, &name);
     assert_eq!((client.transport(id), server.transport(accepted)), (Transport::Unix, Transport::Unix));
     client.send(id, [Bytes::from_static(b"by the socket")]);
