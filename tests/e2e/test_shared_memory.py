@@ -68,6 +68,7 @@ def test_a_frame_that_is_changed_ends_the_connection(cluster, records, note):
     note(f"{load.acked} writes, {load.reads} reads")
 
 
+@pytest.mark.nightly
 def test_a_revoked_key_loses_its_memory(cluster):
     """The gateway's key is revoked: what it shares with OSDs is closed, until it is trusted again."""
     revoke_and_trust_the_gateway(cluster)
