@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.cluster import MIB
-from lib.nbd import NbdError
+from lib.nbd import TRIM, NbdError
+from lib.net import stopped
 from lib.tiers import nightly_but
 from lib.waiting import Failed, wait_for
 
@@ -194,6 +196,31 @@ def test_a_broken_lock_lets_the_next_client_in(cluster):
     with cluster.nbd("stuck") as connection:
         assert connection.read(0, 4096) == b"held" * 1024
     other.kill()
+
+
+@pytest.mark.parametrize("was_connected", [False, True], ids=["connects again", "has another connection"])
+def test_nothing_of_a_broken_connection_is_done_after_what_follows_it(cluster, was_connected):
+    """A client whose connection breaks while a trim is in flight writes over another one: what it wrote stays."""
+    name = f"again-{int(was_connected)}"
+    cluster.create_image(name, "256M")
+    broken, live = cluster.nbd(name), cluster.nbd(name) if was_connected else None
+
+    def go_on():
+        connection = live or cluster.nbd(name)
+        connection.write(200 * MIB, b"newer" * 4096)
+        return connection
+
+    with ThreadPoolExecutor(1) as pool:
+        with stopped(cluster.process_ids()["osd.0"]):
+            # That is done some objects at a time, and the first ones wait for the OSD.
+            broken.send(TRIM, 0, 256 * MIB)
+            time.sleep(0.2)
+            broken.abort()
+            goes_on = pool.submit(go_on)
+            time.sleep(0.8)
+        with goes_on.result(60) as connection:
+            time.sleep(0.5)
+            assert connection.read(200 * MIB, 5 * 4096) == b"newer" * 4096
 
 
 def test_plain_tcp_reaches_only_what_is_open_to_it(cluster):

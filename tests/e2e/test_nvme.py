@@ -7,11 +7,14 @@ import signal
 import socket
 import struct
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 from lib.cluster import MIB
 from lib.nbd import NbdError
+from lib.net import stopped
 from lib.nvme import ASYNC_EVENT, KEEP_ALIVE, SET_FEATURES, Controller, NvmeError, Queue, Terminated, discover
 from lib.ports import free_port
 from lib.waiting import wait_for
@@ -210,6 +213,29 @@ def test_resets_end_io_queues(connect):
         assert disk.get_property(0x1C) == 0
 
 
+def test_nothing_of_a_former_queue_is_done_after_what_follows_it(cluster, connect):
+    """A host whose connections break while a trim is in flight connects again and writes: what it wrote stays."""
+    former = connect()
+    former.write(0, b"\1" * 4096)
+
+    def go_on():
+        disk = connect()
+        disk.write(8 * MIB, b"\2" * 4096)
+        return disk
+
+    with ThreadPoolExecutor(1) as pool:
+        with stopped(cluster.process_ids()["osd.0"]):
+            # One range after the other, and the first one waits for the OSD.
+            former.io.send(former.trim_entry((0, 4 * MIB), (8 * MIB, 4096)))
+            time.sleep(0.2)
+            former.close()
+            goes_on = pool.submit(go_on)
+            time.sleep(0.8)
+        with goes_on.result(60) as disk:
+            time.sleep(0.5)
+            assert disk.read(8 * MIB, 4096) == b"\2" * 4096
+
+
 def test_hostile_input_ends_that_connection_only(connect, address):
     """Noise and wrong PDUs end a connection with a reason, and harm nobody else."""
     rng = random.Random(1)
@@ -267,7 +293,7 @@ def gateways(scenario, cluster, connect):
         process.wait()
 
 
-def test_a_second_gateway_takes_over(gateways, connect):
+def test_a_second_gateway_takes_over(cluster, gateways, connect):
     """A second gateway shows the image as inaccessible while the first has it, and takes it when that is killed."""
     (first, one), (_, two) = gateways
     with one, two:
@@ -276,6 +302,7 @@ def test_a_second_gateway_takes_over(gateways, connect):
         assert (ana_state(one), ana_state(two)) == (OPTIMIZED, INACCESSIBLE_STATE)
         one.write(0, b"\1" * 4096)
         refused(INACCESSIBLE, two.read, 0, 4096)
+        assert cluster.json("image", "info", "paths")["writer"]["nvme_host"] == HOST
         refused(BUSY, connect, "paths", host=OTHER, at=two.address)
         two.admin.command(SET_FEATURES, (0x0B, 0x900))
         two.admin.send(two.admin.sqe(ASYNC_EVENT))

@@ -6,16 +6,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, OpenImage, ReadOnlyImage};
+use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, OpenImage, Purpose, ReadOnlyImage};
 use atoll_types::records::{ExportAccess, ImageExport, ImageLockRecord, ImageRecord};
 
 use crate::clients::Client;
+use crate::drain::{ConnectionRequests, Drain};
 
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
 const LINGER: Duration = Duration::from_secs(2);
 /// How often a second connection looks whether the image has been opened, or closed.
 const OPEN_POLL: Duration = Duration::from_millis(20);
+/// How long a connection waits for what was in flight on others that are gone.
+const DRAIN_LIMIT_MS: u64 = 10_000;
 
 enum Export {
     /// Some task is opening or closing it.
@@ -34,6 +37,7 @@ pub struct Exports {
     bridge: Bridge,
     admin: ImageAdmin,
     exports: RefCell<HashMap<String, Export>>,
+    drain: Rc<Drain>,
 }
 
 /// An image as one more connection has it; to be given back by [`Exports::release`].
@@ -76,7 +80,7 @@ impl From<ImageError> for OpenError {
 impl Exports {
     /// Reaches the cluster through `client`.
     pub fn new(client: &LocalClient, bridge: Bridge, admin: ImageAdmin) -> Self {
-        Exports { client: client.clone(), bridge, admin, exports: RefCell::default() }
+        Exports { client: client.clone(), bridge, admin, exports: RefCell::default(), drain: Rc::default() }
     }
 
     /// What an export of this name is and may be used for, by a client that wants to.
@@ -103,15 +107,17 @@ impl Exports {
         Ok(lock.filter(|lock| !lock.gives_way))
     }
 
-    /// The device for one more connection of a client, opened if it is not yet. `purpose` says to people what uses the
-    /// image.
+    /// The device for one more connection of a client, opened if it is not yet. `purpose` says what uses the image.
+    /// Nothing that was in flight on connections that are gone is done after this returns: it was waited for,
+    /// or the image was opened anew, and its fence refuses that.
     pub async fn open(
         &self,
         name: &str,
         client: &Client,
         description: &Description,
-        purpose: &str,
+        purpose: &Purpose,
     ) -> Result<OpenedExport, OpenError> {
+        let deadline_ms = self.client.runtime().now_ms() + DRAIN_LIMIT_MS;
         loop {
             match self.exports.borrow_mut().get_mut(name) {
                 Some(Export::Open { device, connections, holder })
@@ -121,13 +127,15 @@ impl Exports {
                     if let Some(other) = other.filter(|_| description.is_exclusive()) {
                         return Err(in_use_by(name, other));
                     }
-                    if let OpenImage::Written(image) = &**device {
-                        // It may have been opened for another connection before it grew.
-                        image.grow(description.size_bytes);
+                    if !self.must_drain(name, deadline_ms)? {
+                        if let OpenImage::Written(image) = &**device {
+                            // It may have been opened for another connection before it grew.
+                            image.grow(description.size_bytes);
+                        }
+                        *connections += 1;
+                        *holder = Some(client.clone());
+                        return Ok(Rc::clone(device));
                     }
-                    *connections += 1;
-                    *holder = Some(client.clone());
-                    return Ok(Rc::clone(device));
                 }
                 Some(Export::Busy) => {}
                 _ => break,
@@ -152,13 +160,43 @@ impl Exports {
         }
     }
 
-    async fn open_device(&self, description: &Description, purpose: &str) -> Result<OpenImage, ImageError> {
+    /// Whether requests of connections that are gone must be waited for; an error if that took too long.
+    fn must_drain(&self, name: &str, deadline_ms: u64) -> Result<bool, OpenError> {
+        let is_draining = self.drain.is_draining(name, None);
+        if is_draining && self.client.runtime().now_ms() > deadline_ms {
+            return Err(OpenError {
+                kind: OpenErrorKind::Unavailable,
+                message: format!(
+                    "what was sent to image '{name}' over a connection that is gone is still being carried out; connect again \
+                     when the cluster has done it"
+                ),
+            });
+        }
+        Ok(is_draining)
+    }
+
+    /// Waits for requests of connections that are gone.
+    pub async fn drained(&self, name: &str) -> Result<(), OpenError> {
+        let deadline_ms = self.client.runtime().now_ms() + DRAIN_LIMIT_MS;
+        while self.must_drain(name, deadline_ms)? {
+            self.client.runtime().sleep(OPEN_POLL).await;
+        }
+        Ok(())
+    }
+
+    /// For the requests of a connection of a client that has the image open.
+    pub fn requests(&self, name: &str, client: Client) -> ConnectionRequests {
+        self.drain.connection(name, client)
+    }
+
+    async fn open_device(&self, description: &Description, purpose: &Purpose) -> Result<OpenImage, ImageError> {
         let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
         if description.is_read_only() {
-            let opened = ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), purpose);
+            let opened =
+                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), &purpose.text);
             return opened.await.map(|image| OpenImage::Read(Box::new(image)));
         }
-        let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose);
+        let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose.clone());
         attached.await.map(|image| OpenImage::Written(Box::new(image)))
     }
 

@@ -1,16 +1,19 @@
 //! What the servers of images have in common: who may use an image and how many at once, images that are opened for
-//! the first connection and given back after the last, a bound on memory, and what is measured.
+//! the first connection and given back after the last, the order of what broken connections leave and what follows
+//! it, a bound on memory, and what is measured.
 //!
 //! This crate knows images and clients. It may not know how clients speak: that is atoll-nbd's and atoll-nvme's.
 
 mod byte_budget;
 mod clients;
+mod drain;
 mod exports;
 mod metrics;
 mod requests;
 
 pub use byte_budget::{ByteBudget, ByteGrant};
 pub use clients::Client;
+pub use drain::{ConnectionRequests, InFlight};
 pub use exports::{Description, Exports, OpenError, OpenErrorKind, OpenedExport};
 pub use metrics::{ImageMetrics, Operation, register_all};
 pub use requests::{Running, follow_in_flight};

@@ -78,7 +78,7 @@ impl Writer {
 }
 
 impl AttachedImage {
-    /// Takes the image for writing. `purpose` says to people what the writer is.
+    /// Takes the image for writing. `purpose` says what the writer is, at least to people.
     ///
     /// ```no_run
     /// use atoll_client::LocalClient;
@@ -98,7 +98,7 @@ impl AttachedImage {
         bridge: &Bridge,
         admin: &ImageAdmin,
         name: &str,
-        purpose: &str,
+        purpose: impl Into<Purpose>,
     ) -> Result<Self, ImageError> {
         Self::attach_as(client, bridge, admin, (name, purpose.into()), refuse_unfinished).await
     }
@@ -122,7 +122,7 @@ impl AttachedImage {
         admin: &ImageAdmin,
         name: &str,
     ) -> Result<Self, ImageError> {
-        let purpose = Purpose { text: "copying from its parent".into(), gives_way: true };
+        let purpose = Purpose::copier("copying from its parent");
         Self::attach_as(client, bridge, admin, (name, purpose), refuse_unfinished).await
     }
 

@@ -69,6 +69,7 @@ pub use bridge::Bridge;
 pub use change_stream::{StreamError, StreamHeader, StreamPart, StreamReader, StreamWriter};
 pub use changes::Change;
 pub use error::ImageError;
+pub use lock::Purpose;
 pub use open_image::OpenImage;
 pub use pieces::runs;
 pub use read_only::ReadOnlyImage;

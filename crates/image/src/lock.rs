@@ -40,18 +40,33 @@ pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
     ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
 }
 
-/// What a writer is.
-#[derive(Clone, Debug)]
-pub(crate) struct Purpose {
+/// What a writer is, as its lock says.
+#[derive(Clone, Debug, Default)]
+pub struct Purpose {
     /// For people.
     pub text: String,
     /// It only copies from the parent: whoever else wants the image may have it.
-    pub gives_way: bool,
+    pub(crate) gives_way: bool,
+    /// It is an NVMe gateway for this host, or for several (`*`).
+    pub nvme_host: Option<String>,
+}
+
+impl Purpose {
+    /// An NVMe gateway for a host, or for several.
+    pub fn nvme_gateway(host: Option<&str>) -> Self {
+        let text = host.map_or("NVMe gateway".into(), |host| format!("NVMe gateway for {host}"));
+        Purpose { nvme_host: Some(host.unwrap_or("*").into()), ..text[..].into() }
+    }
+
+    /// A writer that only copies.
+    pub(crate) fn copier(text: &str) -> Self {
+        Purpose { gives_way: true, ..text.into() }
+    }
 }
 
 impl From<&str> for Purpose {
     fn from(text: &str) -> Self {
-        Purpose { text: text.into(), gives_way: false }
+        Purpose { text: text.into(), ..Purpose::default() }
     }
 }
 
@@ -67,6 +82,7 @@ pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64) 
         kept_number,
         held_token: None,
         gives_way: purpose.gives_way,
+        nvme_host: purpose.nvme_host.clone(),
     }
 }
 

@@ -478,6 +478,9 @@ impl<C: PoolClient> Volume<C> {
         let mut pieces = self.pieces(offset, length).peekable();
         while pieces.peek().is_some() {
             let _in_flight = self.begin().await?;
+            if self.is_lost.get() {
+                return Err(ImageError::Lost(self.name.clone()));
+            }
             let batch = pieces.by_ref().take(OBJECTS_AT_ONCE).map(|piece| self.discard_piece(piece));
             join_all(batch).await.into_iter().collect::<Result<(), _>>()?;
         }

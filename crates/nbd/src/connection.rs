@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, ImageMetrics, Running};
+use atoll_exports::{ByteBudget, ConnectionRequests, ImageMetrics, OpenError, Running};
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::current_span::within;
 use atoll_metrics::tls as tls_metrics;
@@ -15,8 +15,8 @@ use rustls::ServerConfig;
 
 use crate::metrics;
 use crate::protocol::{
-    Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
-    Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
+    Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenPurpose, Outcome, Request, RequestKind,
+    SessionConfig, StatusExtent, TlsPolicy,
 };
 use crate::server::{NbdServer, PURPOSE};
 use crate::tls::TlsError;
@@ -36,10 +36,17 @@ struct Connection {
     session: RefCell<NbdSession>,
     /// For STARTTLS.
     tls_config: Option<Arc<ServerConfig>>,
-    device: RefCell<Option<(String, Rc<OpenImage>)>>,
+    opened: RefCell<Option<Opened>>,
     metrics: RefCell<Option<ImageMetrics>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
+}
+
+/// The image that the client has chosen.
+struct Opened {
+    name: String,
+    device: Rc<OpenImage>,
+    requests: Rc<ConnectionRequests>,
 }
 
 /// Serves a client to its end.
@@ -50,7 +57,7 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         transport: Transport::new(stream),
         session: RefCell::new(session),
         tls_config: server.tls_config(),
-        device: RefCell::default(),
+        opened: RefCell::default(),
         metrics: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(REQUEST_BYTES_MAX),
@@ -61,7 +68,7 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
     server.runtime.spawn(async move {
         runtime.sleep(NEGOTIATION_LIMIT).await;
         if let Some(connection) = watched.upgrade()
-            && connection.device.borrow().is_none()
+            && connection.opened.borrow().is_none()
         {
             connection.transport.abort();
         }
@@ -93,7 +100,8 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
 impl Connection {
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
-        if let Some((name, device)) = self.device.borrow_mut().take() {
+        if let Some(Opened { name, device, requests }) = self.opened.borrow_mut().take() {
+            requests.end();
             self.server.exports.release(name, device);
         }
     }
@@ -214,36 +222,28 @@ impl Connection {
             }
             OpenPurpose::Serve => {
                 let described = self.server.exports.describe(name, &client).await?;
-                let device = self.server.exports.open(name, &client, &described, PURPOSE).await?;
-                *self.device.borrow_mut() = Some((name.to_owned(), Rc::clone(&device)));
+                let device = self.server.exports.open(name, &client, &described, &PURPOSE.into()).await?;
                 *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
-                (device.size_bytes(), device.is_read_only())
+                let about = (device.size_bytes(), device.is_read_only());
+                let requests = Rc::new(self.server.exports.requests(name, client));
+                *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, requests });
+                about
             }
         };
         Ok(ExportInfo { size_bytes, read_only, multi_conn: true, fast_zero: true })
     }
 
     async fn handle(self: Rc<Self>, request: Request) {
-        let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
+        let opened =
+            self.opened.borrow().as_ref().map(|opened| (Rc::clone(&opened.device), Rc::clone(&opened.requests)));
         let running = self.metrics.borrow().as_ref().map(|metrics| {
             let (operation, offset, bytes) = metrics::operation(&request.kind);
             metrics.begin(operation, offset, bytes)
         });
-        let _grant;
-        let outcome = match device {
-            Some(device) => {
-                _grant = self.budget.take(payload_bytes(&request.kind)).await;
-                running.iter().for_each(Running::begun);
-                let done = match running.as_ref().and_then(Running::span) {
-                    None => perform(&device, request.kind).await,
-                    Some(span) => Box::pin(within(|| Some(span), perform(&device, request.kind))).await,
-                };
-                done.unwrap_or_else(|error| {
-                    tracing::warn!("NBD request failed: {error}");
-                    failed(&error)
-                })
-            }
-            None => Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() },
+        let _grant = self.budget.take(payload_bytes(&request.kind)).await;
+        let outcome = match opened {
+            Some((device, requests)) => carry_out(&device, &requests, running.as_ref(), request.kind).await,
+            None => is_closed(),
         };
         if let Some(running) = running {
             let error = match &outcome {
@@ -259,6 +259,29 @@ impl Connection {
             self.server.runtime.sleep(UNSENT_POLL).await;
         }
     }
+}
+
+/// Carries a request out, unless its connection is over by now.
+async fn carry_out(
+    device: &OpenImage,
+    requests: &ConnectionRequests,
+    running: Option<&Running>,
+    kind: RequestKind,
+) -> Outcome {
+    let Some(_in_flight) = requests.begin().await else { return is_closed() };
+    running.into_iter().for_each(Running::begun);
+    let done = match running.and_then(Running::span) {
+        None => perform(device, kind).await,
+        Some(span) => Box::pin(within(|| Some(span), perform(device, kind))).await,
+    };
+    done.unwrap_or_else(|error| {
+        tracing::warn!("NBD request failed: {error}");
+        failed(&error)
+    })
+}
+
+fn is_closed() -> Outcome {
+    Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() }
 }
 
 fn payload_bytes(kind: &RequestKind) -> u64 {
@@ -303,14 +326,4 @@ fn failed(error: &ImageError) -> Outcome {
         _ => ErrorCode::Io,
     };
     Outcome::Failed { code, message: error.to_string() }
-}
-
-impl From<atoll_exports::OpenError> for OpenError {
-    fn from(error: atoll_exports::OpenError) -> Self {
-        let kind = match error.kind {
-            atoll_exports::OpenErrorKind::Unknown => OpenErrorKind::Unknown,
-            _ => OpenErrorKind::Policy,
-        };
-        OpenError { kind, message: error.message }
-    }
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use atoll_exports::{Client, ImageMetrics, OpenError, OpenErrorKind, OpenedExport};
+use atoll_image::Purpose;
 
 use crate::connection::Connection;
 use crate::protocol::{Controller, ControllerConfig, ControllerEvent, LBA_BYTES, Namespace, Subject};
@@ -23,10 +24,10 @@ pub(crate) struct Association {
     target: Weak<NvmeTarget>,
     pub controller: RefCell<Controller>,
     pub controller_id: u16,
-    client: Client,
+    pub client: Client,
     own_address: SocketAddr,
     /// The image, unless this is a discovery controller.
-    image: Option<String>,
+    pub image: Option<String>,
     device: RefCell<Option<OpenedExport>>,
     pub metrics: Option<ImageMetrics>,
     admin_queue: RefCell<Weak<Connection>>,
@@ -84,7 +85,7 @@ impl Association {
         let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms };
         if !is_read_only
             && let Some(writer) = target.exports.other_writer(image, &described).await?
-            && writer.purpose == purpose
+            && writer.nvme_host == purpose.nvme_host
         {
             return Ok(opened(None));
         }
@@ -134,12 +135,6 @@ impl Association {
 
     fn io_queues(&self) -> impl Iterator<Item = Rc<Connection>> {
         self.io_queues.borrow().clone().into_iter().filter_map(|queue| queue.upgrade())
-    }
-
-    /// Whether commands of queues that are gone are still being carried out. Their host believes that they are not:
-    /// it must not get another queue before.
-    pub fn is_draining(&self) -> bool {
-        self.io_queues().any(|queue| queue.is_over() && queue.commands.get() > 0)
     }
 
     fn give_device_back(&self) {
@@ -257,10 +252,7 @@ impl Association {
     }
 }
 
-/// What people are told of who uses an image, by which other gateways also know whether it is used for the same host.
-fn purpose_for(client: &Client, is_exclusive: bool) -> String {
-    match (&client.nvme_host, is_exclusive) {
-        (Some(host), true) => format!("NVMe gateway for {host}"),
-        _ => "NVMe gateway".into(),
-    }
+/// What uses an image, by which other gateways know whether that is for the same host.
+fn purpose_for(client: &Client, is_exclusive: bool) -> Purpose {
+    Purpose::nvme_gateway(client.nvme_host.as_deref().filter(|_| is_exclusive))
 }

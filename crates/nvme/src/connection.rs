@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, Client, Running};
+use atoll_exports::{ByteBudget, Client, ConnectionRequests, Running};
 use atoll_image::ImageError;
 use atoll_metrics::current_span::within;
 use atoll_reactor::Stream;
@@ -33,8 +33,8 @@ pub(crate) struct Connection {
     session: RefCell<QueueSession>,
     association: RefCell<Option<Rc<Association>>>,
     pub queue_id: Cell<u16>,
-    /// Those that are being carried out.
-    pub commands: Cell<usize>,
+    /// Of an I/O queue.
+    requests: RefCell<Option<Rc<ConnectionRequests>>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
 }
@@ -47,7 +47,7 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
         session: RefCell::new(QueueSession::new(QueueConfig::default())),
         association: RefCell::default(),
         queue_id: Cell::new(0),
-        commands: Cell::new(0),
+        requests: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(COMMAND_BYTES_MAX),
     });
@@ -81,6 +81,9 @@ impl Connection {
     /// Closes the connection now.
     pub fn abort(&self) {
         self.is_over.set(true);
+        if let Some(requests) = &*self.requests.borrow() {
+            requests.end();
+        }
         self.stream.abort();
     }
 
@@ -131,7 +134,6 @@ impl Connection {
             Action::Send(bytes) => self.stream.send([bytes]),
             Action::Io { id, kind } => {
                 let connection = Rc::clone(self);
-                self.commands.set(self.commands.get() + 1);
                 self.target.runtime.spawn(async move { connection.serve_command(id, kind).await });
             }
             Action::Connect(request) => {
@@ -171,6 +173,10 @@ impl Connection {
         let answer = connected.map(|association| {
             self.queue_id.set(request.queue_id);
             association.add_queue(&self);
+            if let Some(image) = association.image.as_ref().filter(|_| request.queue_id > 0) {
+                let requests = self.target.exports.requests(image, association.client.clone());
+                self.requests.replace(Some(Rc::new(requests)));
+            }
             let namespace = association.namespace().filter(|_| request.queue_id > 0);
             let answer = (association.controller_id, namespace);
             self.association.replace(Some(association));
@@ -214,21 +220,24 @@ impl Connection {
     async fn serve_command(self: Rc<Self>, id: CommandId, kind: IoKind) {
         let association = self.association.borrow().clone();
         // A queue that is gone does nothing more.
-        let Some(association) = association.filter(|_| !self.is_over.get()) else {
-            return self.commands.set(self.commands.get() - 1);
-        };
+        let Some(association) = association.filter(|_| !self.is_over.get()) else { return };
+        let requests = self.requests.borrow().clone();
         let (operation, offset, bytes) = metrics::operation(&kind);
         let running = association.metrics.as_ref().map(|metrics| metrics.begin(operation, offset, bytes));
         let _grant = self.budget.take(held_bytes(&kind)).await;
+        let in_flight = match &requests {
+            Some(requests) => requests.begin().await,
+            None => None,
+        };
         running.iter().for_each(Running::begun);
         let done = match association.device() {
-            Some(device) if !self.is_over.get() => match running.as_ref().and_then(Running::span) {
+            Some(device) if in_flight.is_some() => match running.as_ref().and_then(Running::span) {
                 None => perform(&device, &kind).await,
                 Some(span) => Box::pin(within(|| Some(span), perform(&device, &kind))).await,
             },
             _ => Ok(Response::of(Status::AnaInaccessible)),
         };
-        self.commands.set(self.commands.get() - 1);
+        drop(in_flight);
         let response = done.as_ref().map_or_else(|error| Response::of(status_of(error)), Clone::clone);
         if let Some(running) = running {
             let error = match &done {

@@ -27,8 +27,6 @@ const CONNECTIONS_MAX: usize = 1024;
 const CONTROLLER_ID_MAX: u16 = 0xFFEF;
 /// The number of a controller that is to be chosen.
 const ANY_CONTROLLER: u16 = 0xFFFF;
-/// How often one looks whether commands of former queues are done.
-const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// How often controllers look after their hosts and images.
 pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,8 +37,6 @@ pub struct NvmeTarget {
     pub(crate) names: Names,
     pub(crate) connections: Cell<usize>,
     associations: RefCell<HashMap<u16, Rc<Association>>>,
-    /// Those that are over, as long as commands of theirs are being carried out.
-    ended: RefCell<Vec<Rc<Association>>>,
 }
 
 impl NvmeTarget {
@@ -53,7 +49,6 @@ impl NvmeTarget {
             names: Names::new(cluster_id),
             connections: Cell::new(0),
             associations: RefCell::default(),
-            ended: RefCell::default(),
         });
         target.runtime.spawn(follow_in_flight(target.runtime.clone()));
         target.runtime.spawn(Rc::clone(&target).watch());
@@ -87,7 +82,6 @@ impl NvmeTarget {
             self.runtime.sleep(WATCH_PAUSE).await;
             let associations: Vec<Rc<Association>> = self.associations.borrow().values().cloned().collect();
             associations.iter().for_each(Association::look_after);
-            self.ended.borrow_mut().retain(|association| association.is_draining());
         }
     }
 
@@ -108,7 +102,6 @@ impl NvmeTarget {
         }
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
-        self.wait_until_drained(&request.subsystem).await;
         let opened = Association::open(self, image, &client).await.map_err(|error| {
             tracing::warn!("{} cannot use image '{image}': {error}", client.describe());
             refused(&error)
@@ -158,29 +151,15 @@ impl NvmeTarget {
         association
     }
 
-    /// Waits for the commands that were sent through former controllers of a subsystem. A host that connects again
-    /// sends what was not answered once more, and then the next: what it had sent before must not be done after that.
-    async fn wait_until_drained(&self, subsystem: &str) {
-        loop {
-            self.ended.borrow_mut().retain(|association| association.is_draining());
-            let is_of =
-                |association: &Rc<Association>| association.controller.borrow().config().subsystem == subsystem;
-            if !self.ended.borrow().iter().any(is_of) {
-                return;
-            }
-            self.runtime.sleep(DRAIN_POLL).await;
-        }
-    }
-
-    /// As [`NvmeTarget::find`], when commands of former queues are done.
+    /// As [`NvmeTarget::find`], when commands of former queues are done: a host that connects again sends what was not
+    /// answered once more, and then the next, and what it had sent before must not be done after that.
     pub(crate) async fn find_drained(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
-        loop {
-            let association = self.find(request)?;
-            if !association.is_draining() {
-                return Ok(association);
-            }
-            self.runtime.sleep(DRAIN_POLL).await;
+        let association = self.find(request)?;
+        if let Some(image) = &association.image {
+            self.exports.drained(image).await.map_err(|error| refused(&error))?;
         }
+        // That took a while.
+        self.find(request)
     }
 
     /// The controller of an I/O queue.
@@ -209,7 +188,6 @@ impl NvmeTarget {
         metrics::set_controllers(self.associations.borrow().len());
         if let Some(association) = ended {
             association.end();
-            self.ended.borrow_mut().push(association);
         }
     }
 

@@ -328,6 +328,10 @@ pub struct ImageLockRecord {
     /// The writer only copies, and whoever wants the image may have it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gives_way: bool,
+    /// The writer is an NVMe gateway: the name of the host that it serves, or `*` if that may be several. Other
+    /// gateways show those the image as one that can be reached by another path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_host: Option<String>,
 }
 
 /// Who reads an image or one of its snapshots now; the key is tied to the reader's lease.

@@ -86,9 +86,13 @@ class Nbd:
             if kind == 3 and struct.unpack(">H", body[:2])[0] == INFO_EXPORT:
                 self.size, self.flags = struct.unpack(">QH", body[2:12])
 
-    def request(self, kind, offset, length, data=b"", flags=0):
+    def send(self, kind, offset, length, data=b"", flags=0):
+        """Sends a request without waiting for its reply."""
         self.cookie += 1
         self.socket.sendall(struct.pack(">IHHQQI", REQUEST_MAGIC, flags, kind, self.cookie, offset, length) + data)
+
+    def request(self, kind, offset, length, data=b"", flags=0):
+        self.send(kind, offset, length, data, flags)
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != REPLY_MAGIC or cookie != self.cookie:
             raise ConnectionError(f"a reply that does not fit: {magic:#x}, cookie {cookie}")
@@ -110,6 +114,10 @@ class Nbd:
 
     def flush(self):
         self.request(FLUSH, 0, 0)
+
+    def abort(self):
+        """Ends the connection as if the client had been killed."""
+        self.socket.close()
 
     def close(self):
         with contextlib.suppress(OSError):

@@ -225,9 +225,13 @@ class Controller:
     def zero(self, offset, length):
         self._range(WRITE_ZEROES, offset, length, 1 << 25)
 
-    def trim(self, *ranges):
+    def trim_entry(self, *ranges):
         data = b"".join(struct.pack("<IIQ", 0, length // LBA, offset // LBA) for offset, length in ranges)
-        self.io.command(TRIM, (len(ranges) - 1, 4), data=data, namespace=1)
+        return self.io.sqe(TRIM, (len(ranges) - 1, 4), 1, data)
+
+    def trim(self, *ranges):
+        self.io.send(self.trim_entry(*ranges))
+        self.io.response()
 
     def flush(self):
         self.io.command(FLUSH, namespace=1)

@@ -92,7 +92,7 @@ async fn a_permit_is_for_one_image_of_one_name() {
 async fn a_copier_that_has_to_give_way_while_it_attaches_changes_nothing() {
     let world = world().await;
     let record = world.create("disk", true).await;
-    let copier = Purpose { text: "a copier".into(), gives_way: true };
+    let copier = Purpose::copier("a copier");
     for is_gone in [false, true] {
         let lock = take_lock(&world.admin, &record, &copier).await.unwrap();
         let check = crate::resize::refuse_unfinished;

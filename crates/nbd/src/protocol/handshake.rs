@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use atoll_exports::{OpenError, OpenErrorKind};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::constants::{
@@ -12,8 +13,7 @@ use super::constants::{
 use super::options::{ClientOption, ExportQuery, MetaQuery, Rejected, Replies, parse};
 use super::transmission::{Transmission, transmission_flags};
 use super::{
-    Action, CloseReason, ExportInfo, OpenError, OpenErrorKind, OpenPurpose, Progress, ProtocolError,
-    SessionConfig, TlsPolicy, array_at,
+    Action, CloseReason, ExportInfo, OpenPurpose, Progress, ProtocolError, SessionConfig, TlsPolicy, array_at,
 };
 
 /// What the session knows before transmission.
@@ -279,8 +279,9 @@ impl Handshake {
         };
         let reply = match error.kind {
             OpenErrorKind::Unknown => option_reply::ERR_UNKNOWN,
-            OpenErrorKind::Policy => option_reply::ERR_POLICY,
-            OpenErrorKind::ShuttingDown => option_reply::ERR_SHUTDOWN,
+            OpenErrorKind::NotAllowed | OpenErrorKind::InUse | OpenErrorKind::Unavailable => {
+                option_reply::ERR_POLICY
+            }
         };
         actions.push_back(Action::Send(Replies::to(option).failed(reply, &error.message)));
         Ok(None)

@@ -32,8 +32,8 @@ mod tests;
 
 pub use session::NbdSession;
 pub use types::{
-    Action, CloseReason, ConfigError, ErrorCode, ExportInfo, OpenError, OpenErrorKind, OpenPurpose, Outcome,
-    ProtocolError, Request, RequestId, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
+    Action, CloseReason, ConfigError, ErrorCode, ExportInfo, OpenPurpose, Outcome, ProtocolError, Request,
+    RequestId, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
 };
 
 use bytes::BytesMut;

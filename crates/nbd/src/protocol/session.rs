@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use atoll_exports::OpenError;
 use bytes::BytesMut;
 
 use super::handshake::{Handshake, greeting};
 use super::transmission::Transmission;
-use super::{Action, CloseReason, ExportInfo, OpenError, Outcome, Progress, RequestId, SessionConfig, constants};
+use super::{Action, CloseReason, ExportInfo, Outcome, Progress, RequestId, SessionConfig, constants};
 
 /// Actions that wait for the shell beyond which the session reads no more. Refusals need no answer of
 /// the shell, so the limit on requests in flight does not bound them.

@@ -1,5 +1,6 @@
 //! What passes between an NBD session and its shell.
 
+use atoll_exports::OpenError;
 use bytes::Bytes;
 
 use super::constants::{BLOCK_BYTES_MIN_MAX, BLOCK_BYTES_PREFERRED_MIN, PAYLOAD_BYTES_MAX};
@@ -117,27 +118,6 @@ pub enum OpenPurpose {
     Inspect,
     /// To serve it in this session from now on.
     Serve,
-}
-
-/// Why an export cannot be opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct OpenError {
-    /// What kind of refusal the client is told.
-    pub kind: OpenErrorKind,
-    /// The reason, for people at the client.
-    pub message: String,
-}
-
-/// Kinds of [`OpenError`] (section "Option reply types").
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenErrorKind {
-    /// There is no such export.
-    Unknown,
-    /// It is in use, or this client may not have it, or it cannot be opened now.
-    Policy,
-    /// The server is going down.
-    ShuttingDown,
 }
 
 /// Names one request of a session. Cookies cannot: a client may use one twice at a time.

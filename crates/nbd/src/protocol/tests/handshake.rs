@@ -1,7 +1,9 @@
 //! One test per option, and the limits of negotiation.
 
+use atoll_exports::{OpenError, OpenErrorKind};
+
 use super::*;
-use crate::protocol::{CloseReason, ConfigError, OpenError, OpenErrorKind, OpenPurpose, ProtocolError};
+use crate::protocol::{CloseReason, ConfigError, OpenPurpose, ProtocolError};
 
 const FLAGS_PLAIN: u16 = 0b1001_0110_1101 | (1 << 11);
 const ACK: u32 = 1;
@@ -86,8 +88,9 @@ fn refused_exports_keep_the_negotiation_going() {
     let mut session = session();
     for (kind, reply) in [
         (OpenErrorKind::Unknown, UNKNOWN),
-        (OpenErrorKind::Policy, POLICY),
-        (OpenErrorKind::ShuttingDown, 0x8000_0007),
+        (OpenErrorKind::NotAllowed, POLICY),
+        (OpenErrorKind::InUse, POLICY),
+        (OpenErrorKind::Unavailable, POLICY),
     ] {
         feed(&mut session, &option(7, &go_data("disk", &[])));
         session.export_opened(refused(kind));

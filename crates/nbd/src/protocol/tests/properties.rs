@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use atoll_exports::{OpenError, OpenErrorKind};
 use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
 use crate::protocol::constants::{EXPORTS_LISTED_MAX, OPTION_DATA_BYTES_MAX};
-use crate::protocol::{OpenError, OpenErrorKind, Outcome, Request, RequestKind, StatusExtent};
+use crate::protocol::{Outcome, Request, RequestKind, StatusExtent};
 
 /// A shell that answers at once or, to have several requests in flight, late and in reverse.
 struct Shell {
