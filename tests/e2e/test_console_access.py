@@ -242,6 +242,7 @@ def errors_of(account):
         ("POST", "/api/v1/images", {"name": "no/name", "size_bytes": 4096}, 400),
         ("POST", "/api/v1/images/nothing/flatten", {}, 404),
         ("POST", "/api/v1/images/nothing/migrate", {"pool": "images"}, 404),
+        ("POST", "/api/v1/images/nothing/migrate/cancel", {}, 404),
         ("POST", "/api/v1/images/nothing/lock/break", {"confirm": "nothing"}, 404),
         ("POST", "/api/v1/images/nothing/snapshots/s/clone", {"name": "clone"}, 404),
         ("PUT", "/api/v1/images/nothing/access", {"access": "exclusive", "clients": []}, 404),

@@ -110,6 +110,28 @@ def test_an_image_moves_to_another_pool(console, cluster, admin):
     assert console.errors() == []
 
 
+def test_a_move_is_cancelled(console, cluster, admin):
+    """The image is where it was, with what was written meanwhile, and nothing of the move is left."""
+    fill(cluster, "returner")
+    path = "/api/v1/images/returner/migrate"
+    assert admin.call("POST", path, {"pool": "second", "rate_bytes": SLOW}).status == 200
+    with cluster.nbd("returner") as connection:
+        connection.write(0, NOISE[::-1])
+        console.open("images/returner").button("Cancel the move").click()
+        console.submit()
+        assert image(admin, "returner")["pool_name"] == "images"
+        wait_for("everything is back", lambda: image(admin, "returner")["flattening"] is None, 60)
+        wait_for("the page says so", lambda: "Move to a pool" in console.texts("main button"), 20)
+        assert connection.read(0, MIB) == NOISE[::-1]
+        connection.write(0, NOISE)
+    assert is_full(cluster, "returner")
+    names = lambda: [one["name"] for one in admin.call("GET", "/api/v1/images?fast=true").document]
+    assert not [name for name in names() if name.startswith("returner.")]
+    again = admin.call("POST", f"{path}/cancel", {})
+    assert again.status == 409 and "nothing to cancel" in again.document["message"], f"{again}"
+    assert console.errors() == []
+
+
 def test_the_rights_of_an_export_are_changed_as_a_whole(console, cluster, admin):
     cluster.create_image("shared", "16M")
     console.open("images/shared").button("Change access").click()
@@ -189,6 +211,7 @@ def test_what_was_done_is_in_the_log_of_events_with_who_did_it(admin):
         "atoll image clone --pool=second --sealing=on golden@first clone",
         "atoll image flatten --no-wait clone",
         "atoll image migrate --pool=second --sealing=off --no-wait mover",
+        "atoll image migrate --cancel --no-wait returner",
         "atoll image access --reset --access=multi-attach shared",
         "atoll image lock break --yes held",
         "atoll osd rm 3",

@@ -120,6 +120,23 @@ export function askGoOnMoving(image) {
     });
 }
 
+/** Also when it goes back already: the same again changes the rate. */
+export function askCancelMoving(image) {
+    const goesOn = image.flattening.moving.goes_back;
+    ask({
+        title: goesOn ? `Go on going back with ${image.name}` : `Cancel the move of ${image.name}`,
+        label: goesOn ? "Go on" : "Cancel the move",
+        text: goesOn
+            ? "What was written while it was being moved is brought back while nobody writes to the image, too."
+            : `It stays in use, and is at once in the pool that it came from. What was written since in ${image.pool_name} ` +
+              "is brought back, and then the data there is removed.",
+        fields: [RATE],
+        submit: (values) => change("POST", at`/images/${image.name}/migrate/cancel`, values),
+        done: (answer) =>
+            answer.cancelled ? `${image.name} is in ${answer.pool} as before` : `${image.name} goes back to ${answer.pool}`,
+    });
+}
+
 export function askAccess(image) {
     ask({
         title: `Change who may use ${image.name}`,

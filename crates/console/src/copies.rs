@@ -50,7 +50,7 @@ impl Copies {
         while let Some(copy) = self.next(image) {
             let Err(failure) = copy.runner.run(&copy.command, &copy.user) else { continue };
             tracing::warn!(
-                "image '{image}' is copied when it is written to, or when that is asked for again: {}",
+                "this server copies image '{image}' no more, unless that is asked for again: {}",
                 failure.message
             );
         }

@@ -66,7 +66,13 @@ export function view({ image, pools, figures }) {
 
 function placeActions(image, pools) {
     const { flattening } = image;
-    if (flattening?.moving) return action("Go on moving", () => use.askGoOnMoving(image));
+    if (flattening?.moving?.goes_back) return action("Go on going back", () => use.askCancelMoving(image));
+    if (flattening?.moving) {
+        return [
+            action("Go on moving", () => use.askGoOnMoving(image)),
+            action("Cancel the move", () => use.askCancelMoving(image)),
+        ];
+    }
     return [
         action("Move to a pool", () => use.askMigrate(image, pools)),
         image.parent && image.overlap_bytes
@@ -98,7 +104,7 @@ function details(image) {
         image.parent ? ["Clone of", imageLink(image.parent), `, for ${bytes(image.overlap_bytes)}`] : null,
         flattening
             ? [
-                  flattening.moving ? "Moving" : "Flattening",
+                  copyingText(flattening),
                   flattening.all_bytes
                       ? bar(flattening.done_bytes, flattening.all_bytes)
                       : "begins",
@@ -106,6 +112,11 @@ function details(image) {
             : null,
         ...Object.entries(image.metadata).map(([key, value]) => [`Metadata: ${key}`, value]),
     );
+}
+
+function copyingText({ moving }) {
+    if (moving?.goes_back) return "Going back";
+    return moving ? "Moving" : "Flattening";
 }
 
 function usage(image) {

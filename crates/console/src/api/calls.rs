@@ -33,7 +33,9 @@ pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: 
     };
     let answer =
         tokio::task::spawn_blocking(run).await.map_err(|error| Refusal::internal(error.to_string()))??;
-    if let Some((turn, copy)) = copy {
+    if let Some((turn, copy)) = copy
+        && !is_done(&answer)
+    {
         turn.begin(copy);
     }
     Ok(shaped(id, &given, answer))
@@ -47,6 +49,11 @@ fn copy_of(shared: &Shared, id: &str, given: &Given, user: &str) -> Result<Optio
         Refusal::conflict(message, "Wait until one of them is done, or use another host's console.")
     })?;
     Ok(Some((turn, CopyJob { runner: Arc::clone(&shared.commands), command, user: user.to_owned() })))
+}
+
+/// Whether a call that begins to copy found nothing to copy.
+fn is_done(answer: &Value) -> bool {
+    answer.get("cancelled").is_some()
 }
 
 /// What `confirm` has to be, for calls that take something away.
@@ -250,7 +257,7 @@ fn image_command(id: &str, given: &Given) -> Option<Command> {
 fn image_use_command(id: &str, given: &Given) -> Option<Command> {
     let image = || given.name("image");
     Some(match id {
-        "flattenImage" | "migrateImage" => copy_command(id, given)?.flag("no-wait", true),
+        "flattenImage" | "migrateImage" | "cancelMigration" => copy_command(id, given)?.flag("no-wait", true),
         "stopFlattening" => command("image flatten").flag("stop", true).with(image()),
         "setImageAccess" => {
             let access = given.text("access").unwrap_or_default().replace('_', "-");
@@ -269,6 +276,7 @@ fn copy_command(id: &str, given: &Given) -> Option<Command> {
     let copy = match id {
         "flattenImage" => command("image flatten"),
         "migrateImage" => command("image migrate").fields(given, &[("pool", "pool")]).sealing(given),
+        "cancelMigration" => command("image migrate").flag("cancel", true),
         _ => return None,
     };
     Some(copy.fields(given, &[("rate_bytes", "rate")]).with(given.name("image")))
@@ -472,6 +480,8 @@ mod tests {
         assert_eq!(copy_command("migrateImage", &given).unwrap().words, whole);
         assert_eq!(begun.words, [&whole[..], &["--no-wait"]].concat());
         assert_eq!(copy_command("stopFlattening", &given), None);
+        let cancelled = ["image", "migrate", "--cancel", "--rate=5"];
+        assert_eq!(copy_command("cancelMigration", &given).unwrap().words, cancelled);
     }
 
     #[test]
