@@ -8,7 +8,8 @@ import time
 import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
-from lib.waiting import wait_for
+from lib.net import stopped
+from lib.waiting import under_load, wait_for
 
 BLOCK = 4096
 NOISE = random.Random(4).randbytes(MIB)
@@ -149,6 +150,30 @@ def test_a_cancelled_move_loses_nothing(cluster, note):
     assert (info["pool_name"], info["parent"], info["snapshots"]) == ("images", None, [])
     wait_for("the new place goes", lambda: not leftovers(cluster, "undone"), 30)
     note(f"{load.acked} acks, {load.open_ended} without an answer; silence {silence * 1000:.0f} ms")
+
+
+@pytest.mark.nightly
+def test_a_move_is_cancelled_when_the_new_pool_does_not_answer(cluster):
+    """Nobody has written to the image since: it is back at once, and what the pool holds goes when it answers again."""
+    cluster.cli("pool", "create", "fragile", "--size", "1", "--min-size", "1", "--pg-num", "1")
+    fill(cluster, "stranded")
+    wait_for("the NBD server lets go", lambda: not cluster.json("image", "info", "stranded")["writer"], 20)
+    moving = migrating(cluster, "stranded", "--pool", "fragile", "--rate", "1M")
+    writer = lambda: cluster.json("image", "info", "stranded")["writer"]
+    wait_for("it is copied", lambda: pool_of(cluster, "stranded") == "fragile" and writer(), 30)
+    under_load(1)
+    primary = cluster.json("pg", "ls", "--pool", "fragile")[0]["primary"]
+    with stopped(cluster.process_ids()[f"osd.{primary}"]):
+        back = cluster.json("image", "migrate", "stranded", "--cancel")
+        assert back == {"cancelled": "stranded", "pool": "images"}
+        assert moving.wait(60) == 1, "the command that moves it says that it is where it was"
+        assert cluster.json("image", "info", "stranded")["flattening"] is None
+        with cluster.nbd("stranded") as connection:
+            connection.write(0, NOISE)
+            for at in [0, *range(SIZE // 2, SIZE, MIB)]:
+                assert connection.read(at, MIB) == NOISE, f"{at} differs"
+    wait_for("what was copied goes", lambda: not leftovers(cluster, "stranded"), 60)
+    assert cluster.read_image("stranded", 0, MIB) == NOISE
 
 
 def test_a_move_cannot_be_cancelled_when_its_old_place_was_changed(cluster):

@@ -147,6 +147,13 @@ pub(crate) async fn attach_locked(
     let added = async {
         let (record, _) = admin.get(name).await?;
         let key = admin.unwrapped_key(&record).await?;
+        let add = |record: &mut ImageRecord| {
+            add(record)?;
+            if !purpose.gives_way {
+                record.note_writer();
+            }
+            Ok(())
+        };
         let record = admin.change_as_holder(name, revision, add).await?;
         let ancestors = admin.ancestors(record.shown_parent()).await?;
         let left = admin.left_place(&record).await?;

@@ -18,7 +18,8 @@ use crate::resize::refuse_unfinished;
 impl ImageAdmin {
     /// Has an image that is being moved go back to where it was, which is possible until all its data is in the new
     /// place. Whoever writes to it goes on. What was written meanwhile is brought back by its writers afterwards, at
-    /// most so many bytes per second. Again, it changes the rate.
+    /// most so many bytes per second. Again, it changes the rate. If nobody has written, it is over with this, also
+    /// when the new place does not answer.
     pub async fn cancel_move(
         &self,
         client: &impl PoolClient,
@@ -26,10 +27,28 @@ impl ImageAdmin {
         bytes_per_second: Option<u64>,
     ) -> Result<ImageRecord, ImageError> {
         let (record, _) = self.get(name).await?;
-        if record.is_going_back() {
-            return self.change_rate(name, bytes_per_second).await;
+        let back = match record.is_going_back() {
+            true => self.change_rate(name, bytes_per_second).await?,
+            false => self.go_back(client, &record, bytes_per_second).await?,
+        };
+        if !back.moving().is_some_and(|moving| moving.goes_back && moving.has_only_copies) {
+            return Ok(back);
         }
-        let moving = refuse_to_go_back(&record)?;
+        match self.end_going_back(name, &back.id).await {
+            // They may have opened it where it was to go.
+            Ok(()) | Err(ImageError::InUse { .. }) => Ok(self.get(name).await?.0),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn go_back(
+        &self,
+        client: &impl PoolClient,
+        record: &ImageRecord,
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        let name = &record.name[..];
+        let moving = refuse_to_go_back(record)?;
         self.settle_move(client, name).await?;
         let old = self.find(&moving.old_id, &moving.old_name).await?.0;
         // Whoever wrote to the old place under its other name cannot any more.
@@ -53,8 +72,13 @@ impl ImageAdmin {
         // Its writer is fenced off by this when it has gone over, or is gone.
         left.writer_generation += 1;
         left.work = Some(ImageWork::GoBack { name: name.into() });
-        let moving =
-            ImageMove { old_id: left.id.clone(), old_name: left.name.clone(), goes_back: true, settled_by: None };
+        let moving = ImageMove {
+            old_id: left.id.clone(),
+            old_name: left.name.clone(),
+            goes_back: true,
+            settled_by: None,
+            ..moving
+        };
         let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving: Some(moving) };
         let old_key = keys::image(&old.name);
         let back = ImageRecord {

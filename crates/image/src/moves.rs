@@ -57,7 +57,8 @@ impl ImageAdmin {
         self.check_generations(&record).await?;
         let old = self.old_place(&record).await?;
         let (old_id, old_name) = (old.id.clone(), old.name.clone());
-        let moving = Some(ImageMove { old_id, old_name, goes_back: false, settled_by: None });
+        let moving =
+            Some(ImageMove { old_id, old_name, goes_back: false, settled_by: None, has_only_copies: true });
         let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving };
         let moved = self.new_place(record, &old, (pool, is_sealed), flattening).await?;
         let transaction = Transaction::new()

@@ -87,6 +87,13 @@ impl ImageRecord {
         self.moving().is_some_and(|moving| moving.goes_back)
     }
 
+    /// A writer that does not only copy is about to use it.
+    pub fn note_writer(&mut self) {
+        let moving = self.flattening.as_mut().and_then(|flattening| flattening.moving.as_mut());
+        // While it goes back, the writer writes where everything is.
+        moving.into_iter().filter(|moving| !moving.goes_back).for_each(|moving| moving.has_only_copies = false);
+    }
+
     /// Whether its snapshots are shown by its parent, which is what it was before it was moved.
     pub fn shows_moved_snapshots(&self) -> bool {
         self.moving().is_some_and(|moving| !moving.goes_back)
@@ -268,6 +275,10 @@ pub struct ImageMove {
     /// may use the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
+    /// Where the image is moved to, nothing but copies was ever written: all that was acknowledged is also where it was
+    /// before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_only_copies: bool,
 }
 
 /// A wish that a writer hold its writes back.

@@ -60,7 +60,7 @@ is interrupted, the copying goes on whenever the image is written to, or when th
 An image whose snapshots have clones cannot be moved: flatten these first.
 With --cancel an image that is being moved is at once in its old pool again, and stays in use; what was written since
 is brought back, and what the new pool holds is listed as IMAGE.after-NUMBER until that is done. It is possible until
-all data is in the new pool.")]
+all data is in the new pool. If nobody has written to the image since, the new pool need not answer.")]
 pub struct MigrateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -128,6 +128,11 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
         return say(&arguments.output, json!({ "moving": name, "pool": pool_name }), &text);
     }
     let left = finish_move(&access, &moved, "moving")?;
+    let (now, _) = access.block_on_tokio(access.admin.get(name))?;
+    if now.id != moved.id {
+        let pool_name = access.block_on_tokio(images::pool_name(access.admin.state(), now.pool))?;
+        anyhow::bail!("the move of image '{name}' was cancelled; it is in pool '{pool_name}'");
+    }
     let text = match &left {
         None => format!("image '{name}' is in pool '{pool_name}'"),
         Some(old) => format!(
@@ -143,7 +148,7 @@ fn cancel(access: &ImageAccess, arguments: &MigrateArguments) -> anyhow::Result<
     let asked = name.to_owned();
     let back = access.admin_call(|admin, client| async move { admin.cancel_move(&client, &asked, rate).await })?;
     let pool_name = access.block_on_tokio(images::pool_name(access.admin.state(), back.pool))?;
-    if arguments.no_wait {
+    if back.moving().is_some() && arguments.no_wait {
         let text = format!(
             "image '{name}' is in pool '{pool_name}' again; whoever writes to it brings back what was written meanwhile, \
              and 'atoll image info {name}' says how far it is"
