@@ -19,7 +19,7 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver python3 python3-venv
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver python3 python3-venv libfabric-dev
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages

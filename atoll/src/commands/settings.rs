@@ -73,7 +73,7 @@ pub enum SettingArgument {
     /// Age at which a connection gets its next key, in seconds
     FrameRekeySeconds,
     /// What connections among OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
-    /// host) or tcp
+    /// host), tcp, or rdma (RDMA to OSDs that have an --rdma-provider, TCP to others)
     TransportCluster,
     /// The same for NBD servers, benches and the command line
     TransportClient,

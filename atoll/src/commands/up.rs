@@ -96,8 +96,9 @@ pub struct UpArguments {
     #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
     pub frame_mode: Vec<FrameModeChoice>,
     /// What connections to OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
-    /// host) or tcp, for all or for one of the roles cluster, client and gateway; may be given several times [default:
-    /// unix; for the first start: 'atoll settings set transport_ROLE' changes it later]
+    /// host), tcp, or rdma (RDMA to OSDs that have ATOLL_RDMA_PROVIDER in their environment, TCP to others), for all or
+    /// for one of the roles cluster, client and gateway; may be given several times [default: unix; for the first start:
+    /// 'atoll settings set transport_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]TRANSPORT", value_parser = parse_transport)]
     pub transport: Vec<TransportChoice>,
     #[command(flatten)]
@@ -500,7 +501,7 @@ mod tests {
         assert_eq!(parse_transport("tcp"), Ok(choice(None, Transport::Tcp)));
         assert_eq!(parse_transport("shm"), Ok(choice(None, Transport::SharedMemory)));
         assert_eq!(parse_transport("client=unix"), Ok(choice(Some(PeerRole::Client), Transport::Unix)));
-        for (wrong, words) in [("", "shm, unix or tcp"), ("rdma", "shm, unix or tcp"), ("unix=tcp", "cluster")] {
+        for (wrong, words) in [("", "unix, tcp or rdma"), ("ib", "unix, tcp or rdma"), ("unix=tcp", "cluster")] {
             assert!(parse_transport(wrong).unwrap_err().contains(words), "{wrong}");
         }
         let chosen = transports(&[choice(None, Transport::Tcp), choice(Some(PeerRole::Gateway), Transport::Unix)]);

@@ -2,6 +2,7 @@
 //! fresh pages from the system cost more than what is done with them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
@@ -17,9 +18,23 @@ struct Block([u8; BLOCK_BYTES]);
 /// Memory that a process keeps for its next buffers, at most, unless [`keep_at_most`] says otherwise.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
+/// Memory from the system, which is never divided or joined.
+#[derive(Default)]
+struct Memory {
+    blocks: Vec<Block>,
+    number: u64,
+}
+
+impl Memory {
+    fn new(block_count: usize) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Memory { blocks: bytemuck::zeroed_vec(block_count), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
 struct Kept {
     /// By the blocks that there is memory for.
-    buffers: BTreeMap<usize, Vec<Vec<Block>>>,
+    buffers: BTreeMap<usize, Vec<Memory>>,
     block_count: usize,
     block_count_max: usize,
 }
@@ -34,20 +49,21 @@ fn kept() -> MutexGuard<'static, Kept> {
 
 impl Kept {
     /// Memory for so many blocks or up to an eighth more.
-    fn take(&mut self, block_count: usize) -> Option<Vec<Block>> {
+    fn take(&mut self, block_count: usize) -> Option<Memory> {
         let mut fitting = self.buffers.range_mut(block_count..=block_count + block_count / 8);
-        let blocks = fitting.find_map(|(_, buffers)| buffers.pop())?;
-        self.block_count -= blocks.len();
-        Some(blocks)
+        let memory = fitting.find_map(|(_, buffers)| buffers.pop())?;
+        self.block_count -= memory.blocks.len();
+        Some(memory)
     }
 
     /// Gives back what there is no room for.
-    fn keep(&mut self, blocks: Vec<Block>) -> Option<Vec<Block>> {
-        if self.block_count + blocks.len() > self.block_count_max {
-            return Some(blocks);
+    fn keep(&mut self, memory: Memory) -> Option<Memory> {
+        let block_count = memory.blocks.len();
+        if self.block_count + block_count > self.block_count_max {
+            return Some(memory);
         }
-        self.block_count += blocks.len();
-        self.buffers.entry(blocks.len()).or_default().push(blocks);
+        self.block_count += block_count;
+        self.buffers.entry(block_count).or_default().push(memory);
         None
     }
 }
@@ -61,7 +77,7 @@ pub fn keep_at_most(bytes: usize) {
 #[derive(Default)]
 pub struct BlockBuffer {
     /// Memory for the blocks, perhaps for more.
-    blocks: Vec<Block>,
+    memory: Memory,
     block_count: usize,
 }
 
@@ -77,7 +93,7 @@ impl BlockBuffer {
     /// them.
     pub fn for_overwriting(block_count: usize) -> Self {
         let kept = kept().take(block_count);
-        BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)), block_count }
+        BlockBuffer { memory: kept.unwrap_or_else(|| Memory::new(block_count)), block_count }
     }
 
     /// A buffer that holds `bytes`, padded with zeros to a whole block.
@@ -103,6 +119,17 @@ impl BlockBuffer {
         Bytes::from_owner(self).slice(..length_bytes)
     }
 
+    /// Names the memory under this buffer, which other buffers had before and will have after it. As long as somebody
+    /// remembers the number, no other memory gets it, not even at the same address. 0: it has none.
+    pub fn memory_number(&self) -> u64 {
+        self.memory.number
+    }
+
+    /// All of the memory under this buffer, which may be more than its blocks.
+    pub fn whole_memory(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.memory.blocks)
+    }
+
     /// Length in blocks.
     pub fn block_count(&self) -> usize {
         self.block_count
@@ -121,13 +148,13 @@ impl BlockBuffer {
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.blocks[..self.block_count])
+        bytemuck::cast_slice(&self.memory.blocks[..self.block_count])
     }
 
     /// The bytes, writable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.blocks[..self.block_count])
+        bytemuck::cast_slice_mut(&mut self.memory.blocks[..self.block_count])
     }
 }
 
@@ -139,10 +166,10 @@ impl Clone for BlockBuffer {
 
 impl Drop for BlockBuffer {
     fn drop(&mut self) {
-        let blocks = std::mem::take(&mut self.blocks);
-        if !blocks.is_empty() {
+        let memory = std::mem::take(&mut self.memory);
+        if !memory.blocks.is_empty() {
             // What is not kept is freed behind the lock.
-            drop(kept().keep(blocks));
+            drop(kept().keep(memory));
         }
     }
 }
@@ -177,14 +204,14 @@ mod tests {
     /// In a pool of its own: other tests use that of the process.
     #[test]
     fn memory_is_used_again_where_it_fits() {
-        let memory = |block_count: usize| bytemuck::zeroed_vec::<Block>(block_count);
+        let memory = Memory::new;
         let mut kept = Kept { buffers: BTreeMap::new(), block_count: 0, block_count_max: 20 };
         assert!(kept.keep(memory(9)).is_none() && kept.keep(memory(3)).is_none());
         assert!(kept.take(7).is_none(), "too much memory would lie idle");
-        assert_eq!(kept.take(8).map(|blocks| blocks.len()), Some(9));
+        assert_eq!(kept.take(8).map(|memory| memory.blocks.len()), Some(9));
         assert!(kept.take(8).is_none());
         assert!(kept.keep(memory(17)).is_none(), "there is room for 20");
-        assert_eq!(kept.keep(memory(1)).map(|blocks| blocks.len()), Some(1));
+        assert_eq!(kept.keep(memory(1)).map(|memory| memory.blocks.len()), Some(1));
         assert_eq!(kept.block_count, 20);
     }
 

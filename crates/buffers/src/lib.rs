@@ -7,4 +7,4 @@ mod block;
 mod received;
 
 pub use block::{BLOCK_BYTES, BlockBuffer, keep_at_most};
-pub use received::Received;
+pub use received::{LongRun, Received};

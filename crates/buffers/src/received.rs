@@ -12,9 +12,11 @@ use crate::block::{BLOCK_BYTES, BlockBuffer};
 pub struct Received {
     bytes: BytesMut,
     long_run: Option<LongRun>,
+    is_lent: bool,
 }
 
-struct LongRun {
+/// A long run while it is being filled; see [`Received::lend_long_run`].
+pub struct LongRun {
     buffer: BlockBuffer,
     filled_bytes: usize,
     length_bytes: usize,
@@ -23,6 +25,16 @@ struct LongRun {
 impl LongRun {
     fn missing_bytes(&self) -> usize {
         self.length_bytes - self.filled_bytes
+    }
+
+    /// The buffer that it is filled into.
+    pub fn buffer(&self) -> &BlockBuffer {
+        &self.buffer
+    }
+
+    /// Where the rest of it goes.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer.as_mut_slice()[self.filled_bytes..self.length_bytes]
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -36,7 +48,7 @@ impl Received {
     /// The next `length_bytes` bytes are to come into a buffer of their own. What is there of them
     /// already is moved.
     pub fn expect_long_run(&mut self, length_bytes: usize) {
-        assert!(self.long_run.is_none(), "one long run is awaited at a time");
+        assert!(self.long_run.is_none() && !self.is_lent, "one long run is awaited at a time");
         let buffer = BlockBuffer::for_overwriting(length_bytes.div_ceil(BLOCK_BYTES));
         let mut long_run = LongRun { buffer, filled_bytes: 0, length_bytes };
         let there = length_bytes.min(self.bytes.len());
@@ -53,7 +65,23 @@ impl Received {
     /// Where the rest of the long run goes, if one is awaited that is not there yet.
     pub fn long_run_room(&mut self) -> Option<&mut [u8]> {
         let long_run = self.long_run.as_mut().filter(|long_run| long_run.missing_bytes() > 0)?;
-        Some(&mut long_run.buffer.as_mut_slice()[long_run.filled_bytes..long_run.length_bytes])
+        Some(long_run.room())
+    }
+
+    /// Hands out the long run that is not there yet, for a device that fills it while the rest stays here. Nothing may
+    /// be pushed until it is back.
+    pub fn lend_long_run(&mut self) -> Option<LongRun> {
+        let long_run = self.long_run.take_if(|long_run| long_run.missing_bytes() > 0)?;
+        self.is_lent = true;
+        Some(long_run)
+    }
+
+    /// Takes it back, with so many bytes more in it.
+    pub fn return_long_run(&mut self, long_run: LongRun, bytes: usize) {
+        assert!(self.is_lent, "what is returned was lent");
+        self.is_lent = false;
+        self.long_run = Some(long_run);
+        self.advance_long_run(bytes);
     }
 
     /// So many bytes have been written to [`Received::long_run_room`].
@@ -70,6 +98,7 @@ impl Received {
 
     /// Appends bytes as if they had just arrived.
     pub fn push(&mut self, mut bytes: &[u8]) {
+        assert!(!self.is_lent, "bytes keep their order");
         if let Some(long_run) = &mut self.long_run {
             let (of_run, rest) = bytes.split_at(bytes.len().min(long_run.missing_bytes()));
             long_run.push(of_run);
@@ -100,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_keep_their_order(before in 0usize..40, long_bytes in 1usize..9000, step in 1usize..3000, by_room: bool) {
+        fn bytes_keep_their_order(before in 0usize..40, long_bytes in 1usize..9000, step in 1usize..3000, how in 0..3) {
             let sent: Vec<u8> = (0..before + long_bytes + 50).map(|number| (number % 251) as u8).collect();
             let (head, run) = (&sent[..before], &sent[before..before + long_bytes]);
             let mut received = Received::default();
@@ -115,9 +144,15 @@ mod tests {
             received.expect_long_run(long_bytes);
             while let Some(room) = received.long_run_room() {
                 let count = room.len().min(step);
-                if by_room {
+                if how == 0 {
                     room[..count].copy_from_slice(&sent[at..at + count]);
                     received.advance_long_run(count);
+                    at += count;
+                } else if how == 1 {
+                    let mut lent = received.lend_long_run().unwrap();
+                    prop_assert!(received.long_run_room().is_none() && received.take_long_run().is_none());
+                    lent.room()[..count].copy_from_slice(&sent[at..at + count]);
+                    received.return_long_run(lent, count);
                     at += count;
                 } else {
                     let end = sent.len().min(at + step);
@@ -127,7 +162,7 @@ mod tests {
             }
             let buffer = received.take_long_run().unwrap();
             prop_assert_eq!(&buffer.as_slice()[..long_bytes], run);
-            prop_assert!(received.take_long_run().is_none());
+            prop_assert!(received.take_long_run().is_none() && received.lend_long_run().is_none());
             received.push(&sent[at..]);
             prop_assert_eq!(&received[..], &sent[before + long_bytes..]);
         }

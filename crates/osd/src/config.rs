@@ -26,6 +26,8 @@ pub struct OsdConfig {
     pub listen: SocketAddr,
     /// The address to announce, if it is not the one that is listened on.
     pub advertise: Option<IpAddr>,
+    /// The provider of libfabric by which it listens over RDMA too, at the announced address, if it does.
+    pub rdma_provider: Option<String>,
     /// Its static key.
     pub key: KeyPair,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
@@ -71,6 +73,14 @@ pub enum OsdError {
     Listen {
         /// The address.
         address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The environment asks for RDMA, which cannot be had.
+    #[error("cannot listen over RDMA on {address}: {source}; without --rdma-provider the OSD does not use RDMA")]
+    ListenRdma {
+        /// The provider and the address.
+        address: String,
         /// Why.
         source: io::Error,
     },

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
+use atoll_reactor::{ClockWatch, Event, ListenAddress, RdmaAddress, Reactor};
 use atoll_store::{OpenError, Store};
 use atoll_types::OsdId;
 use atoll_types::coordination::BUSY_POLL_US_MAX;
@@ -97,12 +97,14 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
         _ => address.to_string(),
     };
     let local_name = listen_local(config.id, incarnation, reactor);
+    let rdma_address = listen_rdma(config, reactor)?;
     tracing::info!("{} serves {} on {address}", config.id, config.device.display());
     Ok(OsdUpRecord {
         format: RECORD_FORMAT,
         id: config.id,
         address: announced,
         local_name,
+        rdma_address,
         process_id: std::process::id(),
         incarnation,
     })
@@ -123,6 +125,21 @@ fn listen_local(id: OsdId, incarnation: u64, reactor: &mut Reactor) -> String {
             tracing::warn!("no Unix socket for processes of this host ({error}); they use TCP");
             String::new()
         }
+    }
+}
+
+/// Listens over RDMA if a provider is configured, at the address that is announced; what is announced of it, empty if
+/// there is none.
+fn listen_rdma(config: &OsdConfig, reactor: &mut Reactor) -> Result<String, OsdError> {
+    let Some(provider) = config.rdma_provider.clone() else { return Ok(String::new()) };
+    let ip = config.advertise.unwrap_or(config.listen.ip());
+    let wanted = RdmaAddress { provider, address: SocketAddr::new(ip, 0) };
+    match reactor.listen_rdma(&wanted) {
+        Ok((_, bound)) => {
+            tracing::info!("{} serves over RDMA on {bound}", config.id);
+            Ok(bound.to_string())
+        }
+        Err(source) => Err(OsdError::ListenRdma { address: wanted.to_string(), source }),
     }
 }
 

@@ -98,9 +98,14 @@ const SILENCE_MAX_MS: u64 = 2_000;
 /// A handshake must be done within so long.
 const HANDSHAKE_MAX_MS: u64 = 5_000;
 
+/// For so long an OSD is not sought over RDMA again at an address where it was not reached.
+const WITHOUT_RDMA_MS: u64 = 60_000;
+
 pub(crate) struct Links {
     by_number: BTreeMap<u64, Connected>,
     by_osd: BTreeMap<OsdId, u64>,
+    /// Where OSDs were last sought over RDMA, and until when that address is not tried again.
+    sought_over_rdma: BTreeMap<OsdId, (String, u64)>,
     /// OSDs that have said that they do not take everything.
     short_of_room: BTreeMap<OsdId, Room>,
     leases: Leases,
@@ -124,6 +129,7 @@ impl Links {
         Links {
             by_number: BTreeMap::new(),
             by_osd: BTreeMap::new(),
+            sought_over_rdma: BTreeMap::new(),
             short_of_room: BTreeMap::new(),
             leases: Leases::new(0),
             admission: Admission::new(memory_target_bytes),
@@ -246,6 +252,12 @@ impl Links {
         self.paused.remove(&number);
         self.admission.left(number);
         self.operations.left(number);
+        if let (Transport::Rdma, None, Some(osd)) = (connected.transport, connected.peer, connected.target) {
+            if let Some((address, until_ms)) = self.sought_over_rdma.get_mut(&osd) {
+                tracing::warn!("{osd} is not reached over RDMA at {address}; trying without it");
+                *until_ms = context.now_ms() + WITHOUT_RDMA_MS;
+            }
+        }
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.by_osd.get(&osd) == Some(&number)
         {

@@ -98,6 +98,7 @@ impl Reactor {
             }
             Operation::SocketWatch { connection } => self.socket_watched(connection),
             Operation::Doorbell { doorbell } => self.watch_doorbell(doorbell),
+            Operation::Rdma => self.rdma_has_news(),
         }
     }
 

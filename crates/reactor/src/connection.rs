@@ -99,7 +99,8 @@ impl PeerAddress {
 }
 
 pub(crate) struct Connection {
-    pub socket: OwnedFd,
+    /// Away if a carrier needs none.
+    pub socket: Option<OwnedFd>,
     /// What is awaited on the socket before it is known what carries the bytes.
     pub opening: Option<Opening>,
     /// What carries the bytes in place of the socket, if anything does.
@@ -127,16 +128,30 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The socket, of a connection that has one.
+    pub fn socket(&self) -> &OwnedFd {
+        self.socket.as_ref().expect("a connection without a socket has a carrier")
+    }
+
     /// Whether everything is sent.
     pub fn is_sent(&self) -> bool {
         self.to_send.is_empty() && !self.is_sending
     }
 
     pub fn new(socket: OwnedFd, is_connected: bool) -> Self {
+        Connection::with(Some(socket), None, is_connected)
+    }
+
+    /// A connection that is nothing but its carrier.
+    pub fn carried(carrier: Box<dyn Carrier>, is_connected: bool) -> Self {
+        Connection::with(None, Some(carrier), is_connected)
+    }
+
+    fn with(socket: Option<OwnedFd>, carrier: Option<Box<dyn Carrier>>, is_connected: bool) -> Self {
         Connection {
             socket,
             opening: None,
-            carrier: None,
+            carrier,
             is_ended: false,
             received: Received::default(),
             is_receiving: false,

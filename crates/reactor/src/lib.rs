@@ -28,5 +28,6 @@ pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
 pub use runtime::{Listener, LocalFile, LocalRuntime, Stream};
+pub use transport::rdma::RdmaAddress;
 pub use transport::{Awaited, Carrier};
 pub use wake::Wake;

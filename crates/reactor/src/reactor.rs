@@ -15,6 +15,7 @@ use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress, RECEI
 use crate::file::DirectFile;
 use crate::raw_address::RawAddress;
 use crate::transport::GatheredSend;
+use crate::transport::rdma::Rdma;
 use crate::transport::shared_memory::Doorbell;
 use crate::wake::Wake;
 
@@ -121,6 +122,7 @@ pub(crate) enum Operation {
     Wake { _counter: Box<u64> },
     SocketWatch { connection: ConnectionId },
     Doorbell { doorbell: OwnedFd },
+    Rdma,
 }
 
 const RING_ENTRIES: u32 = 1024;
@@ -146,6 +148,8 @@ pub struct Reactor {
     pub(crate) shared_listeners: BTreeSet<ListenerId>,
     /// By which peers that share memory wake this loop.
     pub(crate) doorbell: Option<Doorbell>,
+    /// Streams over RDMA, once one was asked for.
+    pub(crate) rdma: Option<Rdma>,
     pub(crate) files: Vec<DirectFile>,
     pub(crate) timers: BTreeSet<(Instant, u64)>,
     pub(crate) events: VecDeque<Event>,
@@ -196,6 +200,7 @@ impl Reactor {
             listeners: BTreeMap::new(),
             shared_listeners: BTreeSet::new(),
             doorbell: None,
+            rdma: None,
             files: Vec::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),
@@ -324,13 +329,18 @@ impl Reactor {
 
     /// Who is at the other end of a connection.
     pub fn peer_address(&self, id: ConnectionId) -> PeerAddress {
-        self.connections.get(&id).map_or(PeerAddress::Unknown, |connection| PeerAddress::of(&connection.socket))
+        let Some(connection) = self.connections.get(&id) else { return PeerAddress::Unknown };
+        match (&connection.socket, &connection.carrier) {
+            (Some(socket), _) => PeerAddress::of(socket),
+            (None, Some(carrier)) => carrier.peer_address(),
+            (None, None) => PeerAddress::Unknown,
+        }
     }
 
     /// The address of this end of a connection over TCP.
     pub fn local_address(&self, id: ConnectionId) -> Option<SocketAddr> {
         let connection = self.connections.get(&id)?;
-        SocketAddr::try_from(rustix::net::getsockname(&connection.socket).ok()?).ok()
+        SocketAddr::try_from(rustix::net::getsockname(connection.socket.as_ref()?).ok()?).ok()
     }
 
     /// Bytes queued or in flight to the peer.
@@ -344,8 +354,10 @@ impl Reactor {
         connection.is_closed = true;
         connection.to_send.clear();
         // Operations in flight end when the socket is shut down; their buffers live until then.
-        // SAFETY: the descriptor is open as long as `connection` exists.
-        unsafe { libc::shutdown(connection.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        if let Some(socket) = &connection.socket {
+            // SAFETY: the descriptor is open as long as `connection` exists.
+            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+        }
         self.forget_if_idle(id);
     }
 
@@ -452,15 +464,17 @@ impl Reactor {
     /// given), and appends what happened to `events`.
     pub fn poll(&mut self, wait: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         self.start_transfers();
-        self.push_backlog()?;
         let now = Instant::now();
+        let until_rdma = self.until_rdma(now);
+        self.push_backlog()?;
         let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
         let until_accept = self.accept_later.front().map(|(at, _)| at.saturating_duration_since(now));
-        let wait = [wait, until_timer, until_accept].into_iter().flatten().min();
+        let wait = [wait, until_timer, until_accept, until_rdma].into_iter().flatten().min();
         let wait = if self.events.is_empty() { wait } else { Some(Duration::ZERO) };
         self.submit_and_wait(wait)?;
         self.take_completions();
         self.take_timers();
+        self.poll_rdma();
         self.look_at_carriers();
         for event in self.events.drain(..) {
             if let Event::Received(id) = &event

@@ -18,6 +18,7 @@ use crate::connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 use crate::executor::LocalExecutor;
 use crate::file::DirectFile;
 use crate::reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
+use crate::transport::rdma::RdmaAddress;
 use crate::wake::Wake;
 
 #[derive(Default)]
@@ -208,6 +209,14 @@ impl LocalRuntime {
     /// Connects to a TCP address.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let id = self.0.reactor.borrow_mut().connect(address)?;
+        let stream = self.add_stream(id);
+        std::future::poll_fn(|context| stream.poll_state(context, |state| state.is_connected)).await?;
+        Ok(stream)
+    }
+
+    /// Connects over RDMA.
+    pub async fn connect_rdma(&self, address: &RdmaAddress) -> io::Result<Stream> {
+        let id = self.0.reactor.borrow_mut().connect_rdma(address)?;
         let stream = self.add_stream(id);
         std::future::poll_fn(|context| stream.poll_state(context, |state| state.is_connected)).await?;
         Ok(stream)

@@ -91,7 +91,7 @@ impl FrameModes {
             PeerRole::Gateway => self.gateway,
         };
         match transport {
-            Transport::Tcp => over_networks,
+            Transport::Tcp | Transport::Rdma => over_networks,
             Transport::Unix | Transport::SharedMemory => self.unix.unwrap_or(over_networks),
         }
     }

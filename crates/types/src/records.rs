@@ -117,6 +117,9 @@ pub struct OsdUpRecord {
     /// The abstract Unix socket where it listens for processes of its host; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub local_name: String,
+    /// `PROVIDER:IP:PORT` where it listens over RDMA; empty: nowhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rdma_address: String,
     /// Process id on its host.
     pub process_id: u32,
     /// Drawn anew at every start.

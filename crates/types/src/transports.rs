@@ -21,11 +21,14 @@ pub enum Transport {
     /// TCP, within a host too.
     #[serde(rename = "tcp")]
     Tcp,
+    /// RDMA, within a host too, and TCP to OSDs that do not listen over it.
+    #[serde(rename = "rdma")]
+    Rdma,
 }
 
 impl Transport {
-    /// All of them, the quickest first.
-    pub const ALL: [Transport; 3] = [Transport::SharedMemory, Transport::Unix, Transport::Tcp];
+    /// All of them.
+    pub const ALL: [Transport; 4] = [Transport::SharedMemory, Transport::Unix, Transport::Tcp, Transport::Rdma];
 
     /// Its name in settings, records and metrics.
     pub fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Transport {
             Transport::SharedMemory => "shm",
             Transport::Unix => "unix",
             Transport::Tcp => "tcp",
+            Transport::Rdma => "rdma",
         }
     }
 }
@@ -51,7 +55,8 @@ impl FromStr for Transport {
             "shm" => Ok(Transport::SharedMemory),
             "unix" => Ok(Transport::Unix),
             "tcp" => Ok(Transport::Tcp),
-            other => Err(format!("'{other}' is no transport: choose shm, unix or tcp")),
+            "rdma" => Ok(Transport::Rdma),
+            other => Err(format!("'{other}' is no transport: choose shm, unix, tcp or rdma")),
         }
     }
 }
@@ -98,7 +103,7 @@ impl Transports {
 pub struct Way {
     /// What carries the frames.
     pub transport: Transport,
-    /// `IP:PORT`, or the name under which the OSD listens on its host.
+    /// `IP:PORT`, the name under which the OSD listens on its host, or `PROVIDER:IP:PORT` for RDMA.
     pub address: String,
     /// How the frames are protected.
     pub mode: FrameMode,
@@ -112,14 +117,17 @@ impl FramesRecord {
             let mode = self.modes.of(role, transport);
             Way { transport, address: address.clone(), mode }
         };
-        let within_host: &[Transport] = match self.transports.of(role) {
-            _ if up.local_name.is_empty() => &[],
+        let transport = self.transports.of(role);
+        let preferred: &[Transport] = match transport {
+            Transport::Rdma if !up.rdma_address.is_empty() => &[Transport::Rdma],
+            Transport::Rdma | Transport::Tcp => &[],
+            Transport::SharedMemory | Transport::Unix if up.local_name.is_empty() => &[],
             Transport::SharedMemory => &[Transport::SharedMemory, Transport::Unix],
             Transport::Unix => &[Transport::Unix],
-            Transport::Tcp => &[],
         };
-        let local = within_host.iter().map(|transport| way(*transport, &up.local_name));
-        local.chain([way(Transport::Tcp, &up.address)]).collect()
+        let address = if transport == Transport::Rdma { &up.rdma_address } else { &up.local_name };
+        let ways = preferred.iter().map(|transport| way(*transport, address));
+        ways.chain([way(Transport::Tcp, &up.address)]).collect()
     }
 }
 
@@ -135,7 +143,7 @@ mod tests {
             assert_eq!(transport.to_string().parse(), Ok(transport));
             assert_eq!(serde_json::to_value(transport).unwrap(), transport.to_string());
         }
-        assert!("rdma".parse::<Transport>().unwrap_err().contains("shm, unix or tcp"));
+        assert!("ib".parse::<Transport>().unwrap_err().contains("shm, unix, tcp or rdma"));
     }
 
     #[test]
@@ -156,6 +164,12 @@ mod tests {
         };
         let shm = Way { transport: Transport::SharedMemory, ..unix.clone() };
         assert_eq!(shared.ways(PeerRole::Osd, &with), [shm, unix, tcp.clone()]);
+        let over_rdma = FramesRecord { transports: Transports::all(Transport::Rdma), ..FramesRecord::from(modes) };
+        assert_eq!(over_rdma.ways(PeerRole::Client, &with), [tcp.clone()], "it does not listen over RDMA");
+        let listening = OsdUpRecord { rdma_address: "verbs:10.0.0.1:7001".into(), ..with.clone() };
+        let rdma =
+            Way { transport: Transport::Rdma, address: "verbs:10.0.0.1:7001".into(), mode: FrameMode::Secure128 };
+        assert_eq!(over_rdma.ways(PeerRole::Osd, &listening), [rdma, tcp.clone()]);
         let only_tcp = vec![tcp];
         assert_eq!(frames.ways(PeerRole::Gateway, &with), only_tcp, "it prefers TCP");
         assert_eq!(frames.ways(PeerRole::Client, &without), only_tcp, "an older OSD has no Unix socket");

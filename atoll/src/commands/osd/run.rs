@@ -33,6 +33,9 @@ pub struct OsdRunArguments {
     /// How many bytes per second this OSD may read for backfill while clients are active
     #[arg(long, value_name = "SIZE", env = "ATOLL_OSD_RECOVERY_RATE", value_parser = parse_size_bytes, default_value = "64M")]
     pub recovery_rate: u64,
+    /// Listen over RDMA, too, by this provider of libfabric: verbs, or tcp for tests without adapters [default: do not]
+    #[arg(long, value_name = "NAME", env = "ATOLL_RDMA_PROVIDER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub rdma_provider: Option<String>,
     #[command(flatten)]
     pub unlock: UnlockArguments,
 }
@@ -104,6 +107,7 @@ fn start(
             device_key: unlock_with.map(|choice| choice.device_key(&open.directory)).transpose()?,
             listen: std::net::SocketAddr::new(open.cluster.osd_listen(), 0),
             advertise: open.cluster.advertise,
+            rdma_provider: arguments.rdma_provider.clone(),
             key: open.directory.static_key(&id.to_string())?,
             memory_target_bytes: arguments.memory_target,
             recovery_bytes_per_second: arguments.recovery_rate,

@@ -34,6 +34,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         id: OsdId(id),
         address: "127.0.0.1:1".into(),
         local_name: format!("atoll-osd.{id}"),
+        rdma_address: String::new(),
         process_id: 1,
         incarnation: 1,
     };

@@ -39,6 +39,7 @@ fn up(id: u32) -> OsdUpRecord {
         id: OsdId(id),
         address: "127.0.0.1:1".into(),
         local_name: String::new(),
+        rdma_address: String::new(),
         process_id: 1,
         incarnation: 1,
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_reactor::{ConnectionId, Reactor};
+use atoll_reactor::{ConnectionId, RdmaAddress, Reactor};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
@@ -25,6 +25,11 @@ fn holder(context: &Context, key: &str) -> Option<Peer> {
     }
 }
 
+fn connect_rdma(reactor: &mut Reactor, address: &str) -> io::Result<ConnectionId> {
+    let address: RdmaAddress = address.parse().map_err(io::Error::other)?;
+    reactor.connect_rdma(&address)
+}
+
 /// Whether a way within the host fails where another is to be taken.
 fn is_usual(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded)
@@ -37,6 +42,7 @@ fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(C
             Transport::SharedMemory => reactor.connect_shared(address),
             Transport::Unix => reactor.connect_local(address),
             Transport::Tcp => address.parse().map_err(io::Error::other).and_then(|tcp| reactor.connect(tcp)),
+            Transport::Rdma => connect_rdma(reactor, address),
         };
         match (begun, transport) {
             (Ok(connection), _) => return Some((connection, *mode)),
@@ -88,7 +94,11 @@ impl Links {
             if let (false, Some(record)) = (is_connecting, context.map.osds.get(id))
                 && context.map.is_key_of(*id, &record.public_key)
             {
-                wanted.push((*id, context.map.frames.ways(PeerRole::Osd, up), record.public_key.clone()));
+                let mut ways = context.map.frames.ways(PeerRole::Osd, up);
+                ways.retain(|way| {
+                    way.transport != Transport::Rdma || self.may_seek(*id, &way.address, context.now_ms())
+                });
+                wanted.push((*id, ways, record.public_key.clone()));
             }
         }
         for (id, ways, key) in wanted {
@@ -102,6 +112,15 @@ impl Links {
                 self.add(context, connection, link, Some(id));
             }
         }
+    }
+
+    /// Whether an OSD is to be sought over RDMA at this address; it is noted that it is.
+    fn may_seek(&mut self, id: OsdId, address: &str, now_ms: u64) -> bool {
+        let (sought, until_ms) = self.sought_over_rdma.entry(id).or_default();
+        if sought != address {
+            (*sought, *until_ms) = (address.to_owned(), 0);
+        }
+        now_ms >= *until_ms
     }
 
     /// A peer wants to open a link with frames of a mode.

@@ -1,6 +1,8 @@
 //! The boundary between the loop and what carries the bytes of a connection: its socket ([`socket`]), or a [`Carrier`]
-//! beside the socket, such as [`shared_memory`]. Who uses the loop sees one ordered stream of bytes in each direction, whichever it is.
+//! beside the socket ([`shared_memory`]) or in place of it ([`rdma`]). Who uses the loop sees one ordered stream of bytes
+//! in each direction, whichever it is.
 
+pub(crate) mod rdma;
 pub(crate) mod shared_memory;
 mod socket;
 
@@ -19,13 +21,19 @@ use crate::reactor::{CloseCause, Event, Operation, Reactor};
 pub(crate) use socket::GatheredSend;
 
 /// Carries the bytes of a connection in place of its socket. The socket stays open, and nothing is sent by it: when it
-/// ends, so does the connection, once what has arrived by the carrier is taken.
+/// ends, so does the connection, once what has arrived by the carrier is taken. A carrier that has no socket beside it
+/// tells of the end by an error.
 ///
 /// The loop calls the carrier in every turn, so that two loops that are both awake need not wake each other. All calls
 /// return at once. An error ends the connection. What the peer does wrong is an error, too.
 pub trait Carrier: Send {
     /// What it is, for the status of the cluster.
     fn transport(&self) -> Transport;
+
+    /// Who is at the other end, of a carrier that needs no socket.
+    fn peer_address(&self) -> PeerAddress {
+        PeerAddress::Unknown
+    }
 
     /// Takes bytes off the front of `queue` as far as there is room for them, and wakes the peer if it sleeps. Gives
     /// their number.
@@ -124,7 +132,7 @@ impl Reactor {
     pub(crate) fn watch_socket(&mut self, id: ConnectionId) {
         let connection = self.connections.get_mut(&id).expect("the caller has looked it up");
         connection.operations += 1;
-        let descriptor = types::Fd(connection.socket.as_raw_fd());
+        let descriptor = types::Fd(connection.socket().as_raw_fd());
         let entry = opcode::PollAdd::new(descriptor, (libc::POLLIN | libc::POLLRDHUP) as u32).build();
         self.submit(Operation::SocketWatch { connection: id }, entry);
     }

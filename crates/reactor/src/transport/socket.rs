@@ -81,7 +81,7 @@ fn next_send(connection: &mut Connection) -> Option<GatheredSend> {
     assert!(!connection.is_sending, "sends of one connection keep their order");
     if connection.to_send_bytes <= SEND_NOW_BYTES_MAX {
         while !connection.to_send.is_empty() {
-            let sent = send_now(&connection.socket, &mut connection.to_send);
+            let sent = send_now(connection.socket.as_ref().expect("it has no carrier"), &mut connection.to_send);
             connection.to_send_bytes -= sent;
             if sent == 0 {
                 break;
@@ -105,7 +105,7 @@ impl Reactor {
         let connection = self.connections.get_mut(&id).expect("the caller has looked it up");
         connection.is_sending = true;
         connection.operations += 1;
-        let descriptor = types::Fd(connection.socket.as_raw_fd());
+        let descriptor = types::Fd(connection.socket().as_raw_fd());
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(descriptor, send.header()).flags(flags).build();
         self.submit(Operation::Send { connection: id, send }, entry);
@@ -113,7 +113,7 @@ impl Reactor {
 
     pub(super) fn receive_by_socket(&mut self, id: ConnectionId) {
         let connection = self.connections.get_mut(&id).expect("the caller has looked it up");
-        let descriptor = types::Fd(connection.socket.as_raw_fd());
+        let descriptor = types::Fd(connection.socket().as_raw_fd());
         connection.is_receiving = true;
         connection.operations += 1;
         let mut received = mem::take(&mut connection.received);

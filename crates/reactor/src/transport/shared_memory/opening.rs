@@ -170,7 +170,7 @@ impl Reactor {
     pub(crate) fn go_on_opening(&mut self, id: ConnectionId, opening: Opening) {
         let carrier = match opening {
             Opening::AwaitsOffer => self.answer_offer(id),
-            Opening::Offered(memory) => take_answer(&self.connections[&id].socket)
+            Opening::Offered(memory) => take_answer(self.connections[&id].socket())
                 .map(|answer| answer.map(|peer| SharedRings::new(memory, Side::Connecting, peer)))
                 .inspect(|_| self.events.push_back(Event::Connected(id))),
         };
@@ -190,7 +190,7 @@ impl Reactor {
 
     fn answer_offer(&mut self, id: ConnectionId) -> io::Result<Option<SharedRings>> {
         let has_room = self.shared_count() < CARRIED_MAX;
-        let socket = &self.connections[&id].socket;
+        let socket = self.connections[&id].socket();
         let taken = take_offer(socket)?.filter(|_| has_room && is_trusted(socket));
         match &taken {
             Some(_) => send_with(socket, &[TAKEN], &[self.doorbell().0.as_fd()])?,

@@ -1,0 +1,255 @@
+//! One device (an RDMA adapter, or an interface): its queues, its memory, and its operations under way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::FabricError;
+use crate::fabric::{LinkId, Settings};
+use crate::link::Read;
+use crate::memory::{MessageBuffer, MessageBuffers, ReadTargets, Referred};
+use crate::message::{MESSAGE_BYTES_MAX, Reference};
+use crate::sys::{CompletionQueue, Domain, Endpoint, Info, Memory, NetworkFabric, SharedReceives};
+
+/// Completions that may wait in the queue; more than there are operations at any time.
+const QUEUE_ENTRIES: usize = 32_000;
+
+/// What a device does for a link, with the memory that it uses meanwhile.
+pub enum Operation {
+    Send {
+        link: LinkId,
+        buffer: MessageBuffer,
+    },
+    /// Of a link, or of all links that share their receives.
+    Receive {
+        link: Option<LinkId>,
+        buffer: MessageBuffer,
+    },
+    Read {
+        link: LinkId,
+        read: Read,
+    },
+}
+
+pub struct Device {
+    pub network: usize,
+    pub name: String,
+    // What operations use is dropped behind what they run on: fields are dropped in this order.
+    pub shared: Option<Arc<SharedReceives>>,
+    pub completions: Arc<CompletionQueue>,
+    domain: Arc<Domain>,
+    pub sends: MessageBuffers,
+    pub receives: MessageBuffers,
+    read_targets: ReadTargets,
+    operations: BTreeMap<u64, Operation>,
+    next_context: u64,
+    /// Shared receives that are posted.
+    pub posted: usize,
+    /// Messages that peers may send, among those with shared receives.
+    pub granted: usize,
+    /// What peers were promised beyond the first grant.
+    pub extra: usize,
+    /// Bytes that peers may read.
+    pub referred_bytes: usize,
+    needs_local_registration: bool,
+    has_virtual_addresses: bool,
+    key_bytes: usize,
+    /// Sends and reads that an endpoint may have under way.
+    pub transmit_count_max: u32,
+    is_gone: bool,
+}
+
+impl Device {
+    pub fn open(
+        settings: &Settings,
+        network: usize,
+        fabric: &Arc<NetworkFabric>,
+        info: &Info,
+    ) -> Result<Self, FabricError> {
+        let domain = Domain::open(fabric, info)?;
+        let completions = CompletionQueue::open(&domain, QUEUE_ENTRIES)?;
+        let shared = match settings.shares_receives && info.has_shared_receives() {
+            // Where the device allows for fewer, links have receives of their own.
+            true => SharedReceives::open(&domain, info, settings.receive_buffers_max).ok(),
+            false => None,
+        };
+        let needs_local_registration = settings.registers_everything || info.needs_local_registration();
+        let buffers = |count_max| MessageBuffers::new(&domain, needs_local_registration, count_max);
+        Ok(Device {
+            network,
+            name: info.names().1,
+            shared,
+            completions,
+            sends: buffers(settings.send_buffers_max),
+            receives: buffers(settings.receive_buffers_max),
+            read_targets: ReadTargets::new(&domain, settings.read_target_bytes_max),
+            domain,
+            operations: BTreeMap::new(),
+            next_context: 1,
+            posted: 0,
+            granted: 0,
+            extra: 0,
+            referred_bytes: 0,
+            needs_local_registration,
+            has_virtual_addresses: info.has_virtual_addresses(),
+            key_bytes: if info.chooses_keys() { 8 } else { info.key_bytes() },
+            transmit_count_max: info.transmit_count_max().min(256) as u32,
+            is_gone: false,
+        })
+    }
+
+    fn add(&mut self, operation: Operation) -> u64 {
+        let context = self.next_context;
+        self.next_context += 1;
+        self.operations.insert(context, operation);
+        context
+    }
+
+    /// The operation that is complete, unless its link was closed before.
+    pub fn take(&mut self, context: u64) -> Option<Operation> {
+        self.operations.remove(&context)
+    }
+
+    /// Starts to send; gives the operation, or the message again if there is no room for it now.
+    pub fn send(
+        &mut self,
+        link: LinkId,
+        endpoint: &Endpoint,
+        buffer: MessageBuffer,
+        length: usize,
+    ) -> Result<Result<u64, MessageBuffer>, FabricError> {
+        let memory = self.sends.memory(&buffer, length);
+        let context = self.add(Operation::Send { link, buffer });
+        // SAFETY: the operation owns the buffer until it is complete or the endpoint closed.
+        let started = unsafe { endpoint.send(memory, context) };
+        match (&started, started.as_ref().is_ok_and(|started| *started)) {
+            (_, true) => Ok(Ok(context)),
+            _ => {
+                let Some(Operation::Send { buffer, .. }) = self.take(context) else {
+                    unreachable!("it was added")
+                };
+                if let Err(error) = started {
+                    self.sends.give_back(buffer);
+                    return Err(error);
+                }
+                Ok(Err(buffer))
+            }
+        }
+    }
+
+    /// Posts a receive with a buffer: that of a link, or a shared one. Gives its context, or nothing if there is no room
+    /// for it; the buffer is free then.
+    pub fn post(&mut self, own: Option<(LinkId, &Endpoint)>, buffer: MessageBuffer) -> Option<u64> {
+        let memory = self.receives.memory(&buffer, MESSAGE_BYTES_MAX);
+        let context = self.add(Operation::Receive { link: own.map(|(link, _)| link), buffer });
+        // SAFETY: the operation owns the buffer until it is complete or the endpoint closed.
+        let started = unsafe {
+            match (own, &self.shared) {
+                (Some((_, endpoint)), _) => endpoint.receive(memory, context),
+                (None, Some(shared)) => shared.receive(memory, context),
+                (None, None) => unreachable!("receives without a link are shared"),
+            }
+        };
+        if matches!(started, Ok(true)) {
+            return Some(context);
+        }
+        if let Some(Operation::Receive { buffer, .. }) = self.take(context) {
+            self.receives.give_back(buffer);
+        }
+        None
+    }
+
+    /// Posts shared receives until there are `count` or no more can be had; gives how many there are.
+    pub fn post_shared(&mut self, count: usize) -> usize {
+        while self.posted < count {
+            let Some(buffer) = self.receives.take() else { break };
+            if self.post(None, buffer).is_none() {
+                break;
+            }
+            self.posted += 1;
+        }
+        self.posted
+    }
+
+    /// Begins to read `length` bytes of the peer's memory to the front of the room of `target`. Gives the operation, or
+    /// the read again if there is no room for it now.
+    pub fn read(
+        &mut self,
+        link: LinkId,
+        endpoint: &Endpoint,
+        mut read: Read,
+        reference: Reference,
+    ) -> Result<Result<u64, Read>, FabricError> {
+        let mut descriptor = std::ptr::null_mut();
+        if self.needs_local_registration {
+            let region = self.read_targets.register(read.target.buffer())?;
+            descriptor = region.descriptor();
+            read._region = Some(region);
+        }
+        let length = read.length;
+        let room = read.target.room();
+        assert!(length <= room.len(), "what is read has room");
+        let memory = Memory { start: room.as_mut_ptr(), length, descriptor };
+        let context = self.add(Operation::Read { link, read });
+        // SAFETY: the operation owns the target until it is complete or the endpoint closed. Its memory is on the heap
+        // and does not move with it.
+        let started = unsafe { endpoint.read(memory, reference.address, reference.key, context) };
+        match started {
+            Ok(true) => Ok(Ok(context)),
+            Ok(false) => match self.take(context) {
+                Some(Operation::Read { read, .. }) => Ok(Err(read)),
+                _ => unreachable!("it was added"),
+            },
+            Err(error) => {
+                self.take(context);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets the peer read these bytes, or gives them back if that cannot be.
+    pub fn refer(&mut self, bytes: Bytes) -> Result<(Referred, Reference), Bytes> {
+        let length = bytes.len();
+        let referred = Referred::register(&self.domain, bytes, self.key_bytes).map_err(|(_, bytes)| bytes)?;
+        self.referred_bytes += length;
+        let address = if self.has_virtual_addresses { referred.address() } else { 0 };
+        let reference = Reference { address, key: referred.key(), length: length as u32 };
+        Ok((referred, reference))
+    }
+
+    /// Frees what operations had, after their endpoint was closed. If it could not be, the device may use that memory for
+    /// ever, and it is lost.
+    pub fn abandon(&mut self, contexts: &[u64], is_closed: bool) {
+        for context in contexts {
+            match self.operations.remove(context) {
+                Some(operation) if !is_closed => std::mem::forget(operation),
+                Some(Operation::Send { buffer, .. }) => self.sends.give_back(buffer),
+                Some(Operation::Receive { buffer, .. }) => self.receives.give_back(buffer),
+                Some(Operation::Read { .. }) | None => {}
+            }
+        }
+    }
+
+    /// Bytes of read targets that are registered for the next time.
+    pub fn kept_target_bytes(&self) -> usize {
+        self.read_targets.kept_bytes()
+    }
+
+    /// The device does not work any more, and nothing is asked of it.
+    pub fn set_gone(&mut self) {
+        self.is_gone = true;
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Shared receives stay posted until their queue is closed, which happens when this is dropped: links, which keep
+        // it too, are closed before.
+        self.shared = None;
+    }
+}

@@ -1,0 +1,72 @@
+//! What can go wrong.
+
+use std::io;
+
+/// Errors of this crate. Those about a link end it.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// libfabric cannot be loaded.
+    #[error(
+        "RDMA needs libfabric, which cannot be loaded ({reason}); install it with 'apt-get install libfabric1', or \
+         choose the transport tcp"
+    )]
+    NoLibrary {
+        /// The loader's reason.
+        reason: String,
+    },
+    /// The provider has no way to the address, or does not exist here.
+    #[error(
+        "the libfabric provider '{provider}' has no way to this address: {reason}; 'fi_info -t FI_EP_MSG' lists what there is"
+    )]
+    NoProvider {
+        /// Its name.
+        provider: String,
+        /// The library's reason.
+        reason: String,
+    },
+    /// A call of the library failed, or an operation did.
+    #[error("{what}: {text}")]
+    Failed {
+        /// The call or the operation.
+        what: &'static str,
+        /// The library's number for it: that of the system below 256.
+        code: i32,
+        /// The library's text for it.
+        text: String,
+    },
+    /// The peer did what the protocol forbids.
+    #[error("the peer breaks the rules of the fabric link: {0}")]
+    Peer(String),
+    /// The peer has closed the link.
+    #[error("the peer has closed the link")]
+    Ended,
+    /// The link was not there in time.
+    #[error("the peer did not complete the connection in time")]
+    TimedOut,
+    /// The system refused something.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for FabricError {
+    fn from(error: rustix::io::Errno) -> Self {
+        FabricError::Io(error.into())
+    }
+}
+
+impl From<FabricError> for io::Error {
+    fn from(error: FabricError) -> Self {
+        match error {
+            FabricError::Io(error) => error,
+            FabricError::Ended => io::Error::new(io::ErrorKind::UnexpectedEof, error),
+            FabricError::TimedOut => io::Error::new(io::ErrorKind::TimedOut, error),
+            FabricError::Failed { code: libc::ECONNREFUSED, .. } => {
+                io::Error::new(io::ErrorKind::ConnectionRefused, error)
+            }
+            FabricError::NoLibrary { .. } | FabricError::NoProvider { .. } => {
+                io::Error::new(io::ErrorKind::Unsupported, error)
+            }
+            FabricError::Failed { .. } | FabricError::Peer(_) => io::Error::other(error),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! All links of one thread.
+
+mod completing;
+mod opening;
+mod receiving;
+mod sending;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use crate::device::Device;
+use crate::error::FabricError;
+use crate::link::{Link, Stage};
+use crate::message::REFERRED_BYTES_MAX;
+use crate::sys::{EventQueue, Library, NetworkFabric, PassiveEndpoint};
+
+/// How a fabric works. [`Settings::new`] has the values that are documented.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The provider of libfabric: `verbs` for RDMA, `tcp` for tests.
+    pub provider: String,
+    /// Links that there may be.
+    pub links_max: usize,
+    /// Whether links of a device share their receives, where the device can.
+    pub shares_receives: bool,
+    /// Whether memory that only this side uses is registered even where the device needs none of it.
+    pub registers_everything: bool,
+    /// Buffers of 8 KiB for receives, for each device.
+    pub receive_buffers_max: usize,
+    /// Buffers of 8 KiB for sends, for each device.
+    pub send_buffers_max: usize,
+    /// Messages that peers may be promised beyond the first four of each link, for each device.
+    pub extra_grant_max: usize,
+    /// Pieces from this size on go by reference, in bytes.
+    pub reference_bytes_min: usize,
+    /// Bytes that one peer may be told to read and has not read; one piece may be larger.
+    pub referred_bytes_max: usize,
+    /// The same of all peers of a device; what is beyond is copied into messages.
+    pub referred_bytes_total_max: usize,
+    /// Bytes of buffers for reads that are registered for the next time, for each device.
+    pub read_target_bytes_max: usize,
+    /// How long a connection may take to come, and a closed one to send what is queued.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// The usual ones, for so many links.
+    pub fn new(provider: &str, links_max: usize) -> Self {
+        Settings {
+            provider: provider.into(),
+            links_max,
+            shares_receives: true,
+            registers_everything: false,
+            receive_buffers_max: 24_576,
+            send_buffers_max: 1024,
+            extra_grant_max: 8192,
+            reference_bytes_min: 32 << 10,
+            referred_bytes_max: 8 << 20,
+            referred_bytes_total_max: 256 << 20,
+            read_target_bytes_max: 128 << 20,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Most references that a peer is told of and has not read.
+const REFERENCES_MAX: usize = 64;
+/// A read brings so many bytes at most, so that who waits sees that the peer is alive.
+const READ_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(READ_BYTES_MAX <= REFERRED_BYTES_MAX);
+
+/// Names a link of one fabric; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(u64);
+
+/// Names an address that a fabric listens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(u64);
+
+/// What has become of links that were not open yet. Those that are tell it by [`Fabric::receive`] and [`Fabric::send`].
+#[derive(Debug)]
+pub enum Event {
+    /// A peer has connected.
+    Accepted {
+        /// Where it connected to.
+        listener: ListenerId,
+        /// The new link.
+        link: LinkId,
+    },
+    /// A link that this side asked for is open.
+    Connected(LinkId),
+    /// A link that this side asked for cannot be had. It is gone.
+    Failed(LinkId, FabricError),
+}
+
+/// What a fabric holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Links, open or not.
+    pub link_count: usize,
+    /// Buffers for messages that have been made, in bytes.
+    pub message_bytes: usize,
+    /// Receives that are posted and shared.
+    pub posted: usize,
+    /// Messages that peers may send by shared receives.
+    pub granted: usize,
+    /// Bytes that peers may read now.
+    pub referred_bytes: usize,
+    /// Bytes of buffers for reads that are registered for the next time.
+    pub kept_target_bytes: usize,
+}
+
+struct Network {
+    name: String,
+    fabric: Arc<NetworkFabric>,
+    events: Arc<EventQueue>,
+}
+
+struct Listener {
+    network: usize,
+    endpoint: PassiveEndpoint,
+}
+
+/// Streams over RDMA, for one thread.
+pub struct Fabric {
+    // Links are closed first, because devices work for them with memory that devices own.
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    listeners: BTreeMap<ListenerId, Listener>,
+    pub(crate) devices: Vec<Device>,
+    networks: Vec<Network>,
+    library: Arc<Library>,
+    settings: Settings,
+    by_endpoint: HashMap<usize, LinkId>,
+    by_token: HashMap<u64, LinkId>,
+    /// Links that are opening or finishing.
+    unsettled: BTreeSet<LinkId>,
+    /// Links with something to send that could not be sent yet, or an acknowledgement.
+    due: BTreeSet<LinkId>,
+    waiting: OwnedFd,
+    next_id: u64,
+}
+
+impl Fabric {
+    /// Loads libfabric.
+    pub fn open(settings: Settings) -> Result<Self, FabricError> {
+        let library = Library::load()?;
+        Ok(Fabric {
+            links: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            devices: Vec::new(),
+            networks: Vec::new(),
+            library,
+            settings,
+            by_endpoint: HashMap::new(),
+            by_token: HashMap::new(),
+            unsettled: BTreeSet::new(),
+            due: BTreeSet::new(),
+            waiting: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            next_id: 1,
+        })
+    }
+
+    /// The provider that was chosen.
+    pub fn provider(&self) -> &str {
+        &self.settings.provider
+    }
+
+    /// The library and the provider, such as `libfabric 1.17, provider verbs`.
+    pub fn description(&self) -> String {
+        format!("libfabric {}, provider {}", self.library.version(), self.settings.provider)
+    }
+
+    /// Becomes readable when [`Fabric::poll`] has something to do. Before sleeping on it, ask [`Fabric::may_wait`].
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.waiting.as_fd()
+    }
+
+    /// Whether the descriptor wakes a sleeper for everything that comes from now on. If not, something has come.
+    pub fn may_wait(&self) -> bool {
+        self.networks.iter().enumerate().all(|(index, network)| {
+            let devices = self.devices.iter().filter(|device| device.network == index && !device.is_gone());
+            let queues: Vec<_> = devices.map(|device| &*device.completions).collect();
+            network.fabric.may_wait(&network.events, &queues)
+        })
+    }
+
+    /// Whether [`Fabric::poll`] has something to do though nothing has come.
+    pub fn has_work(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// When [`Fabric::poll`] is to be called even if nothing comes.
+    pub fn deadline(&self) -> Option<Instant> {
+        let deadline = |id: &LinkId| match self.links[id].stage {
+            Stage::Opening(_, deadline) | Stage::Finishing(deadline) => Some(deadline),
+            Stage::Open => None,
+        };
+        self.unsettled.iter().filter_map(deadline).min()
+    }
+
+    /// Takes what has come and goes on with what could not be sent. Returns at once.
+    pub fn poll(&mut self, events: &mut Vec<Event>) {
+        self.take_connecting(events);
+        self.take_completions(events);
+        for id in std::mem::take(&mut self.due) {
+            self.acknowledge(id);
+        }
+        self.settle(events);
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self, id: LinkId) -> Option<SocketAddr> {
+        self.links.get(&id).map(|link| link.peer)
+    }
+
+    /// What is held now.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage { link_count: self.links.len(), ..Usage::default() };
+        for device in &self.devices {
+            usage.message_bytes +=
+                (device.sends.count() + device.receives.count()) * crate::message::MESSAGE_BYTES_MAX;
+            usage.posted += device.posted;
+            usage.granted += device.granted;
+            usage.referred_bytes += device.referred_bytes;
+            usage.kept_target_bytes += device.kept_target_bytes();
+        }
+        usage
+    }
+
+    fn watch(&self, descriptor: RawFd) -> Result<(), FabricError> {
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        crate::sys::with_descriptor(descriptor, |descriptor| epoll::add(&self.waiting, descriptor, data, flags))?;
+        Ok(())
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

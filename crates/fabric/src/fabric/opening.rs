@@ -1,0 +1,301 @@
+//! Links come and go.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::credits::{Credits, GRANT_FIRST};
+use crate::device::Device;
+use crate::error::FabricError;
+use crate::fabric::{Event, Fabric, LinkId, Listener, ListenerId, Network};
+use crate::link::{Link, Reading, Stage};
+use crate::memory::random_number;
+use crate::message::Greeting;
+use crate::sys::{Connecting, Endpoint, EventQueue, Info, NetworkFabric, PassiveEndpoint};
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+impl Fabric {
+    /// Listens; gives the address with the port that was chosen.
+    pub fn listen(&mut self, address: SocketAddr) -> Result<(ListenerId, SocketAddr), FabricError> {
+        let info = self.library.ways(&self.settings.provider, address, true)?;
+        let network = self.network(&info)?;
+        let endpoint = PassiveEndpoint::listen(&self.networks[network].events, &info)?;
+        let bound = endpoint.address().unwrap_or(address);
+        let id = ListenerId(self.next_id());
+        self.listeners.insert(id, Listener { network, endpoint });
+        Ok((id, bound))
+    }
+
+    /// Begins to connect; [`Event::Connected`] or [`Event::Failed`] follows.
+    pub fn connect(&mut self, address: SocketAddr) -> Result<LinkId, FabricError> {
+        let info = self.library.ways(&self.settings.provider, address, false)?;
+        let network = self.network(&info)?;
+        let (id, greeting) = self.add_link(network, &info, None, address)?;
+        let endpoint = self.links[&id].endpoint.as_ref().expect("a new link has an endpoint");
+        match endpoint.connect(&info, &greeting.encode()) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    fn network(&mut self, info: &Info) -> Result<usize, FabricError> {
+        let (name, _) = info.names();
+        if let Some(index) = self.networks.iter().position(|network| network.name == name) {
+            return Ok(index);
+        }
+        let fabric = NetworkFabric::open(info)?;
+        let events = EventQueue::open(&fabric)?;
+        self.watch(events.descriptor()?)?;
+        self.networks.push(Network { name, fabric, events });
+        Ok(self.networks.len() - 1)
+    }
+
+    fn device(&mut self, network: usize, info: &Info) -> Result<usize, FabricError> {
+        let (_, name) = info.names();
+        let is_it = |device: &Device| device.network == network && device.name == name && !device.is_gone();
+        if let Some(index) = self.devices.iter().position(is_it) {
+            return Ok(index);
+        }
+        let device = Device::open(&self.settings, network, &self.networks[network].fabric, info)?;
+        self.watch(device.completions.descriptor()?)?;
+        self.devices.push(device);
+        Ok(self.devices.len() - 1)
+    }
+
+    /// Makes a link that is not connected, with receives posted for what its greeting grants.
+    fn add_link(
+        &mut self,
+        network: usize,
+        info: &Info,
+        listener: Option<ListenerId>,
+        peer: SocketAddr,
+    ) -> Result<(LinkId, Greeting), FabricError> {
+        if self.links.len() >= self.settings.links_max {
+            return Err(std::io::Error::other("there are as many RDMA links as there may be").into());
+        }
+        let index = self.device(network, info)?;
+        let device = &mut self.devices[index];
+        let events = Arc::clone(&self.networks[network].events);
+        let endpoint = Endpoint::open(info, &events, &device.completions, device.shared.as_ref())?;
+        let greeting = Greeting { token: random_number(), credits: GRANT_FIRST as u16 };
+        let number = endpoint.number();
+        let link = Link {
+            device: index,
+            endpoint: Some(endpoint),
+            peer,
+            stage: Stage::Opening(listener, Instant::now() + self.settings.patience),
+            token_of_peer: 0,
+            own_token: greeting.token,
+            credits: Credits::new(),
+            posted: 0,
+            to_send: None,
+            copied_bytes: 0,
+            is_waiting: false,
+            operations: Vec::new(),
+            sends: 0,
+            referred: Default::default(),
+            referred_bytes: 0,
+            done: 0,
+            arrived: Default::default(),
+            reading: Reading::Nothing,
+            read_bytes: 0,
+            is_ended: false,
+            failure: None,
+        };
+        let id = LinkId(self.next_id());
+        device_grants(&mut self.devices[index], &link);
+        self.links.insert(id, link);
+        self.by_endpoint.insert(number, id);
+        self.by_token.insert(greeting.token, id);
+        self.unsettled.insert(id);
+        if !self.has_receives(id) {
+            self.remove(id);
+            return Err(std::io::Error::other("there is no registered memory for one more RDMA link").into());
+        }
+        Ok((id, greeting))
+    }
+
+    /// Deals with events of connecting.
+    pub(super) fn take_connecting(&mut self, events: &mut Vec<Event>) {
+        for network in 0..self.networks.len() {
+            let queue = Arc::clone(&self.networks[network].events);
+            // An error of the queue itself leaves its links to their completions, and new ones to their patience.
+            while let Ok(Some(event)) = queue.read() {
+                match event {
+                    Connecting::Requested(endpoint, info, data) => self.requested(network, endpoint, &info, &data),
+                    Connecting::Established(endpoint, data) => {
+                        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+                            self.established(id, &data, events);
+                        }
+                    }
+                    Connecting::Ended(endpoint) => {
+                        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+                            self.ended(id, events);
+                        }
+                    }
+                    Connecting::Failed(endpoint, error) => {
+                        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+                            self.fail(id, error, events);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn requested(&mut self, network: usize, endpoint: usize, info: &Info, data: &[u8]) {
+        let is_it = |listener: &Listener| listener.network == network && listener.endpoint.number() == endpoint;
+        let found = self.listeners.iter().find(|(_, listener)| is_it(listener)).map(|(id, _)| *id);
+        let Some(listener) = found else { return };
+        let accepted = Greeting::decode(data).and_then(|peer| {
+            let (id, greeting) = self.add_link(network, info, Some(listener), info.peer().unwrap_or(ANY))?;
+            let result = self.links.get_mut(&id).map_or(Ok(()), |link| link.greet(peer)).and_then(|()| {
+                let endpoint = self.links[&id].endpoint.as_ref().expect("a new link has an endpoint");
+                endpoint.accept(&greeting.encode())
+            });
+            result.inspect_err(|_| self.remove(id))
+        });
+        if accepted.is_err() {
+            self.listeners[&listener].endpoint.reject(info);
+        }
+    }
+
+    fn established(&mut self, id: LinkId, data: &[u8], events: &mut Vec<Event>) {
+        let link = self.links.get_mut(&id).expect("endpoints are forgotten with their links");
+        let Stage::Opening(listener, _) = link.stage else { return };
+        let greeted = match listener {
+            // That of the peer came with its request.
+            Some(_) => Ok(()),
+            None => Greeting::decode(data).and_then(|peer| link.greet(peer)),
+        };
+        if let Err(error) = greeted {
+            return self.fail(id, error, events);
+        }
+        link.stage = Stage::Open;
+        self.unsettled.remove(&id);
+        self.due.insert(id);
+        events.push(match listener {
+            Some(listener) => Event::Accepted { listener, link: id },
+            None => Event::Connected(id),
+        });
+    }
+
+    fn ended(&mut self, id: LinkId, events: &mut Vec<Event>) {
+        let link = self.links.get_mut(&id).expect("endpoints are forgotten with their links");
+        match link.stage {
+            Stage::Open => link.is_ended = true,
+            Stage::Opening(..) | Stage::Finishing(_) => self.fail(id, FabricError::Ended, events),
+        }
+    }
+
+    /// Closes links that had time enough, or have nothing left to do.
+    pub(super) fn settle(&mut self, events: &mut Vec<Event>) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for id in self.unsettled.iter().copied().collect::<Vec<_>>() {
+            let link = &self.links[&id];
+            match link.stage {
+                Stage::Opening(_, deadline) if deadline <= now => self.fail(id, FabricError::TimedOut, events),
+                Stage::Finishing(deadline) if link.is_sent() || deadline <= now => self.remove(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// The link does not work any more. Its user is told: by an event, or when it uses the link.
+    pub(super) fn fail(&mut self, id: LinkId, error: FabricError, events: &mut Vec<Event>) {
+        self.shut(id);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match link.stage {
+            Stage::Open => link.failure = link.failure.take().or(Some(error)),
+            Stage::Finishing(_) | Stage::Opening(Some(_), _) => self.remove(id),
+            Stage::Opening(None, _) => {
+                self.remove(id);
+                events.push(Event::Failed(id, error));
+            }
+        }
+    }
+
+    /// Closes a link once everything that was handed over is sent, but no later than the patience of the settings.
+    pub fn finish(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if link.stage != Stage::Open || link.is_ended || link.failure.is_some() || link.is_sent() {
+            return self.remove(id);
+        }
+        link.stage = Stage::Finishing(Instant::now() + self.settings.patience);
+        let device = &mut self.devices[link.device];
+        for arrived in link.arrived.drain(..) {
+            device.receives.give_back(arrived.buffer);
+            link.credits.released();
+        }
+        self.unsettled.insert(id);
+        self.due.insert(id);
+    }
+
+    /// Closes a link now.
+    pub fn close(&mut self, id: LinkId) {
+        self.remove(id);
+    }
+
+    pub(super) fn remove(&mut self, id: LinkId) {
+        self.shut(id);
+        self.links.remove(&id);
+        self.unsettled.remove(&id);
+        self.due.remove(&id);
+    }
+
+    /// Closes the endpoint of a link, and then frees what it used.
+    fn shut(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(endpoint) = link.endpoint.take() else { return };
+        self.by_endpoint.remove(&endpoint.number());
+        self.by_token.remove(&link.own_token);
+        let is_closed = endpoint.close();
+        let device = &mut self.devices[link.device];
+        device.abandon(&std::mem::take(&mut link.operations), is_closed);
+        if device.shared.is_some() {
+            device.granted -= link.credits.outstanding() as usize;
+        }
+        device.extra -= link.credits.extra() as usize;
+        device.referred_bytes -= link.referred_bytes;
+        link.referred.clear();
+        link.referred_bytes = 0;
+        for arrived in link.arrived.drain(..) {
+            device.receives.give_back(arrived.buffer);
+        }
+        if let Some((buffer, _)) = link.to_send.take() {
+            device.sends.give_back(buffer);
+        }
+        link.reading = Reading::Nothing;
+    }
+
+    /// A device has failed as a whole: all its links have.
+    pub(super) fn fail_device(&mut self, index: usize, error: &FabricError, events: &mut Vec<Event>) {
+        self.devices[index].set_gone();
+        let ids: Vec<_> = self.links.iter().filter(|(_, link)| link.device == index).map(|(id, _)| *id).collect();
+        for id in ids {
+            let why =
+                std::io::Error::other(format!("the RDMA device {} fails: {error}", self.devices[index].name));
+            self.fail(id, why.into(), events);
+        }
+    }
+}
+
+fn device_grants(device: &mut Device, link: &Link) {
+    if device.shared.is_some() {
+        device.granted += link.credits.outstanding() as usize;
+    }
+}
+
+impl Link {
+    fn greet(&mut self, peer: Greeting) -> Result<(), FabricError> {
+        self.token_of_peer = peer.token;
+        self.credits.granted(peer.credits.into())
+    }
+}

@@ -1,0 +1,26 @@
+//! Ordered byte streams between two processes over RDMA: InfiniBand, RoCE and iWARP through libfabric's connected
+//! endpoints, or plain TCP through its provider `tcp`, by which all of this is tested. It moves bytes and tells what
+//! happened; it may not know frames, and it trusts no peer: what one says is checked, and what cannot be ends its link.
+//!
+//! Short bytes are copied into messages. Long ones are announced by reference, and the peer reads them from this
+//! process's memory straight into the buffer that waits for them. [docs/internals/rdma.md] has the protocol, and why
+//! it is as it is.
+//!
+//! [`Fabric`] belongs to one thread, blocks nowhere, and has a descriptor to wait on.
+
+mod credits;
+#[allow(unsafe_code)]
+mod device;
+mod error;
+mod fabric;
+mod link;
+#[allow(unsafe_code)]
+mod memory;
+mod message;
+#[allow(unsafe_code, missing_docs)]
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use error::FabricError;
+pub use fabric::{Event, Fabric, LinkId, ListenerId, Settings, Usage};

@@ -1,0 +1,210 @@
+//! Memory that a device uses: buffers for messages, and buffers of others while they are registered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use bytes::Bytes;
+
+use crate::error::FabricError;
+use crate::message::MESSAGE_BYTES_MAX;
+use crate::sys::{Domain, Memory, Region};
+
+/// Message buffers that are made and registered together.
+const SLAB_BUFFERS: usize = 64;
+
+/// A buffer of [`MESSAGE_BYTES_MAX`] bytes. Who has it may use it; a device uses it while its operation has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MessageBuffer(u32);
+
+struct Slab {
+    // Before the memory, so that it is closed before that is freed.
+    region: Option<Region>,
+    start: *mut u8,
+    _memory: BlockBuffer,
+}
+
+// SAFETY: the pointer is into the memory that the slab owns.
+unsafe impl Send for Slab {}
+
+/// Message buffers of one device: made when they are needed, up to a limit, and kept.
+pub struct MessageBuffers {
+    domain: Arc<Domain>,
+    is_registered: bool,
+    slabs: Vec<Slab>,
+    free: Vec<MessageBuffer>,
+    count_max: usize,
+}
+
+impl MessageBuffers {
+    /// An empty pool for at most so many buffers.
+    pub fn new(domain: &Arc<Domain>, is_registered: bool, count_max: usize) -> Self {
+        MessageBuffers {
+            domain: Arc::clone(domain),
+            is_registered,
+            slabs: Vec::new(),
+            free: Vec::new(),
+            count_max,
+        }
+    }
+
+    /// A buffer, if there may be one more.
+    pub fn take(&mut self) -> Option<MessageBuffer> {
+        if self.free.is_empty() && self.count() + SLAB_BUFFERS <= self.count_max {
+            // What cannot be registered now is not tried again: who needs a buffer waits for those that there are.
+            if self.add_slab().is_err() {
+                self.count_max = self.count();
+            }
+        }
+        self.free.pop()
+    }
+
+    fn add_slab(&mut self) -> Result<(), FabricError> {
+        let mut memory = BlockBuffer::zeroed(SLAB_BUFFERS * MESSAGE_BYTES_MAX / BLOCK_BYTES);
+        let bytes = memory.as_mut_slice();
+        let (start, length) = (bytes.as_mut_ptr(), bytes.len());
+        let region = match self.is_registered {
+            // SAFETY: the slab keeps the memory longer than the region.
+            true => Some(unsafe { self.domain.register(start, length, false, random_number())? }),
+            false => None,
+        };
+        let first = self.count() as u32;
+        self.slabs.push(Slab { region, start, _memory: memory });
+        self.free.extend((first..first + SLAB_BUFFERS as u32).map(MessageBuffer));
+        Ok(())
+    }
+
+    /// A buffer is not needed any more.
+    pub fn give_back(&mut self, buffer: MessageBuffer) {
+        self.free.push(buffer);
+    }
+
+    /// Buffers that there are.
+    pub fn count(&self) -> usize {
+        self.slabs.len() * SLAB_BUFFERS
+    }
+
+    /// Buffers that could be taken.
+    pub fn available(&self) -> usize {
+        self.free.len() + (self.count_max - self.count()) / SLAB_BUFFERS * SLAB_BUFFERS
+    }
+
+    /// The first `length` bytes of a buffer, for a device.
+    pub fn memory(&self, buffer: &MessageBuffer, length: usize) -> Memory {
+        assert!(length <= MESSAGE_BYTES_MAX, "a message fits into its buffer");
+        let number = buffer.0 as usize;
+        let slab = &self.slabs[number / SLAB_BUFFERS];
+        // SAFETY: the slab has SLAB_BUFFERS buffers of this size.
+        let start = unsafe { slab.start.add(number % SLAB_BUFFERS * MESSAGE_BYTES_MAX) };
+        let descriptor = slab.region.as_ref().map_or(std::ptr::null_mut(), Region::descriptor);
+        Memory { start, length, descriptor }
+    }
+
+    /// The first bytes of a buffer that no device uses.
+    pub fn bytes(&self, buffer: &MessageBuffer, length: usize) -> &[u8] {
+        let memory = self.memory(buffer, length);
+        // SAFETY: the memory lives as long as the pool and has been written. Whoever has the buffer is its only user,
+        // and the loan of `buffer` keeps it from an operation meanwhile.
+        unsafe { std::slice::from_raw_parts(memory.start, memory.length) }
+    }
+
+    /// All bytes of a buffer that no device uses, writable.
+    pub fn bytes_mut(&mut self, buffer: &mut MessageBuffer) -> &mut [u8] {
+        let memory = self.memory(buffer, MESSAGE_BYTES_MAX);
+        // SAFETY: as above; the buffer is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(memory.start, memory.length) }
+    }
+}
+
+/// A number that nobody can guess.
+pub fn random_number() -> u64 {
+    let mut bytes = [0; 8];
+    let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    assert!(count == Ok(8), "the kernel always has eight random bytes");
+    u64::from_le_bytes(bytes)
+}
+
+/// Bytes that the peer may read until this is dropped.
+pub struct Referred {
+    // Before the bytes, so that it is closed before they are freed.
+    region: Region,
+    bytes: Bytes,
+}
+
+impl Referred {
+    /// Lets a peer read these bytes, and nothing else, until this is dropped. The key is used where the provider chooses
+    /// none, which has keys of `key_bytes`.
+    pub fn register(domain: &Arc<Domain>, bytes: Bytes, key_bytes: usize) -> Result<Self, (FabricError, Bytes)> {
+        let key = if key_bytes >= 8 { random_number() } else { random_number() & ((1 << (8 * key_bytes)) - 1) };
+        // SAFETY: `Bytes` neither moves nor changes its memory; it is kept longer than the region.
+        match unsafe { domain.register(bytes.as_ptr(), bytes.len(), true, key) } {
+            Ok(region) => Ok(Referred { region, bytes }),
+            Err(error) => Err((error, bytes)),
+        }
+    }
+
+    /// The key for the peer.
+    pub fn key(&self) -> u64 {
+        self.region.key()
+    }
+
+    /// The address for peers to which addresses are those of this process.
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+
+    /// How many bytes.
+    pub fn length(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Registrations of buffers into which this side reads, kept for the next time. Peers get no keys to them. They go by
+/// the number of the buffer's memory: memory that was freed and came back, at the same address or not, has another.
+pub struct ReadTargets {
+    domain: Arc<Domain>,
+    /// By number of memory: when it was used last, its bytes and its registration.
+    entries: BTreeMap<u64, (u64, usize, Arc<Region>)>,
+    bytes: usize,
+    bytes_max: usize,
+    uses: u64,
+}
+
+impl ReadTargets {
+    /// An empty cache that keeps at most so many bytes registered. What operations use beyond that is registered for
+    /// them alone.
+    pub fn new(domain: &Arc<Domain>, bytes_max: usize) -> Self {
+        ReadTargets { domain: Arc::clone(domain), entries: BTreeMap::new(), bytes: 0, bytes_max, uses: 0 }
+    }
+
+    /// The registration of a buffer's memory. The caller keeps both until its operation is complete.
+    pub fn register(&mut self, buffer: &BlockBuffer) -> Result<Arc<Region>, FabricError> {
+        self.uses += 1;
+        if let Some((used, _, region)) = self.entries.get_mut(&buffer.memory_number()) {
+            *used = self.uses;
+            return Ok(Arc::clone(region));
+        }
+        let memory = buffer.whole_memory();
+        // SAFETY: an operation keeps the buffer. Between operations the device does not use the memory, even if it was
+        // freed: the registration is found by its number only, which no other memory has.
+        let region = unsafe { self.domain.register(memory.as_ptr(), memory.len(), false, random_number())? };
+        let region = Arc::new(region);
+        if memory.len() > self.bytes_max {
+            return Ok(region);
+        }
+        while self.bytes + memory.len() > self.bytes_max
+            && let Some((&number, _)) = self.entries.iter().min_by_key(|(_, (used, _, _))| *used)
+        {
+            let (_, bytes, _) = self.entries.remove(&number).expect("it was just found");
+            self.bytes -= bytes;
+        }
+        self.bytes += memory.len();
+        self.entries.insert(buffer.memory_number(), (self.uses, memory.len(), Arc::clone(&region)));
+        Ok(region)
+    }
+
+    /// Bytes that are registered for later.
+    pub fn kept_bytes(&self) -> usize {
+        self.bytes
+    }
+}

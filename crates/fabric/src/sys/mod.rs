@@ -1,0 +1,21 @@
+//! libfabric, loaded at run time, behind types that close what they opened. All `unsafe` code of this crate is in this
+//! module and in `memory.rs`.
+
+pub mod abi;
+mod library;
+mod objects;
+
+pub use library::{Info, Library};
+pub use objects::{
+    Completion, CompletionQueue, Connecting, Domain, Endpoint, EventQueue, Memory, NetworkFabric, PassiveEndpoint,
+    Region, SharedReceives,
+};
+
+/// Lends a descriptor that one of the library's queues owns and that is open.
+pub fn with_descriptor<T>(
+    descriptor: std::os::fd::RawFd,
+    use_it: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T,
+) -> T {
+    // SAFETY: the queue that gave it is open, because only open queues give theirs.
+    use_it(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
+}

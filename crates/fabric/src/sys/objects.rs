@@ -1,0 +1,579 @@
+//! The library's objects. Each keeps alive what it was made from and is closed when it is dropped. All objects of a
+//! process loop are used by one thread at a time, which is what `FI_THREAD_DOMAIN` asks for: they are owned by one
+//! [`crate::Fabric`].
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::error::FabricError;
+use crate::sys::abi;
+use crate::sys::library::{Info, Library, socket_address};
+
+/// Declares an owned object: its pointer, and `Drop`, which closes it.
+macro_rules! object {
+    ($(#[$doc:meta])* $name:ident, $raw:ty, { $($field:ident: $type:ty),* }) => {
+        $(#[$doc])*
+        pub struct $name {
+            pointer: NonNull<$raw>,
+            is_closed: bool,
+            $($field: $type,)*
+        }
+
+        // SAFETY: the library's objects have no ties to a thread; uses are serialised by their one owner.
+        unsafe impl Send for $name {}
+        // SAFETY: shared references are only held by objects of the same owner, which is used by one thread at a time.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            fn fid(&self) -> *mut abi::Fid {
+                self.pointer.as_ptr().cast()
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                if self.is_closed {
+                    return;
+                }
+                let fid = self.fid();
+                // SAFETY: the object is open and this is its only owner; what was made from it keeps it alive.
+                unsafe { ((*(*fid).ops).close)(fid) };
+            }
+        }
+    };
+}
+
+/// Calls a function of an object's table with the object first.
+macro_rules! call {
+    ($object:expr, $table:ident . $function:ident ( $($argument:expr),* )) => {
+        ((*(*$object).$table).$function)($object, $($argument),*)
+    };
+}
+
+object!(
+    /// A network, as the library sees it.
+    NetworkFabric, abi::FidFabric, { library: Arc<Library> }
+);
+
+impl NetworkFabric {
+    /// Opens the network of a way.
+    pub fn open(info: &Info) -> Result<Arc<Self>, FabricError> {
+        let library = Arc::clone(&info.library);
+        let mut fabric = ptr::null_mut();
+        // SAFETY: the description is the library's own; the object it gives is owned below.
+        let code = unsafe {
+            (library.open_fabric)((*info.pointer.as_ptr()).fabric_attr, &raw mut fabric, ptr::null_mut())
+        };
+        library.check("fi_fabric", code)?;
+        let pointer = NonNull::new(fabric).expect("the library gives an object where it reports none missing");
+        Ok(Arc::new(NetworkFabric { pointer, is_closed: false, library }))
+    }
+
+    /// Whether the loop may sleep on the descriptors of these queues.
+    pub fn may_wait(&self, events: &EventQueue, completions: &[&CompletionQueue]) -> bool {
+        let mut fids: Vec<*mut abi::Fid> = completions.iter().map(|queue| queue.fid()).collect();
+        fids.push(events.fid());
+        let fabric = self.pointer.as_ptr();
+        // SAFETY: all objects are open, and the list has as many as is said.
+        unsafe { call!(fabric, ops.trywait(fids.as_mut_ptr(), fids.len() as i32)) == 0 }
+    }
+}
+
+object!(
+    /// Events of connecting.
+    EventQueue, abi::FidEq, { fabric: Arc<NetworkFabric> }
+);
+
+/// What an event queue reports.
+pub enum Connecting {
+    /// A request for a connection to the passive endpoint, with the private data of the peer.
+    Requested(usize, Info, Vec<u8>),
+    /// The endpoint is connected; with the private data of the peer, if it is this side that connected.
+    Established(usize, Vec<u8>),
+    /// The peer has closed the connection of the endpoint.
+    Ended(usize),
+    /// The endpoint cannot be connected, or has failed.
+    Failed(usize, FabricError),
+}
+
+impl EventQueue {
+    /// Opens a queue with a descriptor to wait on.
+    pub fn open(fabric: &Arc<NetworkFabric>) -> Result<Arc<Self>, FabricError> {
+        let mut attributes = abi::FiEqAttr {
+            size: 0,
+            flags: 0,
+            wait_obj: abi::FI_WAIT_FD,
+            signaling_vector: 0,
+            wait_set: ptr::null_mut(),
+        };
+        let (mut queue, parent) = (ptr::null_mut(), fabric.pointer.as_ptr());
+        // SAFETY: the fabric is open, and the attributes are valid during the call.
+        let code = unsafe { call!(parent, ops.eq_open(&raw mut attributes, &raw mut queue, ptr::null_mut())) };
+        fabric.library.check("fi_eq_open", code)?;
+        let pointer = NonNull::new(queue).expect("the library gives an object where it reports none missing");
+        Ok(Arc::new(EventQueue { pointer, is_closed: false, fabric: Arc::clone(fabric) }))
+    }
+
+    /// The descriptor to wait on.
+    pub fn descriptor(&self) -> Result<RawFd, FabricError> {
+        wait_descriptor(self.fid(), &self.fabric.library)
+    }
+
+    /// The next event.
+    pub fn read(&self) -> Result<Option<Connecting>, FabricError> {
+        let mut event = 0_u32;
+        let mut entry = MaybeUninit::<abi::FiEqCmEntry>::zeroed();
+        let queue = self.pointer.as_ptr();
+        // SAFETY: the entry has the size that is said.
+        let length = unsafe {
+            call!(queue, ops.read(&raw mut event, entry.as_mut_ptr().cast(), size_of::<abi::FiEqCmEntry>(), 0))
+        };
+        if length == -abi::FI_EAVAIL {
+            return self.read_error();
+        }
+        if length == -abi::FI_EAGAIN {
+            return Ok(None);
+        }
+        if length < 0 {
+            return Err(self.fabric.library.failure("fi_eq_read", length));
+        }
+        // SAFETY: all zeros is a valid entry, and the library wrote a valid one over it.
+        let entry = unsafe { entry.assume_init() };
+        let data_bytes = (length as usize).saturating_sub(std::mem::offset_of!(abi::FiEqCmEntry, data));
+        let data = entry.data[..data_bytes.min(abi::CM_DATA_BYTES_MAX)].to_vec();
+        Ok(match event {
+            abi::FI_CONNREQ => {
+                // SAFETY: the event hands the description over.
+                let info = unsafe { Info::from_raw(entry.info, &self.fabric.library) };
+                info.map(|info| Connecting::Requested(entry.fid as usize, info, data))
+            }
+            abi::FI_CONNECTED => Some(Connecting::Established(entry.fid as usize, data)),
+            abi::FI_SHUTDOWN => Some(Connecting::Ended(entry.fid as usize)),
+            // Nothing else is asked for.
+            _ => None,
+        })
+    }
+
+    fn read_error(&self) -> Result<Option<Connecting>, FabricError> {
+        let mut entry = MaybeUninit::<abi::FiEqErrEntry>::zeroed();
+        let queue = self.pointer.as_ptr();
+        // SAFETY: the entry is valid; without room for error data none is written.
+        let length = unsafe { call!(queue, ops.readerr(entry.as_mut_ptr(), 0)) };
+        if length < 0 {
+            return Err(self.fabric.library.failure("fi_eq_readerr", length));
+        }
+        // SAFETY: all zeros is a valid entry, and the library wrote a valid one over it.
+        let entry = unsafe { entry.assume_init() };
+        let error = self.fabric.library.failure("connecting over RDMA", -(entry.err.abs() as isize));
+        Ok(Some(Connecting::Failed(entry.fid as usize, error)))
+    }
+}
+
+object!(
+    /// A device: what memory is registered with.
+    Domain, abi::FidDomain, { fabric: Arc<NetworkFabric> }
+);
+
+impl Domain {
+    /// Opens the device of a way.
+    pub fn open(fabric: &Arc<NetworkFabric>, info: &Info) -> Result<Arc<Self>, FabricError> {
+        let (mut domain, parent) = (ptr::null_mut(), fabric.pointer.as_ptr());
+        // SAFETY: the fabric is open and the description valid.
+        let code = unsafe { call!(parent, ops.domain(info.pointer.as_ptr(), &raw mut domain, ptr::null_mut())) };
+        fabric.library.check("fi_domain", code)?;
+        let pointer = NonNull::new(domain).expect("the library gives an object where it reports none missing");
+        Ok(Arc::new(Domain { pointer, is_closed: false, fabric: Arc::clone(fabric) }))
+    }
+
+    /// Registers memory: for this side's own operations, or for reads by the peer that has the key.
+    ///
+    /// # Safety
+    /// The memory stays where it is until the region is dropped.
+    pub unsafe fn register(
+        self: &Arc<Self>,
+        memory: *const u8,
+        length: usize,
+        is_for_peer: bool,
+        key: u64,
+    ) -> Result<Region, FabricError> {
+        let access = match is_for_peer {
+            true => abi::FI_REMOTE_READ,
+            false => abi::FI_SEND | abi::FI_RECV | abi::FI_READ,
+        };
+        let (mut region, domain) = (ptr::null_mut(), self.pointer.as_ptr());
+        // SAFETY: the domain is open; the caller keeps the memory.
+        let code = unsafe {
+            ((*(*domain).mr).reg)(
+                self.fid(),
+                memory.cast(),
+                length,
+                access,
+                0,
+                key,
+                0,
+                &raw mut region,
+                ptr::null_mut(),
+            )
+        };
+        self.fabric.library.check("registering memory for RDMA", code)?;
+        let pointer = NonNull::new(region).expect("the library gives an object where it reports none missing");
+        Ok(Region { pointer, is_closed: false, _domain: Arc::clone(self) })
+    }
+}
+
+object!(
+    /// Registered memory.
+    Region, abi::FidMr, { _domain: Arc<Domain> }
+);
+
+impl Region {
+    /// What operations of this side name the memory by.
+    pub fn descriptor(&self) -> *mut libc::c_void {
+        // SAFETY: the region is open.
+        unsafe { self.pointer.as_ref().mem_desc }
+    }
+
+    /// What the peer names it by.
+    pub fn key(&self) -> u64 {
+        // SAFETY: the region is open.
+        unsafe { self.pointer.as_ref().key }
+    }
+}
+
+object!(
+    /// Completions of operations of one device.
+    CompletionQueue, abi::FidCq, { domain: Arc<Domain> }
+);
+
+/// An operation is complete.
+pub struct Completion {
+    /// What it was started with.
+    pub context: u64,
+    /// Bytes of a received message; of an operation that failed, why.
+    pub result: Result<usize, FabricError>,
+}
+
+/// Completions that are taken with one call.
+const COMPLETIONS_AT_ONCE: usize = 32;
+
+impl CompletionQueue {
+    /// Opens a queue with a descriptor to wait on.
+    pub fn open(domain: &Arc<Domain>, size: usize) -> Result<Arc<Self>, FabricError> {
+        let mut attributes = abi::FiCqAttr {
+            size,
+            flags: 0,
+            format: abi::FI_CQ_FORMAT_MSG,
+            wait_obj: abi::FI_WAIT_FD,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+        };
+        let (mut queue, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
+        // SAFETY: the domain is open, and the attributes are valid during the call.
+        let code = unsafe { call!(parent, ops.cq_open(&raw mut attributes, &raw mut queue, ptr::null_mut())) };
+        domain.fabric.library.check("fi_cq_open", code)?;
+        let pointer = NonNull::new(queue).expect("the library gives an object where it reports none missing");
+        Ok(Arc::new(CompletionQueue { pointer, is_closed: false, domain: Arc::clone(domain) }))
+    }
+
+    /// The descriptor to wait on.
+    pub fn descriptor(&self) -> Result<RawFd, FabricError> {
+        wait_descriptor(self.fid(), &self.domain.fabric.library)
+    }
+
+    /// Takes what is complete, some of it at a time; false if there was nothing.
+    pub fn read(&self, completions: &mut Vec<Completion>) -> Result<bool, FabricError> {
+        let empty = abi::FiCqMsgEntry { op_context: ptr::null_mut(), flags: 0, len: 0 };
+        let mut entries = [empty; COMPLETIONS_AT_ONCE];
+        let queue = self.pointer.as_ptr();
+        // SAFETY: the entries are as many as is said, in the format that the queue was opened with.
+        let count = unsafe { call!(queue, ops.read(entries.as_mut_ptr().cast(), COMPLETIONS_AT_ONCE)) };
+        match count {
+            0.. => {
+                let entries = &entries[..count as usize];
+                completions.extend(
+                    entries
+                        .iter()
+                        .map(|entry| Completion { context: entry.op_context as u64, result: Ok(entry.len) }),
+                );
+                Ok(count > 0)
+            }
+            _ if count == -abi::FI_EAGAIN => Ok(false),
+            _ if count == -abi::FI_EAVAIL => {
+                let mut entry = MaybeUninit::<abi::FiCqErrEntry>::zeroed();
+                // SAFETY: the entry is valid; without room for error data none is written.
+                let length = unsafe { call!(queue, ops.readerr(entry.as_mut_ptr(), 0)) };
+                if length < 0 {
+                    return if length == -abi::FI_EAGAIN { Ok(false) } else { Err(self.failure(length)) };
+                }
+                // SAFETY: all zeros is a valid entry, and the library wrote a valid one over it.
+                let entry = unsafe { entry.assume_init() };
+                let error = self.domain.fabric.library.failure("an RDMA operation", -(entry.err.abs() as isize));
+                completions.push(Completion { context: entry.op_context as u64, result: Err(error) });
+                Ok(true)
+            }
+            _ => Err(self.failure(count)),
+        }
+    }
+
+    fn failure(&self, code: isize) -> FabricError {
+        self.domain.fabric.library.failure("fi_cq_read", code)
+    }
+}
+
+fn wait_descriptor(fid: *mut abi::Fid, library: &Library) -> Result<RawFd, FabricError> {
+    let mut descriptor: RawFd = -1;
+    // SAFETY: the queue is open and was opened for waiting on a descriptor, which this call writes.
+    let code = unsafe { call!(fid, ops.control(abi::FI_GETWAIT, (&raw mut descriptor).cast())) };
+    library.check("asking for a descriptor to wait on", code)?;
+    Ok(descriptor)
+}
+
+object!(
+    /// An address that accepts connections.
+    PassiveEndpoint, abi::FidPep, { _events: Arc<EventQueue> }
+);
+
+impl PassiveEndpoint {
+    /// Listens on the address of a way.
+    pub fn listen(events: &Arc<EventQueue>, info: &Info) -> Result<Self, FabricError> {
+        let fabric = &events.fabric;
+        let (mut endpoint, parent) = (ptr::null_mut(), fabric.pointer.as_ptr());
+        // SAFETY: the fabric is open and the description valid.
+        let code =
+            unsafe { call!(parent, ops.passive_ep(info.pointer.as_ptr(), &raw mut endpoint, ptr::null_mut())) };
+        fabric.library.check("fi_passive_ep", code)?;
+        let pointer = NonNull::new(endpoint).expect("the library gives an object where it reports none missing");
+        let endpoint = PassiveEndpoint { pointer, is_closed: false, _events: Arc::clone(events) };
+        // SAFETY: both objects are open, and the endpoint keeps the queue.
+        let code = unsafe { call!(endpoint.fid(), ops.bind(events.fid(), 0)) };
+        fabric.library.check("fi_pep_bind", code)?;
+        let raw = endpoint.pointer.as_ptr();
+        // SAFETY: the endpoint is open and bound.
+        let code = unsafe { call!(raw, cm.listen()) };
+        fabric.library.check("fi_listen", code)?;
+        Ok(endpoint)
+    }
+
+    /// What events name it by.
+    pub fn number(&self) -> usize {
+        self.fid() as usize
+    }
+
+    /// The address with the port that was chosen.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+        let mut length = size_of::<libc::sockaddr_storage>();
+        // SAFETY: the endpoint is open, and at most `length` bytes are written.
+        unsafe {
+            let cm = (*self.pointer.as_ptr()).cm;
+            let code = ((*cm).getname)(self.fid(), storage.as_mut_ptr().cast(), &raw mut length);
+            if code == 0 { socket_address(storage.as_ptr().cast(), length) } else { None }
+        }
+    }
+
+    /// Turns a request away.
+    pub fn reject(&self, request: &Info) {
+        let raw = self.pointer.as_ptr();
+        // SAFETY: the handle is that of a request of this endpoint. What cannot be rejected is left to the peer's
+        // patience.
+        unsafe { call!(raw, cm.reject((*request.pointer.as_ptr()).handle, ptr::null(), 0)) };
+    }
+}
+
+object!(
+    /// Receives that all endpoints of a device share.
+    SharedReceives, abi::FidEp, { domain: Arc<Domain> }
+);
+
+impl SharedReceives {
+    /// Opens them, for at most so many receives; `info` describes the device.
+    pub fn open(domain: &Arc<Domain>, info: &Info, count_max: usize) -> Result<Arc<Self>, FabricError> {
+        let (mut receives, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
+        // SAFETY: the domain is open. The attributes are the library's own, of this description, which is ours.
+        let code = unsafe {
+            let attributes = (*info.pointer.as_ptr()).rx_attr;
+            (*attributes).size = count_max;
+            call!(parent, ops.srx_ctx(attributes, &raw mut receives, ptr::null_mut()))
+        };
+        domain.fabric.library.check("fi_srx_context", code)?;
+        let pointer = NonNull::new(receives).expect("the library gives an object where it reports none missing");
+        Ok(Arc::new(SharedReceives { pointer, is_closed: false, domain: Arc::clone(domain) }))
+    }
+
+    /// As [`Endpoint::receive`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn receive(&self, memory: Memory, context: u64) -> Result<bool, FabricError> {
+        // SAFETY: the caller's promise.
+        unsafe { receive(self.pointer.as_ptr(), memory, context, &self.domain.fabric.library) }
+    }
+}
+
+/// Where bytes are or go.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// The first byte.
+    pub start: *mut u8,
+    /// How many.
+    pub length: usize,
+    /// What the device names it by, or null.
+    pub descriptor: *mut libc::c_void,
+}
+
+/// # Safety
+/// The memory is left alone until the operation completes or the endpoint is closed.
+unsafe fn receive(
+    endpoint: *mut abi::FidEp,
+    memory: Memory,
+    context: u64,
+    library: &Library,
+) -> Result<bool, FabricError> {
+    let context = ptr::without_provenance_mut(context as usize);
+    // SAFETY: the endpoint is open; the memory is the caller's promise. A context is only given back.
+    let code = unsafe {
+        call!(endpoint, msg.recv(memory.start.cast(), memory.length, memory.descriptor, u64::MAX, context))
+    };
+    started(code, "fi_recv", library)
+}
+
+/// False if there is no room for the operation now.
+fn started(code: isize, what: &'static str, library: &Library) -> Result<bool, FabricError> {
+    match code {
+        0.. => Ok(true),
+        _ if code == -abi::FI_EAGAIN => Ok(false),
+        _ => Err(library.failure(what, code)),
+    }
+}
+
+object!(
+    /// One end of a connection.
+    Endpoint, abi::FidEp, {
+        events: Arc<EventQueue>,
+        _completions: Arc<CompletionQueue>,
+        _shared: Option<Arc<SharedReceives>>
+    }
+);
+
+impl Endpoint {
+    /// Makes an endpoint for a way or a request.
+    pub fn open(
+        info: &Info,
+        events: &Arc<EventQueue>,
+        completions: &Arc<CompletionQueue>,
+        shared: Option<&Arc<SharedReceives>>,
+    ) -> Result<Self, FabricError> {
+        let domain = &completions.domain;
+        let library = &domain.fabric.library;
+        let (mut endpoint, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
+        if shared.is_some() {
+            // SAFETY: descriptions from the library have all their parts, and this one is ours.
+            unsafe { (*(*info.pointer.as_ptr()).ep_attr).rx_ctx_cnt = abi::FI_SHARED_CONTEXT };
+        }
+        // SAFETY: the domain is open and the description valid.
+        let code =
+            unsafe { call!(parent, ops.endpoint(info.pointer.as_ptr(), &raw mut endpoint, ptr::null_mut())) };
+        library.check("fi_endpoint", code)?;
+        let endpoint = Endpoint {
+            pointer: NonNull::new(endpoint).expect("the library gives an object where it reports none missing"),
+            is_closed: false,
+            events: Arc::clone(events),
+            _completions: Arc::clone(completions),
+            _shared: shared.map(Arc::clone),
+        };
+        let bind = |what, fid, flags| {
+            // SAFETY: both objects are open, and the endpoint keeps what it is bound to.
+            let code = unsafe { call!(endpoint.fid(), ops.bind(fid, flags)) };
+            library.check(what, code)
+        };
+        bind("binding an endpoint to its events", events.fid(), 0)?;
+        bind("binding an endpoint to its completions", completions.fid(), abi::FI_SEND | abi::FI_RECV)?;
+        if let Some(shared) = shared {
+            bind("binding an endpoint to shared receives", shared.fid(), 0)?;
+        }
+        // SAFETY: the endpoint is open and bound.
+        let code = unsafe { call!(endpoint.fid(), ops.control(abi::FI_ENABLE, ptr::null_mut())) };
+        library.check("fi_enable", code)?;
+        Ok(endpoint)
+    }
+
+    /// What events name it by.
+    pub fn number(&self) -> usize {
+        self.fid() as usize
+    }
+
+    fn library(&self) -> &Library {
+        &self.events.fabric.library
+    }
+
+    /// Begins to connect to the address of the way that the endpoint was made for.
+    pub fn connect(&self, info: &Info, data: &[u8]) -> Result<(), FabricError> {
+        let raw = self.pointer.as_ptr();
+        // SAFETY: the endpoint is open; the address is the library's own, the data is copied.
+        let code = unsafe {
+            call!(raw, cm.connect((*info.pointer.as_ptr()).dest_addr, data.as_ptr().cast(), data.len()))
+        };
+        self.library().check("fi_connect", code)
+    }
+
+    /// Accepts the request that the endpoint was made for.
+    pub fn accept(&self, data: &[u8]) -> Result<(), FabricError> {
+        let raw = self.pointer.as_ptr();
+        // SAFETY: the endpoint is open; the data is copied.
+        let code = unsafe { call!(raw, cm.accept(data.as_ptr().cast(), data.len())) };
+        self.library().check("fi_accept", code)
+    }
+
+    /// Tells the peer that the connection ends, and closes the endpoint. When this says true, no operation of it uses any
+    /// memory any more.
+    pub fn close(mut self) -> bool {
+        let (raw, fid) = (self.pointer.as_ptr(), self.fid());
+        self.is_closed = true;
+        // SAFETY: the endpoint is open, and is not used after this. One that is not connected any more has nobody to tell.
+        unsafe {
+            call!(raw, cm.shutdown(0));
+            ((*(*fid).ops).close)(fid) == 0
+        }
+    }
+
+    /// Has the next message of the peer received. False if there is no room for the operation now.
+    ///
+    /// # Safety
+    /// The memory is left alone until the operation completes or the endpoint is closed.
+    pub unsafe fn receive(&self, memory: Memory, context: u64) -> Result<bool, FabricError> {
+        // SAFETY: the caller's promise.
+        unsafe { receive(self.pointer.as_ptr(), memory, context, self.library()) }
+    }
+
+    /// Sends a message. False if there is no room for the operation now.
+    ///
+    /// # Safety
+    /// As for [`Endpoint::receive`].
+    pub unsafe fn send(&self, memory: Memory, context: u64) -> Result<bool, FabricError> {
+        let (endpoint, context) = (self.pointer.as_ptr(), ptr::without_provenance_mut(context as usize));
+        // SAFETY: the endpoint is open; the memory is the caller's promise.
+        let code = unsafe {
+            let start = memory.start.cast_const().cast();
+            call!(endpoint, msg.send(start, memory.length, memory.descriptor, u64::MAX, context))
+        };
+        started(code, "fi_send", self.library())
+    }
+
+    /// Reads memory of the peer. False if there is no room for the operation now.
+    ///
+    /// # Safety
+    /// As for [`Endpoint::receive`].
+    pub unsafe fn read(&self, memory: Memory, address: u64, key: u64, context: u64) -> Result<bool, FabricError> {
+        let (endpoint, context) = (self.pointer.as_ptr(), ptr::without_provenance_mut(context as usize));
+        // SAFETY: the endpoint is open; the memory is the caller's promise.
+        let code = unsafe {
+            let start = memory.start.cast();
+            call!(endpoint, rma.read(start, memory.length, memory.descriptor, u64::MAX, address, key, context))
+        };
+        started(code, "fi_read", self.library())
+    }
+}

@@ -1,0 +1,175 @@
+//! Links end: by their users, by their peers, or by force.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::error::FabricError;
+use crate::fabric::{Event, Fabric, Settings};
+use crate::tests::pair::{DEADLINE, End, connect, fabric, pair, pattern, run, settings};
+
+/// Turns until the link tells of its end.
+fn end_of(end: &mut End) -> FabricError {
+    let begun = Instant::now();
+    loop {
+        match end.turn() {
+            Err(error) => return error,
+            Ok(_) => assert!(begun.elapsed() < DEADLINE, "the link goes on"),
+        }
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_end_arrives_and_then_the_end() {
+    for shares_receives in [true, false] {
+        let Some((mut first, mut second)) = pair(Settings { shares_receives, ..settings() }) else { return };
+        for number in 0..4 {
+            first.queue(pattern(100_000 * number, number));
+        }
+        while !first.to_send.is_empty() {
+            first.turn().unwrap();
+            second.turn().unwrap();
+        }
+        first.fabric.finish(first.id);
+        let begun = Instant::now();
+        let error = loop {
+            first.fabric.poll(&mut Vec::new());
+            match second.turn() {
+                Err(error) => break error,
+                Ok(_) => assert!(begun.elapsed() < DEADLINE),
+            }
+        };
+        assert!(matches!(error, FabricError::Ended), "{error}");
+        assert_eq!(second.frames.len(), 4);
+        assert!(
+            second.frames.iter().enumerate().all(|(number, frame)| *frame == pattern(100_000 * number, number))
+        );
+        assert_eq!(first.fabric.usage().link_count, 0);
+        second.fabric.close(second.id);
+        let usage = second.fabric.usage();
+        assert_eq!((usage.link_count, usage.granted, usage.referred_bytes), (0, 0, 0));
+    }
+}
+
+/// A piece that the peer is to read belongs to the link until the link is closed, and to nobody but its sender then.
+#[test]
+fn a_piece_that_was_not_read_is_free_when_the_link_is_closed() {
+    let Some((mut first, second)) = pair(settings()) else { return };
+    let piece = pattern(1 << 20, 1);
+    first.to_send.push_back(piece.clone());
+    first.turn().unwrap();
+    assert_eq!(first.fabric.usage().referred_bytes, 1 << 20);
+    assert!(!piece.is_unique(), "the link has it");
+    first.fabric.close(first.id);
+    assert!(piece.is_unique(), "nobody else has it any more");
+    assert_eq!(first.fabric.usage().referred_bytes, 0);
+    drop(second);
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_an_error() {
+    let Some(mut fabric) = fabric(settings()) else { return };
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let id = fabric.connect(port).unwrap();
+    let begun = Instant::now();
+    loop {
+        let mut events = Vec::new();
+        fabric.poll(&mut events);
+        match events.pop() {
+            Some(Event::Failed(failed, error)) => {
+                assert_eq!(failed, id);
+                let error = std::io::Error::from(error);
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+                break;
+            }
+            Some(other) => panic!("{other:?}"),
+            None => assert!(begun.elapsed() < DEADLINE),
+        }
+    }
+    assert_eq!(fabric.usage().link_count, 0);
+}
+
+/// A peer that accepts the TCP connection of the provider and says nothing.
+#[test]
+fn a_peer_that_does_not_answer_is_given_up() {
+    let Some(mut fabric) = fabric(Settings { patience: Duration::from_millis(300), ..settings() }) else { return };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    fabric.connect(silent.local_addr().unwrap()).unwrap();
+    let begun = Instant::now();
+    let mut events = Vec::new();
+    while events.is_empty() {
+        assert!(fabric.deadline().is_some() && begun.elapsed() < DEADLINE);
+        fabric.poll(&mut events);
+    }
+    assert!(matches!(events[..], [Event::Failed(_, FabricError::TimedOut)]), "{events:?}");
+}
+
+#[test]
+fn a_provider_that_does_not_exist_is_named() {
+    let Some(mut fabric) = fabric(Settings::new("no-such", 4)) else { return };
+    let error = fabric.connect("127.0.0.1:1".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("'no-such'") && error.contains("fi_info"), "{error}");
+}
+
+/// The peer of [`a_peer_that_is_killed_in_a_transfer_leaves_nothing_behind`], in a process of its own.
+#[test]
+fn child_that_sends_until_it_is_killed() {
+    let Ok(address) = std::env::var("ATOLL_TEST_FABRIC_PEER") else { return };
+    let mut fabric = Fabric::open(settings()).unwrap();
+    let id = fabric.connect(address.parse().unwrap()).unwrap();
+    let mut events = Vec::new();
+    while events.is_empty() {
+        fabric.poll(&mut events);
+    }
+    assert!(matches!(events[..], [Event::Connected(_)]), "{events:?}");
+    let mut end = End::new(fabric, id);
+    let payload = Bytes::from(vec![7; 1 << 20]);
+    loop {
+        while end.to_send.len() < 64 {
+            end.queue(payload.clone());
+        }
+        end.turn().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_in_a_transfer_leaves_nothing_behind() {
+    let Some(mut fabric) = fabric(settings()) else { return };
+    let (_, address) = fabric.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    for round in 0..3 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["tests::ends::child_that_sends_until_it_is_killed", "--exact"])
+            .env("ATOLL_TEST_FABRIC_PEER", address.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        let mut events = Vec::new();
+        while events.is_empty() {
+            assert!(begun.elapsed() < DEADLINE);
+            fabric.poll(&mut events);
+        }
+        let Some(Event::Accepted { link, .. }) = events.pop() else { panic!() };
+        let mut end = End::new(fabric, link);
+        while end.frames.len() < 3 + round {
+            end.turn().unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = end_of(&mut end);
+        assert!(!matches!(error, FabricError::Peer(_)), "{error}");
+        assert!(end.frames.iter().all(|frame| frame.len() == 1 << 20 && frame.iter().all(|byte| *byte == 7)));
+        end.fabric.close(end.id);
+        fabric = end.fabric;
+        let usage = fabric.usage();
+        assert_eq!((usage.link_count, usage.granted, usage.referred_bytes), (0, 0, 0));
+    }
+    // The next peer finds everything as it was.
+    let mut other = Fabric::open(settings()).unwrap();
+    let (asked, accepted) = connect(&mut other, &mut fabric);
+    let (mut first, mut second) = (End::new(other, asked), End::new(fabric, accepted));
+    first.queue(pattern(300_000, 3));
+    run(&mut first, &mut second, |_, second| second.frames.len() == 1);
+}
