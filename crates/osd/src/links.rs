@@ -252,11 +252,11 @@ impl Links {
         self.paused.remove(&number);
         self.admission.left(number);
         self.operations.left(number);
-        if let (Transport::Rdma, None, Some(osd)) = (connected.transport, connected.peer, connected.target) {
-            if let Some((address, until_ms)) = self.sought_over_rdma.get_mut(&osd) {
-                tracing::warn!("{osd} is not reached over RDMA at {address}; trying without it");
-                *until_ms = context.now_ms() + WITHOUT_RDMA_MS;
-            }
+        if let (Transport::Rdma, None, Some(osd)) = (connected.transport, connected.peer, connected.target)
+            && let Some((address, until_ms)) = self.sought_over_rdma.get_mut(&osd)
+        {
+            tracing::warn!("{osd} is not reached over RDMA at {address}; trying without it");
+            *until_ms = context.now_ms() + WITHOUT_RDMA_MS;
         }
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.by_osd.get(&osd) == Some(&number)
