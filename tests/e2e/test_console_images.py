@@ -214,6 +214,5 @@ def test_what_was_done_is_in_the_log_of_events_with_who_did_it(admin):
         "atoll image migrate --cancel --no-wait returner",
         "atoll image access --reset --access=multi-attach shared",
         "atoll image lock break --yes held",
-        "atoll osd rm 3",
     ):
         assert done.get(command) == "ann (console)", f"{command}: {sorted(done)}"

@@ -62,7 +62,7 @@ def migrating(cluster, name, *more):
 
 
 def migrating_slowly(cluster, name):
-    return migrating(cluster, name, "--pool", "coded", "--rate", "1M")
+    return migrating(cluster, name, "--pool", "coded", "--rate", "512K")
 
 
 def test_an_image_moves_while_it_is_written(cluster, note):
