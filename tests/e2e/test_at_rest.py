@@ -219,6 +219,7 @@ def test_without_encryption_the_names_are_in_clear(scenario, note):
     note(f"{searched / MIB:.0f} MiB searched")
 
 
+@pytest.mark.nightly
 def test_with_encryption_they_are_nowhere(filled, note):
     """With encryption they are nowhere, neither while it runs nor after kill -9 nor after a stop."""
     cluster = filled.cluster

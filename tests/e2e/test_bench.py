@@ -300,6 +300,7 @@ def test_the_same_command_does_the_rest(scenario, record, clusters, note):
     note(f"{RUNS - before} runs")
 
 
+@pytest.mark.nightly
 def test_runs_of_one_round_follow_each_other(whole):
     """Runs of one round follow each other, in turns."""
     first = runs(whole)[:6]
@@ -308,6 +309,7 @@ def test_runs_of_one_round_follow_each_other(whole):
     )
 
 
+@pytest.mark.nightly
 def test_sealing_is_what_the_record_says_it_is(whole):
     """Sealing is what the record says it is."""
     said = {
@@ -316,6 +318,7 @@ def test_sealing_is_what_the_record_says_it_is(whole):
     assert "not sealed" in said["plain"] and "not sealed" not in said["sealed"], str(said)
 
 
+@pytest.mark.nightly
 def test_the_report_is_one_page_that_needs_nothing_from_elsewhere(whole):
     """The report is one page that needs nothing from elsewhere, and says what was measured."""
     html = whole.with_suffix(".html").read_text()
@@ -327,6 +330,7 @@ def test_the_report_is_one_page_that_needs_nothing_from_elsewhere(whole):
     assert "blocks: randread 4 KiB" in markdown and "objects: put 64 KiB" in markdown, markdown[:500]
 
 
+@pytest.mark.nightly
 def test_a_record_compared_with_itself_has_not_changed(scenario, whole):
     """A record compared with itself has not changed."""
     done = json.loads(scenario.run(scenario.atoll, "bench", "compare", whole, whole, "--json").stdout)

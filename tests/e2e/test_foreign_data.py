@@ -36,7 +36,7 @@ def three(scenario):
     return found
 
 
-@pytest.mark.parametrize("left", nightly_but(["all", "devices"], LEFT))
+@pytest.mark.parametrize("left", nightly_but(["all"], LEFT))
 def test_no_cluster_is_founded_over_another_ones(scenario, small, left):
     """Without cluster.json 'atoll up' makes no cluster beside what is another's: it names that and writes nothing."""
     over = scenario.cluster(f"over-{left.replace(' ', '-')}", osds=1, osd_size="1G")

@@ -244,6 +244,7 @@ def test_full_percent_gives_room_for_a_while(full):
     assert "WARNING" not in cluster.cli("settings", "set", "full_percent", "95").stderr
 
 
+@pytest.mark.nightly
 def test_everything_that_was_acked_is_readable_while_it_is_full(full, note):
     """Everything that was acked is readable while it is full."""
     full.check_objects()
@@ -274,6 +275,7 @@ def test_trims_go_on_in_an_erasure_coded_pool(full):
             assert connection.read(place, len(data)) == data, f"other bytes at {place}"
 
 
+@pytest.mark.nightly
 def test_trim_and_delete_work_while_it_is_full(emptied):
     """TRIM and DELETE work while it is full: trimmed blocks are zeros, deleted objects are gone."""
     with emptied.cluster.nbd("disk") as connection:
@@ -306,6 +308,7 @@ def test_deletes_give_room_again(emptied, note):
     note(f"after {time.monotonic() - emptied.emptied_at:.0f} s")
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_by_kill_9_and_a_restart_with_a_nearly_full_device(emptied, note):
     """kill -9 of everything and a restart with a nearly full device: nothing is lost."""
     emptied.cluster.kill_all()

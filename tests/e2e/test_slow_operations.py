@@ -172,6 +172,7 @@ def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
         assert refused or (one["steps"][0]["name"] == "ordered" and len(one["steps"]) > 1), one
 
 
+@pytest.mark.nightly
 def test_requests_in_flight_of_gateway_and_nbd_server_are_told(cluster):
     """While OSDs hang, and not after that."""
     client = cluster.s3()
