@@ -1,6 +1,6 @@
 """Fixtures of the end-to-end tests, and what keeps them apart from each other and leaves the machine clean.
 
-    make e2e                                                      the quick tier, two modules at a time
+    make e2e                                                      the quick tier, three modules at a time
     .venv/bin/python -m pytest --atoll=PATH -k "revoked and gateway"    some tests, with another binary
     .venv/bin/python -m pytest -m "nightly or not nightly" tests/e2e/test_partitions.py
 
@@ -72,18 +72,24 @@ PACKAGES = {
 }
 # With several workers the modules that take longest begin first.
 LONGEST = (
-    "partitions",
-    "snapshots_in_use",
-    "restart",
-    "keys",
-    "documented_commands",
-    "hosts",
-    "s3_without_cluster_state",
     "nbd",
+    "console",
+    "partitions",
+    "images",
+    "hosts",
+    "at_rest",
+    "erasure",
+    "snapshots",
+    "keys",
+    "identities",
     "osd_killed",
+    "restart",
+    "foreign_data",
+    "documented_commands",
+    "administration",
+    "image_moves",
     "damaged_device",
-    "hostile_input",
-    "s3_files",
+    "full_device",
 )
 SESSION = "ATOLL_E2E_SESSION"
 

@@ -7,8 +7,8 @@ from lib.relay import Relay
 from lib.transports import (
     announced_records,
     change_frames,
+    lead_through,
     links,
-    restart_nbd,
     revoke_and_trust_the_gateway,
     write_all_over,
 )
@@ -31,15 +31,6 @@ def cluster(scenario):
 def records(scenario, cluster):
     with announced_records(scenario, cluster) as found_and_announce:
         yield found_and_announce
-
-
-def lead_through(cluster, records, relays):
-    """Leads clients through relays to the OSDs, with encrypted frames."""
-    found, announce = records
-    cluster.cli("settings", "set", "frame_mode_unix", "secure")
-    for record, relay in zip(found, relays, strict=True):
-        announce({**record, "local_name": relay.name})
-    restart_nbd(cluster)
 
 
 def test_processes_of_one_host_share_memory(cluster):

@@ -10,6 +10,7 @@ from lib.relay import Relay
 from lib.transports import (
     announced_records,
     change_frames,
+    lead_through,
     links,
     restart_nbd,
     revoke_and_trust_the_gateway,
@@ -94,12 +95,8 @@ def test_the_socket_of_another_user_is_left_alone(cluster, records):
 @pytest.fixture
 def relays(cluster, records):
     """Clients are led through relays to all OSDs, over Unix sockets with encrypted frames."""
-    found, announce = records
-    cluster.cli("settings", "set", "frame_mode_unix", "secure")
-    relays = [Relay(record["local_name"]) for record in found]
-    for record, relay in zip(found, relays, strict=True):
-        announce({**record, "local_name": relay.name})
-    restart_nbd(cluster)
+    relays = [Relay(record["local_name"]) for record in records[0]]
+    lead_through(cluster, records, relays)
     return relays
 
 

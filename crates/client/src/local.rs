@@ -10,7 +10,7 @@ use std::time::Duration;
 use atoll_cluster::ConnectOptions;
 use atoll_metrics::current_span::current_span;
 use atoll_objects::{ClientError, ObjectClient, PoolClient};
-use atoll_reactor::{LocalRuntime, RdmaAddress, Stream};
+use atoll_reactor::{LocalRuntime, RdmaAddress, Stream, is_not_offered};
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PoolRecord;
 use atoll_types::transports::{Transport, Way};
@@ -243,15 +243,11 @@ impl LocalClient {
             };
             match (connected, transport) {
                 (Ok(stream), _) => return Ok((stream, *mode)),
-                (Err(error), Transport::SharedMemory | Transport::Unix | Transport::Rdma) => match error.kind() {
-                    // It is on another host, or this process shares memory with enough others.
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded
-                        if *transport != Transport::Rdma => {}
-                    _ => {
-                        tracing::warn!("cannot connect to {address} by {transport}: {error}; trying the next way")
-                    }
-                },
                 (Err(error), Transport::Tcp) => problem = format!("cannot connect to {address}: {error}"),
+                (Err(error), Transport::SharedMemory | Transport::Unix) if is_not_offered(&error) => {}
+                (Err(error), _) => {
+                    tracing::warn!("cannot connect to {address} by {transport}: {error}; trying the next way");
+                }
             }
         }
         Err(problem)
@@ -259,18 +255,16 @@ impl LocalClient {
 
     async fn connect_tcp(&self, address: &str) -> io::Result<Stream> {
         let address = address.parse().map_err(|_| io::Error::other("it is not an address"))?;
-        let connecting = pin!(self.0.runtime.connect(address));
-        let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
-        match select(connecting, limit).await {
-            Either::Left((connected, _)) => connected,
-            Either::Right(_) => Err(io::Error::other("no answer")),
-        }
+        self.in_time(self.0.runtime.connect(address)).await
     }
 
     async fn connect_rdma(&self, address: &str) -> io::Result<Stream> {
         let address: RdmaAddress = address.parse().map_err(io::Error::other)?;
-        let connecting = pin!(self.0.runtime.connect_rdma(&address));
-        let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
+        self.in_time(self.0.runtime.connect_rdma(&address)).await
+    }
+
+    async fn in_time(&self, connecting: impl Future<Output = io::Result<Stream>>) -> io::Result<Stream> {
+        let (connecting, limit) = (pin!(connecting), pin!(self.0.runtime.sleep(CONNECT_LIMIT)));
         match select(connecting, limit).await {
             Either::Left((connected, _)) => connected,
             Either::Right(_) => Err(io::Error::other("no answer")),

@@ -123,17 +123,15 @@ impl Device {
         let context = self.add(Operation::Send { link, buffer });
         // SAFETY: the operation owns the buffer until it is complete or the endpoint closed.
         let started = unsafe { endpoint.send(memory, context) };
-        match (&started, started.as_ref().is_ok_and(|started| *started)) {
-            (_, true) => Ok(Ok(context)),
-            _ => {
-                let Some(Operation::Send { buffer, .. }) = self.take(context) else {
-                    unreachable!("it was added")
-                };
-                if let Err(error) = started {
-                    self.sends.give_back(buffer);
-                    return Err(error);
-                }
-                Ok(Err(buffer))
+        if matches!(started, Ok(true)) {
+            return Ok(Ok(context));
+        }
+        let Some(Operation::Send { buffer, .. }) = self.take(context) else { unreachable!("it was added") };
+        match started {
+            Ok(_) => Ok(Err(buffer)),
+            Err(error) => {
+                self.sends.give_back(buffer);
+                Err(error)
             }
         }
     }

@@ -26,6 +26,7 @@ pub use clock_watch::ClockWatch;
 pub use connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;
+pub use opening::is_not_offered;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
 pub use runtime::{Listener, LocalFile, LocalRuntime, Stream};
 pub use transport::rdma::RdmaAddress;

@@ -83,6 +83,12 @@ impl Reactor {
     }
 }
 
+/// Whether a connection within the host failed because nobody offers it there: the peer is on another host, or this
+/// loop shares memory with as many as it may.
+pub fn is_not_offered(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded)
+}
+
 /// Sets a socket up for short messages, and for its peer: between two processes of one host nothing is lost and there
 /// is no bandwidth to probe, so the congestion control that a system has chosen for its network does harm there. (BBR
 /// paces, takes segments that two processors deliver out of order for lost ones, and goes down to four segments for

@@ -209,6 +209,10 @@ impl LocalRuntime {
     /// Connects to a TCP address.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let id = self.0.reactor.borrow_mut().connect(address)?;
+        self.connected(id).await
+    }
+
+    async fn connected(&self, id: ConnectionId) -> io::Result<Stream> {
         let stream = self.add_stream(id);
         std::future::poll_fn(|context| stream.poll_state(context, |state| state.is_connected)).await?;
         Ok(stream)
@@ -217,9 +221,7 @@ impl LocalRuntime {
     /// Connects over RDMA.
     pub async fn connect_rdma(&self, address: &RdmaAddress) -> io::Result<Stream> {
         let id = self.0.reactor.borrow_mut().connect_rdma(address)?;
-        let stream = self.add_stream(id);
-        std::future::poll_fn(|context| stream.poll_state(context, |state| state.is_connected)).await?;
-        Ok(stream)
+        self.connected(id).await
     }
 
     /// Hands a file to the loop.

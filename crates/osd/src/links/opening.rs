@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_reactor::{ConnectionId, RdmaAddress, Reactor};
+use atoll_reactor::{ConnectionId, RdmaAddress, Reactor, is_not_offered};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
@@ -30,11 +30,6 @@ fn connect_rdma(reactor: &mut Reactor, address: &str) -> io::Result<ConnectionId
     reactor.connect_rdma(&address)
 }
 
-/// Whether a way within the host fails where another is to be taken.
-fn is_usual(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded)
-}
-
 /// Begins to connect by the first way that does not fail at once.
 fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(ConnectionId, FrameMode)> {
     for Way { transport, address, mode } in ways {
@@ -46,8 +41,7 @@ fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(C
         };
         match (begun, transport) {
             (Ok(connection), _) => return Some((connection, *mode)),
-            // It is on another host, or this process shares memory with enough others.
-            (Err(error), Transport::Unix | Transport::SharedMemory) if is_usual(&error) => {}
+            (Err(error), Transport::Unix | Transport::SharedMemory) if is_not_offered(&error) => {}
             (Err(error), _) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
         }
     }

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use atoll_buffers::Received;
 use atoll_types::transports::Transport;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use io_uring::{opcode, types};
 
 use crate::connection::{Connection, ConnectionId, PeerAddress, RECEIVE_BYTES_MIN};
@@ -52,17 +52,6 @@ pub trait Carrier: Send {
 
     /// The loop is awake: the peer need not wake it.
     fn awake(&mut self);
-}
-
-/// Takes so many bytes off the front of a queue.
-pub(crate) fn take_off(queue: &mut VecDeque<Bytes>, mut bytes: usize) {
-    while let Some(piece) = queue.front_mut() {
-        if bytes < piece.len() {
-            return piece.advance(bytes);
-        }
-        bytes -= piece.len();
-        queue.pop_front();
-    }
 }
 
 /// What a connection waits for.

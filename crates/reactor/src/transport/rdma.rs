@@ -55,7 +55,8 @@ fn lock(fabric: &Shared) -> MutexGuard<'_, Fabric> {
 pub(crate) struct Rdma {
     fabric: Shared,
     listeners: BTreeMap<atoll_fabric::ListenerId, ListenerId>,
-    connections: HashMap<LinkId, ConnectionId>,
+    /// Connections that are being made.
+    connecting: HashMap<LinkId, ConnectionId>,
     /// The ring tells when something comes.
     is_watched: bool,
 }
@@ -116,9 +117,12 @@ impl Reactor {
         let id = ConnectionId(self.next_id());
         let rdma = self.rdma(&address.provider)?;
         let link = lock(&rdma.fabric).connect(address.address)?;
-        rdma.connections.insert(link, id);
         let carrier = RdmaLink { fabric: Arc::clone(&rdma.fabric), id: link };
+        rdma.connecting.insert(link, id);
         self.connections.insert(id, Connection::carried(Box::new(carrier), false));
+        // Of those that were given up, the fabric tells nothing.
+        let (rdma, connections) = (self.rdma.as_mut().expect("it is made above"), &self.connections);
+        rdma.connecting.retain(|_, id| connections.contains_key(id));
         Ok(id)
     }
 
@@ -129,7 +133,7 @@ impl Reactor {
             self.rdma = Some(Rdma {
                 fabric: Arc::new(Mutex::new(fabric)),
                 listeners: BTreeMap::new(),
-                connections: HashMap::new(),
+                connecting: HashMap::new(),
                 is_watched: false,
             });
         }
@@ -206,7 +210,7 @@ impl Reactor {
                 self.events.push_back(Event::Accepted { listener, connection: id });
             }
             atoll_fabric::Event::Connected(link) => {
-                let Some(id) = rdma.connections.remove(&link) else { return };
+                let Some(id) = rdma.connecting.remove(&link) else { return };
                 // It may have been closed meanwhile.
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.is_connected = true;
@@ -216,7 +220,7 @@ impl Reactor {
                 }
             }
             atoll_fabric::Event::Failed(link, error) => {
-                if let Some(id) = rdma.connections.remove(&link) {
+                if let Some(id) = rdma.connecting.remove(&link) {
                     self.fail(id, CloseCause::Failed(error.into()));
                     self.forget_if_idle(id);
                 }

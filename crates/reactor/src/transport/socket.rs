@@ -5,13 +5,12 @@ use std::io::IoSlice;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use io_uring::{opcode, types};
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
 use crate::connection::{Connection, ConnectionId, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN};
 use crate::reactor::{Operation, Reactor};
-use crate::transport::take_off;
 
 /// Sends up to this size are made without the ring, if the socket takes them at once.
 const SEND_NOW_BYTES_MAX: usize = 256 << 10;
@@ -36,6 +35,17 @@ fn send_now(socket: &OwnedFd, queue: &mut VecDeque<Bytes>) -> usize {
     let sent = sent.unwrap_or(0);
     take_off(queue, sent);
     sent
+}
+
+/// Takes so many bytes off the front of a queue.
+fn take_off(queue: &mut VecDeque<Bytes>, mut bytes: usize) {
+    while let Some(piece) = queue.front_mut() {
+        if bytes < piece.len() {
+            return piece.advance(bytes);
+        }
+        bytes -= piece.len();
+        queue.pop_front();
+    }
 }
 
 /// Bytes of several buffers and the message header that points to them.

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use atoll_types::transports::Transport;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -161,7 +162,7 @@ impl Reactor {
     fn shared_count(&self) -> usize {
         let is_shared = |connection: &&Connection| match (&connection.opening, &connection.carrier) {
             (Some(Opening::Offered(_)), _) => true,
-            (_, carrier) => carrier.is_some(),
+            (_, carrier) => carrier.as_ref().is_some_and(|carrier| carrier.transport() == Transport::SharedMemory),
         };
         self.connections.values().filter(is_shared).count()
     }
