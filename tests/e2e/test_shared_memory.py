@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.root, pytest.mark.needs("etcdctl")]
 @pytest.fixture(scope="module")
 def cluster(scenario):
     cluster = scenario.cluster()
-    cluster.options = ["--transport", "shm"]
     cluster.up()
     cluster.create_image("disk", "1G")
     yield cluster
@@ -34,7 +33,7 @@ def records(scenario, cluster):
 
 
 def test_processes_of_one_host_share_memory(cluster):
-    """All connections between processes of one host are by shared memory, and status says so."""
+    """In a new cluster all connections between processes of one host are by shared memory, and status says so."""
     write_all_over(cluster)
     wait_for("status counts the links", lambda: links(cluster).get("shm", 0) >= 6, 15)
     assert set(links(cluster)) == {"shm"}, f"{links(cluster)}"

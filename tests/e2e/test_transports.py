@@ -37,6 +37,7 @@ NOBODY = 65534
 @pytest.fixture(scope="module")
 def cluster(scenario):
     cluster = scenario.cluster()
+    cluster.options = ["--transport", "unix"]
     cluster.up()
     cluster.create_image("disk", "256M")
     yield cluster

@@ -97,7 +97,7 @@ pub struct UpArguments {
     pub frame_mode: Vec<FrameModeChoice>,
     /// What connections to OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
     /// host), tcp, or rdma (RDMA to OSDs that have ATOLL_RDMA_PROVIDER in their environment, TCP to others), for all or
-    /// for one of the roles cluster, client and gateway; may be given several times [default: unix; for the first start:
+    /// for one of the roles cluster, client and gateway; may be given several times [default: shm; for the first start:
     /// 'atoll settings set transport_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]TRANSPORT", value_parser = parse_transport)]
     pub transport: Vec<TransportChoice>,
@@ -212,7 +212,7 @@ fn transports(choices: &[TransportChoice]) -> Option<Transports> {
         None => Transports::all(choice.transport),
         Some(role) => transports.with(role, choice.transport),
     };
-    (!choices.is_empty()).then(|| choices.iter().fold(Transports::default(), choose))
+    (!choices.is_empty()).then(|| choices.iter().fold(Transports::of_new_clusters(), choose))
 }
 
 /// `atoll up`.

@@ -263,7 +263,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         advertise: None,
         frame_mode: choices.frame_modes.unwrap_or_default().cluster,
         first_frame_modes: choices.frame_modes.or(Some(FrameModes::of_new_clusters())),
-        first_transports: choices.transports.unwrap_or_default(),
+        first_transports: choices.transports.unwrap_or_else(Transports::of_new_clusters),
         has_gateway_key: false,
         osd_ids,
         osd_bytes,

@@ -74,6 +74,11 @@ pub struct Transports {
 }
 
 impl Transports {
+    /// Those that a cluster has from its foundation. The default is for clusters whose records name none.
+    pub fn of_new_clusters() -> Self {
+        Transports::all(Transport::SharedMemory)
+    }
+
     /// The same for everyone.
     pub fn all(transport: Transport) -> Self {
         Transports { cluster: transport, client: transport, gateway: transport }
