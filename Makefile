@@ -8,10 +8,14 @@ PROFILE ?= ci
 # Python, boto3 and aws of the tests; tests of crates find them here, too.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := .venv/bin/python -m pytest
+# Compilation for tests. Clippy's lints come with it: a compilation of their own would have all dependencies once more.
+# The allocator is Debian's build of jemalloc, because to compile it takes two minutes.
+TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ \
+	JEMALLOC_OVERRIDE=$$(echo /usr/lib/*/libjemalloc_pic.a) cargo
 # Scenarios side by side: each module is one worker's.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build check test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -19,7 +23,7 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver python3 python3-venv libfabric-dev
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver libjemalloc-dev python3 python3-venv libfabric-dev
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages
@@ -43,7 +47,8 @@ check:
 	@tools/python_venv.sh
 	@tools/check_changed.py
 
-lint: venv
+# What needs no compilation.
+style: venv
 	@tools/check_mutations.py
 	@tools/check_dependencies.py
 	.venv/bin/ruff format --check -q tests tools crates
@@ -53,36 +58,39 @@ lint: venv
 	@tools/check_docs.py
 	@tools/api_reference.py --check
 	@tools/check_monitoring.py
+
+# All of it before a commit, without what `make test` compiles.
+lint: style
 	cargo clippy --profile $(PROFILE) --workspace --all-targets -q -- -D warnings
 	cargo test --profile $(PROFILE) -q -p atoll-types -p atoll-wire --lib the_page_has_the_table
 	RUSTDOCFLAGS="-D warnings" cargo doc --profile $(PROFILE) --workspace --exclude atoll --no-deps -q
 
 # Many of these tests wait; the binary of the end-to-end tests is built meanwhile.
 unit: venv
-	cargo test --profile $(PROFILE) --workspace -q --no-run
+	$(TEST_CARGO) test --profile $(PROFILE) --workspace --all-targets -q --no-run
 	@$(MAKE) --no-print-directory --jobs --output-sync crate-tests lib-tests doc-tests transit-tests binary
 
 crate-tests:
-	cargo test --profile $(PROFILE) --workspace -q --test '*'
+	$(TEST_CARGO) test --profile $(PROFILE) --workspace -q --test '*'
 
 lib-tests:
-	cargo test --profile $(PROFILE) --workspace -q --lib --bins
+	$(TEST_CARGO) test --profile $(PROFILE) --workspace -q --lib --bins
 
 doc-tests:
-	cargo test --profile $(PROFILE) --workspace -q --doc
+	RUSTDOC=$(CURDIR)/tools/rustdoc_with_lints.sh $(TEST_CARGO) test --profile $(PROFILE) --workspace -q --doc
 
 transit-tests:
 	$(PYTEST) -q tests/transit
 
 # Tests that look at clocks go first.
-binary: packages
-	@nice cargo build --profile $(PROFILE) -p atoll
+binary: test-packages
+	@nice env $(TEST_CARGO) build --profile $(PROFILE) -p atoll
 
 e2e: venv binary
 	@tools/command_reference.py target/$(PROFILE)/atoll --check
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll
 
-test: venv lint unit e2e s3-tests-check
+test: venv style unit e2e s3-tests-check
 
 # All of it with the slow scenarios, and longer campaigns.
 nightly: test nightly-packages
