@@ -126,7 +126,9 @@ impl Osd {
         if let Message::ReplicateAck { room, .. } = &message {
             self.links.note_room(osd, *room);
         }
-        if let Message::Replicate { epoch, transaction, .. } = &message {
+        if let Message::Replicate { epoch, transaction, .. } | Message::Overwrite { epoch, transaction, .. } =
+            &message
+        {
             self.recovery.client_request(self.context.now_ms());
             if let Some(span) = part_of.filter(|_| traces::is_on()) {
                 self.traced_copies.arrived((osd, *epoch), transaction, span, self.context.now_us());
@@ -267,7 +269,7 @@ impl Osd {
             Action::ScrubDone { report } => self.scrub_done(pg, report),
             Action::Send { to, mut message } => {
                 match &mut message {
-                    Message::Replicate { transaction, .. } => {
+                    Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
                         self.links.tell_span(&mut self.context, to, transaction);
                     }
                     Message::ReplicateAck { pg, epoch, version, room } => {

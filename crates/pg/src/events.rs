@@ -8,7 +8,7 @@ use atoll_wire::Message;
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Answer;
 use crate::config::{PgState, PoolPolicy};
-use crate::erasure::Erasure;
+use crate::erasure::{Erasure, Replaced, Span};
 use crate::group::Pg;
 use crate::invariants;
 use crate::peering::Peering;
@@ -120,6 +120,7 @@ impl Pg {
         }
         match message {
             Message::Replicate { .. }
+            | Message::Overwrite { .. }
             | Message::ReplicateAck { .. }
             | Message::RollBack { .. }
             | Message::Committed { .. } => {
@@ -143,9 +144,9 @@ impl Pg {
             | Message::ObjectPart { .. } => {
                 self.scrub_message(from, message, view);
             }
-            Message::CopyRead { epoch, tag, object, offset, length, asks_in_place, .. } => {
+            Message::CopyRead { epoch, tag, object, offset, length, asks_in_place, keeps, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
-                let asker = SpanAsker::Primary { primary: from, epoch, tag };
+                let asker = SpanAsker::Primary { primary: from, epoch, tag, keeps };
                 self.read_span(SpanRead { asker, object, offset, length, asks_in_place }, view);
             }
             Message::CopyReply { epoch, tag, result, in_place, payload, .. } => {
@@ -165,6 +166,10 @@ impl Pg {
         match message {
             Message::Replicate { epoch, transaction, committed } => {
                 self.replicate(from, epoch, transaction, committed);
+            }
+            Message::Overwrite { epoch, transaction, committed, offset, length, tag, is_difference } => {
+                let replaced = Replaced { span: Span::of(offset, length), is_difference };
+                self.overwrite((from, epoch), transaction, committed, (replaced, tag), view);
             }
             Message::ReplicateAck { epoch, version, .. } => {
                 if epoch == self.config.record.epoch && self.config.is_primary() {
@@ -190,8 +195,8 @@ impl Pg {
             Message::PeerQuery { epoch, active_epoch, active_members, wants_log, shard, .. } => {
                 self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), view);
             }
-            Message::PeerInfo { epoch, head, is_complete, log, shard, .. } => {
-                self.peer_info(from, epoch, Answer { head, is_complete, log, shard }, view);
+            Message::PeerInfo { epoch, head, is_complete, log, shard, unreadable, .. } => {
+                self.peer_info(from, epoch, Answer { head, is_complete, log, shard, unreadable }, view);
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
@@ -252,13 +257,24 @@ impl Pg {
     fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: SharedTransaction, committed: Version) {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
-        // A gap means that messages were lost with a connection. The next peering closes it.
-        let follows = version.sequence == self.log.last_sequence() + 1 && self.intake.is_whole();
-        let follows = follows && !self.stray.has_begun();
-        if epoch == self.promises.epoch() && follows {
-            self.submit_with_pre_image(Submission::Replica { primary: from, epoch, version }, transaction);
-            self.forget_pre_images(committed);
+        if !self.takes_write(epoch, version) {
+            return;
         }
+        let write = (from, epoch, transaction);
+        if let Some((primary, epoch, transaction)) = self.behind_overwrites(write) {
+            self.submit_with_pre_image(Submission::Replica { primary, epoch, version }, transaction);
+        }
+        self.forget_pre_images(committed);
+    }
+
+    /// Whether a write of the primary is the next of the history. A gap means that messages were lost with a
+    /// connection; the next peering closes it.
+    pub(crate) fn takes_write(&self, epoch: Epoch, version: Version) -> bool {
+        let last = self.erasure.as_ref().and_then(|erasure| erasure.overwrites.last_sequence(epoch));
+        epoch == self.promises.epoch()
+            && version.sequence == last.unwrap_or(self.log.last_sequence()) + 1
+            && self.intake.is_whole()
+            && !self.stray.has_begun()
     }
 
     /// Another OSD is the primary now.

@@ -1,6 +1,6 @@
 //! What the store refused of the history, and the backfill that this copy is getting.
 
-use atoll_types::{Epoch, OsdId};
+use atoll_types::{Epoch, ObjectName, OsdId};
 
 /// The state of what comes in from the primary.
 #[derive(Default)]
@@ -8,6 +8,8 @@ pub(crate) struct Intake {
     /// The primary whose write the store refused. It must hear of that, so that histories are
     /// compared again.
     refused: Option<OsdId>,
+    /// The object of which this copy could not be read, so that a write of it was not taken.
+    unreadable: Option<ObjectName>,
     /// The backfill that sent a part last, by epoch and tag.
     newest_backfill: Option<(Epoch, u64)>,
     /// The store refused a part of this backfill, so later parts do not count.
@@ -28,6 +30,16 @@ impl Intake {
     /// The store refused a write of this primary. True if it had refused none before.
     pub fn refuse(&mut self, leader: OsdId) -> bool {
         self.refused.replace(leader).is_none()
+    }
+
+    /// A write was not taken because what it replaces could not be read here.
+    pub fn note_unreadable(&mut self, object: ObjectName) {
+        self.unreadable = Some(object);
+    }
+
+    /// Takes the object that could not be read; a primary hears of it now.
+    pub fn take_unreadable(&mut self) -> Option<ObjectName> {
+        self.unreadable.take()
     }
 
     /// Takes the primary that hears of it now.

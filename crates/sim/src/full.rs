@@ -30,7 +30,9 @@ impl World {
 
     /// A primary has ordered a write, which it sends to a member.
     pub fn note_ordered(&mut self, primary: usize, to: usize, message: &Message) {
-        let Message::Replicate { transaction, .. } = message else { return };
+        let (Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. }) = message else {
+            return;
+        };
         let Some(entry) = transaction.log.first() else { return };
         let primary_record = self.members[primary].pgs[&transaction.pg].record();
         // Learners are no members yet, and their space is not looked at.

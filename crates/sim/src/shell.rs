@@ -344,6 +344,9 @@ impl World {
 
     fn count(&mut self, message: &Message) {
         self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
+        self.statistics.overwrites += u64::from(matches!(message, Message::Overwrite { .. }));
+        let is_unreadable = matches!(message, Message::PeerInfo { unreadable: Some(_), .. });
+        self.statistics.unreadable_overwrites += u64::from(is_unreadable);
         if let Message::PeerPush { transaction, .. } = message {
             self.statistics.learners += u64::from(transaction.reset_head().is_some());
         }

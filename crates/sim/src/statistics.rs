@@ -44,6 +44,8 @@ statistics! {
     further_parts: "further parts of objects",
     rollbacks: "histories rolled back",
     copy_reads: "copy reads",
+    overwrites: "overwrites completed by members",
+    unreadable_overwrites: "of them unreadable",
     corrupt_refusals: "refused as damaged",
     backlogged: "submissions that waited",
     refused: "submissions refused",

@@ -1,6 +1,7 @@
 //! Small overwrites, which are most writes of images: whole blocks of one chunk that have their places and
 //! are nobody else's. They change checks, seals and a version that are in two leaves already, and are patched
-//! there; everything else is prepared beside the tree ([`crate::plan`]). Both lead to the same bytes.
+//! there, and so is the version alone for writes that a shard has no part in; everything else is prepared
+//! beside the tree ([`crate::plan`]). Both lead to the same bytes.
 
 use std::sync::Arc;
 
@@ -18,6 +19,12 @@ use crate::plan::{BLOCK, BlockPlacement, Data, Plan, padded};
 /// A write that only overwrites, and where its metadata is.
 pub(crate) struct Overwrite {
     header: Place,
+    /// What it overwrites, unless it only sets the object's version.
+    blocks: Option<Blocks>,
+}
+
+/// Blocks of a chunk, and where its metadata is.
+struct Blocks {
     chunk: Place,
     /// The first block and the first unit in the chunk.
     first_block: usize,
@@ -34,6 +41,17 @@ fn only_write(transaction: &Transaction) -> Option<(u64, u32, Option<&Seals>, Ve
     };
     let is_whole = *length as usize == transaction.payload.len() && entry.object == transaction.object;
     is_whole.then_some((*offset, *length, seals.as_ref(), entry.version))
+}
+
+/// The version that an object gets by a transaction that changes nothing else: a write of an erasure-coded object
+/// in which its shard here has no part.
+fn only_version(transaction: &Transaction) -> Option<Version> {
+    match (&transaction.mutations[..], &transaction.log[..]) {
+        ([], [entry]) if transaction.payload.is_empty() && entry.object == transaction.object => {
+            Some(entry.version)
+        }
+        _ => None,
+    }
 }
 
 /// Whether the blocks are whole ones of one chunk, within the object.
@@ -56,8 +74,20 @@ impl Metadata {
     /// Where a transaction patches metadata, if it only overwrites. Metadata that makes no sense is left to
     /// what prepares changes, which says what is wrong with it.
     pub fn overwrite(&self, transaction: &Transaction) -> Result<Option<Overwrite>, Unready> {
+        if only_version(transaction).is_some() {
+            return Ok(self.find_version(transaction.pg, &transaction.object)?);
+        }
         let Some((offset, length, seals, _)) = only_write(transaction) else { return Ok(None) };
         Ok(self.find_overwrite(transaction.pg, &transaction.object, offset, length, seals)?)
+    }
+
+    /// Where the version of an object is.
+    fn find_version(&self, pg: PgId, object: &ObjectName) -> Result<Option<Overwrite>, PageError> {
+        let mut key = self.parts.object(pg, object);
+        keys::push_header(&mut key);
+        let Some(header) = self.tree.place(&key)? else { return Ok(None) };
+        let is_header = ObjectInfo::decode(self.tree.value_at(header)?).is_ok();
+        Ok(is_header.then_some(Overwrite { header, blocks: None }))
     }
 
     /// The same for one write of an object: its data goes there.
@@ -88,7 +118,7 @@ impl Metadata {
             return Ok(None);
         }
         let runs = self.runs_in_use(&value, first_block, length as usize / BLOCK_BYTES);
-        Ok(runs.map(|runs| Overwrite { header, chunk, first_block, first_unit, runs }))
+        Ok(runs.map(|runs| Overwrite { header, blocks: Some(Blocks { chunk, first_block, first_unit, runs }) }))
     }
 
     /// The places of blocks of a chunk, if all have one.
@@ -110,17 +140,21 @@ impl Metadata {
 impl Overwrite {
     /// Overwrites: changes the metadata, and returns the data with its places.
     pub fn apply(self, transaction: &Transaction, metadata: &mut Metadata) -> Plan {
-        let (_, length, seals, version) = only_write(transaction).expect("it is one, or there would be no places");
+        let version = transaction.log[0].version;
+        ObjectInfo::patch_version(metadata.tree.value_at_mut(self.header), version);
+        let Some(blocks) = self.blocks else {
+            return Plan { data: Data::Inline(Arc::default()), placements: Vec::new() };
+        };
+        let (_, length, seals, _) = only_write(transaction).expect("it is one, or there would be no places");
         let data = padded(transaction, length as usize / BLOCK_BYTES);
         let crcs: Vec<u32> = data.as_slice().chunks_exact(BLOCK_BYTES).map(crc32c).collect();
         let mut chunk =
-            ChunkValue::parse(metadata.tree.value_at_mut(self.chunk)).expect("it was looked at before");
-        chunk.set_crcs(self.first_block, &crcs);
+            ChunkValue::parse(metadata.tree.value_at_mut(blocks.chunk)).expect("it was looked at before");
+        chunk.set_crcs(blocks.first_block, &crcs);
         if let Some(seals) = seals {
-            chunk.set_seals(self.first_unit, seals);
+            chunk.set_seals(blocks.first_unit, seals);
         }
-        ObjectInfo::patch_version(metadata.tree.value_at_mut(self.header), version);
-        let placements = vec![BlockPlacement::in_place(self.runs, crcs)];
+        let placements = vec![BlockPlacement::in_place(blocks.runs, crcs)];
         Plan { data: Data::Inline(Arc::new(data)), placements }
     }
 }
@@ -154,6 +188,8 @@ mod tests {
             count: u64,
         },
         CloneFromOther,
+        /// A log entry alone.
+        Entry,
         Checkpoint,
     }
 
@@ -163,17 +199,17 @@ mod tests {
         let write = (0..BLOCKS, 1u64..5, short_bytes, seals)
             .prop_map(|(first, count, short_bytes, seals)| Step::Write { first, count, short_bytes, seals });
         let zero = (0..BLOCKS, 1u64..5).prop_map(|(first, count)| Step::Zero { first, count });
-        let step =
-            prop_oneof![30 => write, 2 => zero, 1 => Just(Step::CloneFromOther), 1 => Just(Step::Checkpoint)];
-        (any::<bool>(), step)
+        let others = prop_oneof![Just(Step::CloneFromOther), Just(Step::Checkpoint)];
+        (any::<bool>(), prop_oneof![30 => write, 2 => zero, 2 => others, 6 => Just(Step::Entry)])
     }
 
     fn name(is_other: bool) -> ObjectName {
         ObjectName::new(if is_other { "other" } else { "object" }).unwrap()
     }
 
-    fn mutation(is_other: bool, step: &Step) -> Option<Mutation> {
-        Some(match *step {
+    /// `None` for a checkpoint.
+    fn mutations(is_other: bool, step: &Step) -> Option<Vec<Mutation>> {
+        Some(vec![match *step {
             Step::Write { first, count, short_bytes, seals } => {
                 let length = (count * BLOCK - short_bytes) as u32;
                 let seals = seals.map(|(unit_blocks, value)| {
@@ -184,12 +220,12 @@ mod tests {
             }
             Step::Zero { first, count } => Mutation::Zero { offset: first * BLOCK, length: count * BLOCK },
             Step::CloneFromOther => Mutation::CloneFrom { source: name(!is_other) },
+            Step::Entry => return Some(Vec::new()),
             Step::Checkpoint => return None,
-        })
+        }])
     }
 
-    fn transaction(sequence: u64, is_other: bool, mutation: Mutation) -> Transaction {
-        let mutations = vec![mutation];
+    fn transaction(sequence: u64, is_other: bool, mutations: Vec<Mutation>) -> Transaction {
         let length = if let [Mutation::Write { length, .. }] = &mutations[..] { *length as usize } else { 0 };
         let entry = LogEntry {
             version: Version { epoch: Epoch(1), sequence },
@@ -223,14 +259,14 @@ mod tests {
             let (mut patching, mut preparing) = (Fixture::new(), Fixture::new());
             let mut sequence = 1;
             for (is_other, step) in &steps {
-                let Some(mutation) = mutation(*is_other, step) else {
+                let Some(mutations) = mutations(*is_other, step) else {
                     [&mut patching, &mut preparing].into_iter().for_each(|fixture| {
                         fixture.store.start_checkpoint();
                         fixture.run();
                     });
                     continue;
                 };
-                let transaction = transaction(sequence, *is_other, mutation);
+                let transaction = transaction(sequence, *is_other, mutations);
                 let results =
                     (patching.store.submit(&transaction), prepared(&mut preparing.store, &transaction));
                 match results {
@@ -253,13 +289,15 @@ mod tests {
         let mut sequence = 0;
         let mut is_patched = |step: Step| {
             sequence += 1;
-            let transaction = transaction(sequence, false, mutation(false, &step).unwrap());
+            let transaction = transaction(sequence, false, mutations(false, &step).unwrap());
             let found = fixture.store.metadata.overwrite(&transaction).unwrap().is_some();
             fixture.store.submit(&transaction).unwrap();
             fixture.run();
             found
         };
+        assert!(!is_patched(Step::Entry), "there is no object");
         assert!(!is_patched(write(0, 4, 1)), "the object is made");
+        assert!(is_patched(Step::Entry));
         assert!(is_patched(write(1, 2, 2)));
         assert!(is_patched(write(3, 1, 2)), "the last seal of the chunk");
         assert!(!is_patched(write(3, 1, 0)), "the chunk's value becomes shorter");

@@ -122,6 +122,9 @@ kinds! {
             log: Vec<LogEntry> as Log,
             /// In an erasure-coded PG, the shard that the objects here are of.
             shard: Option<u8> as ShardNumber,
+            /// An object of which this member could not read what a [`Message::Overwrite`] replaces, so that it
+            /// could not take that.
+            unreadable: Option<ObjectName> as OptionalName,
         },
         /// Brings a lagging member, or a learner, up to date: a part of the state of one object, or log entries.
         10 (members) => PeerPush {
@@ -157,6 +160,8 @@ kinds! {
             length: u32,
             /// Whether to say which blocks could be overwritten in place.
             asks_in_place: bool,
+            /// A [`Message::Overwrite`] of the same blocks is to follow, for which they may be kept.
+            keeps: bool,
         },
         /// Answer to [`Message::CopyRead`].
         13 (members) => CopyReply {
@@ -293,10 +298,29 @@ kinds! {
             version: Version,
         },
         /// Client to primary, or primary to member: the next message of this connection, a [`Message::Read`],
-        /// [`Message::Write`] or [`Message::Replicate`], is a part of this span, which is exported.
+        /// [`Message::Write`], [`Message::Replicate`] or [`Message::Overwrite`], is a part of this span, which is
+        /// exported.
         26 => Traced {
             /// The span of the sender.
             span: TraceContext as SpanIds,
+        },
+        /// Primary of an erasure-coded PG to a member: as [`Message::Replicate`], but the member itself reads what
+        /// the write replaces, and adds that to the pre-image.
+        27 (members) => Overwrite {
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// The write; its one log entry follows the member's head.
+            transaction: SharedTransaction,
+            /// All members have everything up to here, so no primary will roll that back.
+            committed: Version,
+            /// Where what is replaced begins in the shard, in bytes.
+            offset: u64,
+            /// Its length in bytes.
+            length: u32,
+            /// The tag under which the member has answered a [`Message::CopyRead`] of it; 0: it was not asked.
+            tag: u64,
+            /// The payload and the seals are what the new ones differ by from the old ones (exclusive or).
+            is_difference: bool,
         },
     }
 }
@@ -335,7 +359,9 @@ impl Message {
     pub fn payload(&self) -> (Bytes, bool) {
         match self {
             Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
-            Message::Replicate { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
+            Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
+                (transaction.payload.clone(), transaction.payload_sealed)
+            }
             Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
                 (transaction.payload.clone(), transaction.payload_sealed)
             }
@@ -354,7 +380,9 @@ impl Message {
                 request.payload = received;
                 request.payload_sealed = received_sealed;
             }
-            Message::Replicate { transaction, .. } => transaction.put_payload(received),
+            Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
+                transaction.put_payload(received);
+            }
             Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
                 transaction.payload = received;
             }
@@ -371,7 +399,9 @@ impl Message {
     /// The PG that a message between members is about.
     pub fn pg(&self) -> Option<PgId> {
         match self {
-            Message::Replicate { transaction, .. } => Some(transaction.pg),
+            Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
+                Some(transaction.pg)
+            }
             Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
                 Some(transaction.pg)
             }

@@ -105,6 +105,8 @@ pub(crate) struct Answer {
     pub log: Vec<LogEntry>,
     /// The shard that it holds, in an erasure-coded PG.
     pub shard: Option<u8>,
+    /// The object of which it could not read what a write replaces.
+    pub unreadable: Option<ObjectName>,
 }
 
 /// The learners of a PG, at its primary.

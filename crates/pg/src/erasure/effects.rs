@@ -74,7 +74,7 @@ impl Pg {
 
     fn ask_for_shard(&mut self, asked: Asked, object: ObjectName, view: &impl ObjectView) {
         let Token(tag) = self.outbox.token();
-        let Asked { osd, span, asks_in_place, .. } = asked;
+        let Asked { osd, span, asks_in_place, keeps, .. } = asked;
         let (offset, length) = (span.start, span.length() as u32);
         self.erasure.as_mut().expect("the PG is erasure-coded").asked.insert(tag, asked);
         if osd == self.config.me {
@@ -82,7 +82,7 @@ impl Pg {
             return self.read_span(SpanRead { asker, object, offset, length, asks_in_place }, view);
         }
         let (pg, epoch) = (self.config.id, self.config.record.epoch);
-        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place });
+        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place, keeps });
     }
 
     /// A member has answered. False if it was asked for something else.
@@ -95,7 +95,7 @@ impl Pg {
     ) -> bool {
         let asked = self.erasure.as_mut().and_then(|erasure| erasure.asked.remove(&tag));
         let Some(asked) = asked else { return false };
-        self.with_erasure(view, |erasure, context| erasure.answered(asked, answer, in_place, context));
+        self.with_erasure(view, |erasure, context| erasure.answered((tag, asked), answer, in_place, context));
         true
     }
 

@@ -56,6 +56,10 @@ pub(crate) struct Fetch {
     pub has_found_damage: bool,
     /// Which blocks could be overwritten in place, if that is asked.
     pub in_place: Option<InPlace>,
+    /// A write of the same span follows, so members are to keep what they have read.
+    pub keeps: bool,
+    /// The tags under which members have answered.
+    pub tags: BTreeMap<OsdId, u64>,
 }
 
 /// A span of a shard that a member, perhaps this one, was asked for.
@@ -65,6 +69,7 @@ pub(crate) struct Asked {
     shard: u8,
     pub span: Span,
     pub asks_in_place: bool,
+    pub keeps: bool,
 }
 
 impl Fetch {
@@ -78,6 +83,8 @@ impl Fetch {
             missing: 0,
             has_found_damage: false,
             in_place: None,
+            keeps: false,
+            tags: BTreeMap::new(),
         }
     }
 }
@@ -130,16 +137,16 @@ impl Erasure {
         if asks.is_empty() {
             return self.fetched(id);
         }
-        let asks_in_place = fetch.in_place.is_some();
-        let asked =
-            asks.into_iter().map(|(shard, osd, span)| Asked { operation: id, osd, shard, span, asks_in_place });
+        let (asks_in_place, keeps) = (fetch.in_place.is_some(), fetch.keeps);
+        let asked = |(shard, osd, span)| Asked { operation: id, osd, shard, span, asks_in_place, keeps };
+        let asked = asks.into_iter().map(asked);
         Effect::Ask { object: object.clone(), asked: asked.collect() }
     }
 
     /// A member has answered.
     pub(super) fn answered(
         &mut self,
-        Asked { operation: id, osd, shard, span, .. }: Asked,
+        (tag, Asked { operation: id, osd, shard, span, .. }): (u64, Asked),
         answer: Result<(ReadOutcome, Bytes), Refusal>,
         blocks_in_place: u32,
         context: &mut Context<'_, impl ObjectView>,
@@ -148,6 +155,7 @@ impl Erasure {
         match check(answer, span, self.shape.shard_bytes(fetch.whole.object_bytes), fetch.whole.seal_shape) {
             Ok(part) => {
                 fetch.parts.insert(shard, (span, part));
+                fetch.tags.insert(osd, tag);
                 if let Some(in_place) = &mut fetch.in_place {
                     in_place.insert(shard, span, blocks_in_place);
                 }
@@ -192,7 +200,7 @@ fn operation(operations: &mut BTreeMap<u64, Operation>, id: u64) -> &mut Operati
 }
 
 /// The span of a shard in a member's answer, if the answer counts.
-fn check(
+pub(super) fn check(
     answer: Result<(ReadOutcome, Bytes), Refusal>,
     span: Span,
     shard_bytes: u64,

@@ -14,6 +14,7 @@ mod backfill;
 mod effects;
 mod fetch;
 mod in_place;
+mod overwrites;
 mod parts;
 mod peering;
 mod pre_images;
@@ -26,10 +27,13 @@ mod update;
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_ec::Code;
+use atoll_types::ObjectName;
 
 pub(crate) use backfill::ShardPartRequest;
 pub(crate) use fetch::Fetch;
 use fetch::{Asked, Operation};
+use overwrites::Overwrites;
+pub(crate) use overwrites::Replaced;
 pub(crate) use pre_images::PreImages;
 pub(crate) use requests::{ClientRead, pre_image_of_fence};
 use roll_back::RollBack;
@@ -55,9 +59,17 @@ pub(crate) struct Erasure {
     /// Parts of learners' shards that wait for the object's metadata.
     backfills_loading: BTreeMap<Token, ShardPartRequest>,
     pub pre_images: PreImages,
+    /// What comes from the primary while this member reads what is replaced.
+    pub overwrites: Overwrites,
+    /// Objects of which a member could not read what a write replaces, oldest first. Their writes bring all
+    /// bytes.
+    suspects: VecDeque<ObjectName>,
     /// The roll back under way.
     roll_back: Option<RollBack>,
 }
+
+/// Objects whose shards count as suspect, at most.
+const SUSPECTS_MAX: usize = 256;
 
 impl Erasure {
     pub fn new(shape: CodeShape, pre_images: PreImages) -> Self {
@@ -71,7 +83,19 @@ impl Erasure {
             ready: VecDeque::new(),
             backfills_loading: BTreeMap::new(),
             pre_images,
+            overwrites: Overwrites::default(),
+            suspects: VecDeque::new(),
             roll_back: None,
+        }
+    }
+
+    /// A shard of an object is damaged: writes of it bring all bytes from now on.
+    pub fn suspect(&mut self, object: ObjectName) {
+        if !self.suspects.contains(&object) {
+            if self.suspects.len() == SUSPECTS_MAX {
+                self.suspects.pop_front();
+            }
+            self.suspects.push_back(object);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_types::operation::{PRE_IMAGE_PREFIX, bits};
 use atoll_types::{
-    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId,
+    Epoch, LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId,
     SharedTransaction, Touched, Transaction, Version, WriteRequest,
 };
 use atoll_wire::Message;
@@ -16,7 +16,7 @@ use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::in_place::{InPlace, Space};
 use super::parts::{Part, assemble, blocks_in_use, cut};
 use super::shape::Span;
-use super::update::{ShardChange, Update};
+use super::update::{Basis, ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::config::Configuration;
 use crate::context::Context;
@@ -205,7 +205,7 @@ impl Pg {
     ) -> Attempt {
         let erasure = self.erasure();
         let whole = view.whole_object(self.config.id, &write.object);
-        let update = match Update::plan(erasure.shape, whole, &write.mutations, &write.payload) {
+        let mut update = match Update::plan(erasure.shape, whole, &write.mutations, &write.payload) {
             Ok(update) => update,
             Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
         };
@@ -216,14 +216,19 @@ impl Pg {
         if asks_in_place && self.pre_image_shares_blocks(&write.object) {
             return must_wait((client, id), write);
         }
+        if !asks_in_place && self.may_leave_to_members(&update, &write.object) {
+            update.leave_to_members(self.own_shard());
+        }
         let wanted = update.wanted();
         let Some(whole) = whole.filter(|_| !wanted.is_empty()) else {
-            return self.order_shard_write((client, id), write, (update, &BTreeMap::new()), None, view);
+            let (old, tags) = (BTreeMap::new(), BTreeMap::new());
+            return self.order_shard_write((client, id), write, (update, &old, tags), None, view);
         };
-        let (object, lock) = (write.object.clone(), update.locked_span());
+        let (object, lock, keeps) = (write.object.clone(), update.locked_span(), update.is_left_to_members());
         let purpose = Purpose::Write(Box::new(ClientWrite { client, id, write, update, old: None }));
         let mut fetch = Fetch::new(whole, wanted);
         fetch.in_place = asks_in_place.then(InPlace::default);
+        fetch.keeps = keeps;
         let operation = Operation { object, lock, is_write: true, fetch, purpose };
         if asks_in_place {
             self.forget_pre_images_everywhere();
@@ -253,6 +258,9 @@ impl Pg {
     fn order_one_ready(&mut self, ready: ClientWrite, fetch: Fetch, view: &impl ObjectView) {
         let ClientWrite { client, id, write, mut update, old } = ready;
         let (seen, in_place) = (fetch.whole, fetch.in_place);
+        if fetch.has_found_damage {
+            self.erasure.as_mut().expect("the PG is erasure-coded").suspect(write.object.clone());
+        }
         let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
         let conditions = self.fences.needed_of(&write.conditions, &self.outbox);
         let is_loaded = view.is_write_loaded(pg, &write.object, conditions, looks_at);
@@ -260,6 +268,9 @@ impl Pg {
         // Other writes of the object may have come first. They did not touch the span of this one,
         // but may have changed the object's size or seals.
         let is_as_seen = whole.is_some_and(|whole| WholeObject { version: seen.version, ..whole } == seen);
+        // A damaged shard cannot be read by its member, and a learner has nothing to read.
+        let is_as_seen =
+            is_as_seen && (!update.is_left_to_members() || self.may_leave_to_members(&update, &write.object));
         let (Some(whole), true) = (whole, is_as_seen) else {
             let object = write.object.clone();
             return self
@@ -269,7 +280,7 @@ impl Pg {
         let old = old.expect("a write is ready when it has the old bytes");
         let attempt = match failed_condition(&write, &self.config, &mut self.fences, view) {
             Some(refusal) => self.refuse_write((client, id), write, refusal, view),
-            None => self.order_shard_write((client, id), write, (update, &old), in_place, view),
+            None => self.order_shard_write((client, id), write, (update, &old, fetch.tags), in_place, view),
         };
         if let Attempt::MustWait(request) = attempt {
             self.enqueue(*request, view);
@@ -280,17 +291,16 @@ impl Pg {
         &mut self,
         (client, id): (ClientId, RequestId),
         write: WriteRequest,
-        (update, old): (Update, &BTreeMap<u8, Part>),
+        (update, old, tags): (Update, &BTreeMap<u8, Part>, BTreeMap<OsdId, u64>),
         in_place: Option<InPlace>,
         view: &impl ObjectView,
     ) -> Attempt {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
-        let span = update.locked_span();
+        let (span, replaced) = (update.locked_span(), update.span);
         let (may_stay_in_place, clones) = (update.may_stay_in_place(), update.clones_pre_image());
         let changes = update.finish(&self.erasure().code, old, pre_image_name(self.config.id, version));
-        let own =
-            &changes[usize::from(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"))];
+        let own = &changes[usize::from(self.own_shard())];
         let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::ClonePreImage { .. });
         let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
         match view.check_write(self.config.id, &[], &write.object, &checked, own.payload.len()) {
@@ -317,7 +327,7 @@ impl Pg {
         let creates = !view.object_exists(self.config.id, &write.object);
         let (pg, object, payload_sealed) = (self.config.id, write.object, write.payload_sealed);
         let transaction = |shard: u8| {
-            let ShardChange { mutations, payload, pre_image } = changes[usize::from(shard)].clone();
+            let ShardChange { mutations, payload, pre_image, .. } = changes[usize::from(shard)].clone();
             let log = vec![LogEntry { pre_image: Some(pre_image), ..entry.clone() }];
             SharedTransaction::from(Transaction {
                 pg,
@@ -330,8 +340,10 @@ impl Pg {
         };
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
-            let transaction = transaction(self.config.record.shard_of(member).expect("members hold shards"));
-            self.outbox.send(member, Message::Replicate { epoch, transaction, committed });
+            let shard = self.config.record.shard_of(member).expect("members hold shards");
+            let (basis, tag) = (changes[usize::from(shard)].basis, tags.get(&member).copied().unwrap_or(0));
+            let message = message_of(transaction(shard), (epoch, committed), basis, (replaced, tag));
+            self.outbox.send(member, message);
         }
         let for_learner = |shard: Option<u8>| transaction(shard.expect("learners have shards here"));
         self.learners.replicate(for_learner, (epoch, committed), &mut self.outbox);
@@ -340,7 +352,7 @@ impl Pg {
         self.duplicates.record(id, Ok(()), version);
         let missing = self.config.record.members.clone();
         let client_request = Some((client, id));
-        let own = transaction(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"));
+        let own = transaction(self.own_shard());
         self.log.order(InFlight {
             version,
             object,
@@ -354,6 +366,22 @@ impl Pg {
         });
         self.submit_with_pre_image(Submission::Write { version }, own);
         Attempt::Done
+    }
+
+    /// The shard that this primary holds.
+    fn own_shard(&self) -> u8 {
+        self.config.record.shard_of(self.config.me).expect("a primary holds a shard")
+    }
+
+    /// Whether members may read themselves what a write replaces: each shard has a healthy member, as far as is
+    /// known, and no other OSD needs the write.
+    fn may_leave_to_members(&self, update: &Update, object: &ObjectName) -> bool {
+        let (erasure, held) = (self.erasure(), &self.config.record.shards);
+        let has_all_shards = (0..erasure.shape.shards()).all(|shard| held.contains(&shard));
+        update.can_be_read_by_members()
+            && has_all_shards
+            && !self.learners.are_any()
+            && !erasure.suspects.contains(object)
     }
 
     /// A write that is ordered now may have members share blocks with a clone.
@@ -395,6 +423,22 @@ impl Pg {
         };
         self.queue.push_first(request);
     }
+}
+
+/// What a member is sent of a write that replaces a span of its shard, which it was asked for under this tag.
+fn message_of(
+    transaction: SharedTransaction,
+    (epoch, committed): (Epoch, Version),
+    basis: Basis,
+    (replaced, tag): (Span, u64),
+) -> Message {
+    let is_difference = match basis {
+        Basis::Whole => return Message::Replicate { epoch, transaction, committed },
+        Basis::NewBytes => false,
+        Basis::Difference => true,
+    };
+    let (offset, length) = (replaced.start, replaced.length() as u32);
+    Message::Overwrite { epoch, transaction, committed, offset, length, tag, is_difference }
 }
 
 fn must_wait((client, id): (ClientId, RequestId), write: WriteRequest) -> Attempt {

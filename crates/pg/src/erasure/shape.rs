@@ -25,6 +25,11 @@ impl Span {
     /// All of an object, however long it is.
     pub const WHOLE: Span = Span { start: 0, end: u64::MAX };
 
+    /// So many bytes from an offset on.
+    pub fn of(offset: u64, length: u32) -> Self {
+        Span { start: offset, end: offset.saturating_add(u64::from(length)) }
+    }
+
     pub fn length(&self) -> usize {
         (self.end - self.start) as usize
     }

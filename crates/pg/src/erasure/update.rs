@@ -2,7 +2,8 @@
 //! and the pre-image for a roll back.
 //!
 //! A small overwrite touches the data shards that it falls on and all parity shards, which change
-//! by the difference of the data (parity delta). The bytes that it replaces go into the log entry.
+//! by the difference of the data (parity delta). The bytes that it replaces go into the log entry:
+//! usually each member reads those of its own shard, so that they need not travel.
 //! For a larger one every shard clones the object instead, which copies no data. Seals are coded
 //! like data: those of a parity shard are the code of those of the data shards, unit by unit.
 
@@ -30,6 +31,18 @@ pub(crate) struct ShardChange {
     pub mutations: Vec<Mutation>,
     pub payload: Bytes,
     pub pre_image: PreImage,
+    pub basis: Basis,
+}
+
+/// What the member with a shard does before it logs its change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// Nothing: the change and its pre-image are whole.
+    Whole,
+    /// It reads what is replaced, and adds that to the pre-image.
+    NewBytes,
+    /// The same. The payload and the seals are what the new ones differ by from the old ones.
+    Difference,
 }
 
 /// What becomes of a block.
@@ -60,8 +73,10 @@ pub(crate) struct Update {
     object_bytes: u64,
     seal_shape: Option<(u32, u16)>,
     /// Empty if no data changes.
-    span: Span,
+    pub span: Span,
     columns: Vec<Option<Column>>,
+    /// Members read themselves what is replaced, all but the one with this shard, which asks.
+    asking_shard: Option<u8>,
 }
 
 fn invalid(detail: impl Into<String>) -> Refusal {
@@ -87,6 +102,7 @@ impl Update {
             seal_shape: old.and_then(|old| old.seal_shape),
             span: Span { start: 0, end: 0 },
             columns: Vec::new(),
+            asking_shard: None,
         };
         let mut written_bytes = 0;
         for mutation in mutations {
@@ -344,18 +360,49 @@ impl Update {
         self.old.is_some() && (replaces || old_bytes > INLINE_PRE_IMAGE_BYTES_MAX as u64)
     }
 
+    /// Whether members can read themselves what is replaced: it is a small overwrite of what all have.
+    pub fn can_be_read_by_members(&self) -> bool {
+        self.may_stay_in_place() && self.old_span() == Some(self.span)
+    }
+
+    /// Members read what is replaced. This OSD has `own_shard` and reads that before.
+    pub fn leave_to_members(&mut self, own_shard: u8) {
+        self.asking_shard = Some(own_shard);
+    }
+
+    pub fn is_left_to_members(&self) -> bool {
+        self.asking_shard.is_some()
+    }
+
+    /// Whether the member with a shard reads what is replaced.
+    fn is_read_by_member(&self, shard: u8) -> bool {
+        self.asking_shard.is_some_and(|own| own != shard)
+    }
+
+    /// Whether the new bytes and seals of all data shards are known.
+    fn is_full(&self) -> bool {
+        self.columns.iter().all(|column| {
+            let seals_are_new = |column: &Column| self.seal_width() == 0 || !column.seals_changed.contains(&false);
+            column.as_ref().is_some_and(|column| !column.fates.contains(&Fate::Unchanged) && seals_are_new(column))
+        })
+    }
+
+    /// Whether parity changes by the difference of the data.
+    fn is_delta(&self) -> bool {
+        self.old_span().is_some() && !self.clones_pre_image() && !(self.is_left_to_members() && self.is_full())
+    }
+
     /// The shards whose old bytes are needed, and where.
     pub fn wanted(&self) -> BTreeMap<u8, Span> {
         let Some(span) = self.old_span() else { return BTreeMap::new() };
-        let is_full = |column: &Option<Column>| {
-            let seals_are_new = |column: &Column| self.seal_width() == 0 || !column.seals_changed.contains(&false);
-            column.as_ref().is_some_and(|column| !column.fates.contains(&Fate::Unchanged) && seals_are_new(column))
-        };
         if !self.clones_pre_image() {
-            let touched = (0..self.shape.data).filter(|shard| self.columns[usize::from(*shard)].is_some());
-            return touched.chain(self.shape.data..self.shape.shards()).map(|shard| (shard, span)).collect();
+            let is_needed = |shard: &u8| match self.columns.get(usize::from(*shard)) {
+                Some(column) => column.is_some() && (self.is_delta() || !self.is_read_by_member(*shard)),
+                None => !self.is_read_by_member(*shard),
+            };
+            return (0..self.shape.shards()).filter(is_needed).map(|shard| (shard, span)).collect();
         }
-        if self.columns.iter().all(is_full) {
+        if self.is_full() {
             return BTreeMap::new();
         }
         (0..self.shape.data).map(|shard| (shard, span)).collect()

@@ -1,11 +1,13 @@
 //! Random writes of an object in shards, compared with a plain copy of it: reads agree whatever
-//! shards are lost, parity always fits, and every write can be rolled back, also twice.
+//! shards are lost, parity always fits, and every write can be rolled back, also twice. Some are left to
+//! the members to complete.
 
 use super::*;
 use crate::config::CodeShape;
+use crate::erasure::overwrites::{Replaced, complete, fitting_shape};
 use crate::erasure::parts::{Part, assemble, is_all_zero};
 use atoll_ec::Code;
-use atoll_types::{Epoch, Version};
+use atoll_types::{Epoch, LogEntry, PgId, PoolId, Touched, Transaction, Version};
 use proptest::prelude::*;
 
 const SEAL_BYTES: u16 = 7;
@@ -226,15 +228,45 @@ impl World {
         Some(WholeObject { object_bytes, version, seal_shape: (unit > 0).then_some((unit, width)) })
     }
 
-    fn run(&mut self, step: &Step, roll_back: bool) {
+    /// A member adds what it has to the change of its shard.
+    fn completed(&self, shard: usize, change: ShardChange, span: Span) -> ShardChange {
+        if change.basis == Basis::Whole {
+            return change;
+        }
+        let (object, pg) = (name("object"), PgId { pool: PoolId(1), index: 0 });
+        let entry = LogEntry {
+            version: Version { epoch: Epoch(1), sequence: self.version + 1 },
+            request: None,
+            object: object.clone(),
+            touched: Touched::default(),
+            pre_image: Some(change.pre_image),
+        };
+        let (mutations, payload, payload_sealed) = (change.mutations, change.payload, true);
+        let whole =
+            Transaction { pg, object: object.clone(), mutations, payload, payload_sealed, log: vec![entry] };
+        let replaced = Replaced { span, is_difference: change.basis == Basis::Difference };
+        let (_, seal_shape) = fitting_shape(&whole, &replaced).unwrap();
+        let old = part(&self.members[shard][&object], span);
+        let Transaction { mutations, payload, mut log, .. } = complete(&whole, replaced, seal_shape, old);
+        let pre_image = log.remove(0).pre_image.unwrap();
+        ShardChange { mutations, payload, pre_image, basis: Basis::Whole }
+    }
+
+    fn run(&mut self, step: &Step, roll_back: bool, asking: Option<u8>) {
         let (mutations, payload, plain) = self.mutations(step);
         let (object, clone) = (name("object"), name("clone"));
-        let update = Update::plan(self.shape, self.whole(), &mutations, &payload.clone().into()).unwrap();
+        let mut update = Update::plan(self.shape, self.whole(), &mutations, &payload.clone().into()).unwrap();
+        if let (Some(own), true) = (asking, update.can_be_read_by_members()) {
+            update.leave_to_members(own % self.shape.shards());
+        }
+        let span = update.span;
         let wanted = update.wanted();
         let old =
             wanted.iter().map(|(shard, span)| (*shard, part(&self.members[usize::from(*shard)][&object], *span)));
         let old: BTreeMap<u8, Part> = old.collect();
-        let changes = update.finish(&self.code, &old, clone.clone());
+        let changes = update.finish(&self.code, &old, clone.clone()).into_iter().enumerate();
+        let changes: Vec<ShardChange> =
+            changes.map(|(shard, change)| self.completed(shard, change, span)).collect();
         self.version += 1;
         for (member, change) in self.members.iter_mut().zip(&changes) {
             let before = member.clone();
@@ -314,7 +346,7 @@ proptest! {
     #[test]
     fn shards_are_what_the_object_is(
         data in 2u8..6, parity in 1u8..4, chunk_blocks in prop_oneof![Just(1u32), Just(2), Just(4), Just(16)], unit in 0u32..3,
-        steps in proptest::collection::vec((step(), any::<bool>()), 1..12), lost in 0usize..1000,
+        steps in proptest::collection::vec((step(), any::<bool>(), any::<Option<u8>>()), 1..12), lost in 0usize..1000,
     ) {
         let chunk_bytes = chunk_blocks * BLOCK_BYTES as u32;
         let unit = [0, BLOCK_BYTES as u32, chunk_bytes][unit as usize];
@@ -328,8 +360,8 @@ proptest! {
             version: 0,
             filler: 0,
         };
-        for (number, (step, roll_back)) in steps.iter().enumerate() {
-            world.run(step, *roll_back);
+        for (number, (step, roll_back, asking)) in steps.iter().enumerate() {
+            world.run(step, *roll_back, *asking);
             let shards = usize::from(shape.shards());
             let mut gone: Vec<usize> = (0..usize::from(parity)).map(|index| (lost + number + index * 2) % shards).collect();
             gone.sort_unstable();
@@ -357,6 +389,17 @@ fn small_overwrites_touch_only_their_shards() {
     assert!(write(0, 4 * 65_536).wanted().keys().eq(&[0, 1, 2, 3, 4, 5]));
     assert!(write(0, 8 * 65_536).wanted().is_empty());
     assert!(write(1 << 20, 4096).wanted().is_empty());
+    // Members that read for themselves leave the difference of the data to the primary, and its own shard.
+    let left = |offset, length, own| {
+        let mut update = write(offset, length);
+        assert!(update.can_be_read_by_members());
+        update.leave_to_members(own);
+        update.wanted().into_keys().collect::<Vec<u8>>()
+    };
+    assert_eq!(left(65_536 + 8192, 4096, 0), [1]);
+    assert_eq!(left(65_536 + 8192, 4096, 1), [1]);
+    assert_eq!(left(65_536 + 8192, 4096, 5), [1, 5]);
+    assert_eq!(left(0, 4 * 65_536, 4), [4], "parity follows from the new bytes");
 }
 
 #[test]

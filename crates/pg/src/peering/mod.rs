@@ -177,7 +177,10 @@ impl Pg {
         }
     }
 
-    pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, answer: Answer, view: &impl ObjectView) {
+    pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, mut answer: Answer, view: &impl ObjectView) {
+        if let (Some(object), Some(erasure)) = (answer.unreadable.take(), &mut self.erasure) {
+            erasure.suspect(object);
+        }
         let is_of_other_shard = self.erasure.is_some()
             && self.config.record.members.contains(&from)
             && answer.shard != self.config.record.shard_of(from);

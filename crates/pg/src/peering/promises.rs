@@ -327,7 +327,8 @@ impl Pg {
         let shard = self.promises.shard;
         let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
         let is_complete = self.promises.is_copy_usable(&self.config);
-        self.outbox.send(primary, Message::PeerInfo { pg: self.config.id, epoch, head, is_complete, log, shard });
+        let (pg, unreadable) = (self.config.id, self.intake.take_unreadable());
+        self.outbox.send(primary, Message::PeerInfo { pg, epoch, head, is_complete, log, shard, unreadable });
     }
 
     /// Another member has promised a higher epoch to another primary.

@@ -46,7 +46,13 @@ impl Pg {
             ReadPurpose::Span { asker: SpanAsker::Operation { tag }, in_place } => {
                 self.shard_read(tag, answer.map_err(refusal), in_place, view);
             }
-            ReadPurpose::Span { asker: SpanAsker::Primary { primary, epoch, tag }, in_place } => {
+            ReadPurpose::Span { asker: SpanAsker::Write { version }, .. } => {
+                self.replaced_bytes_came(version, answer.map_err(refusal));
+            }
+            ReadPurpose::Span { asker: SpanAsker::Primary { primary, epoch, tag, keeps }, in_place } => {
+                if let (true, Ok(answer)) = (keeps, &answer) {
+                    self.keep_for_write(epoch, tag, answer);
+                }
                 let (result, payload) = match answer {
                     Ok((outcome, payload)) => (Ok(outcome), payload),
                     Err(failure) => (Err(refusal(failure)), Bytes::new()),

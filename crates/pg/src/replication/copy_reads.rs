@@ -74,8 +74,8 @@ impl Reads {
         // The member that was asked stays at the end of the list, in case it goes away.
         read.copies_left.push(member);
         self.begin_of_copy(tag, read);
-        let (pg, asks_in_place) = (config.id, false);
-        outbox.send(member, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place });
+        let (pg, asks_in_place, keeps) = (config.id, false, false);
+        outbox.send(member, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place, keeps });
     }
 
     /// A member is out of reach: reads that wait for its copy ask the next one.
@@ -100,7 +100,8 @@ impl Pg {
         if read.asks_in_place {
             // Blocks that only a pre-image shares can be overwritten in place once that is forgotten.
             self.delete_pre_images();
-            if !self.outbox.view_is_current() || !view.has_room(self.config.id) {
+            let is_behind = self.erasure.as_ref().is_some_and(|erasure| erasure.overwrites.are_waiting());
+            if is_behind || !self.outbox.view_is_current() || !view.has_room(self.config.id) {
                 return self.reads.begin_later(read);
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_pending::Pending;
-use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadRequest};
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadRequest, Version};
 
 use super::copy_reads::CopyRead;
 use crate::actions::{ClientId, Lookup, ObjectView, Token};
@@ -30,8 +30,11 @@ pub(crate) enum ReadPurpose {
 pub(crate) enum SpanAsker {
     /// An operation on shards, at this primary.
     Operation { tag: u64 },
-    /// A primary whose own copy is damaged, or that has an operation on shards.
-    Primary { primary: OsdId, epoch: Epoch, tag: u64 },
+    /// A primary whose own copy is damaged, or that has an operation on shards. If `keeps`, a write of the
+    /// same span follows.
+    Primary { primary: OsdId, epoch: Epoch, tag: u64, keeps: bool },
+    /// A write of the history that replaces it, at a member.
+    Write { version: Version },
 }
 
 /// A read of a span of this copy, for another member or for an operation on shards.

@@ -7,7 +7,7 @@ use atoll_ec::Code;
 use atoll_types::{Mutation, ObjectName, PreImage, Seals};
 use bytes::Bytes;
 
-use super::{Column, Fate, ShardChange, Update, shard_of};
+use super::{Basis, Column, Fate, ShardChange, Update, shard_of};
 use crate::actions::WholeObject;
 use crate::erasure::parts::{Part, is_all_zero};
 
@@ -16,7 +16,7 @@ impl Update {
     /// wanted;
     /// `clone` is the name for the pre-image clone, if one is needed.
     pub fn finish(mut self, code: &Code, old: &BTreeMap<u8, Part>, clone: ObjectName) -> Vec<ShardChange> {
-        let is_delta = !old.is_empty() && !self.clones_pre_image();
+        let is_delta = self.is_delta();
         let parity = match self.span.length() {
             0 => Vec::new(),
             _ if is_delta => self.parity_by_delta(code, old),
@@ -24,25 +24,41 @@ impl Update {
         };
         let pre_images: Vec<PreImage> =
             (0..self.shape.shards()).map(|shard| self.pre_image(shard, old, &clone)).collect();
+        let bases: Vec<Basis> = (0..self.shape.shards()).map(|shard| self.basis(shard, is_delta)).collect();
         let columns = std::mem::take(&mut self.columns).into_iter();
         let runs = columns.map(|column| column.map_or_else(Runs::default, |column| self.column_runs(column)));
         let mut runs: Vec<Runs> = runs.collect();
-        runs.extend(parity.into_iter().map(|(data, seals)| self.parity_runs(data, &seals)));
+        for ((data, seals), basis) in parity.into_iter().zip(&bases[usize::from(self.shape.data)..]) {
+            runs.push(match basis {
+                Basis::Difference => self.runs(data, &seals, |_| (Fate::Written, self.seal_width() > 0)),
+                _ => self.parity_runs(data, &seals),
+            });
+        }
         runs.resize_with(usize::from(self.shape.shards()), Runs::default);
-        let change = |(runs, pre_image): (Runs, PreImage)| {
+        let change = |((runs, pre_image), basis): ((Runs, PreImage), Basis)| {
             let mut mutations = Vec::new();
             if self.clones_pre_image() {
                 mutations.push(Mutation::ClonePreImage { copy: clone.clone() });
             }
             mutations.extend(self.frame());
             mutations.extend(runs.mutations);
-            ShardChange { mutations, payload: runs.payload, pre_image }
+            ShardChange { mutations, payload: runs.payload, pre_image, basis }
         };
-        runs.into_iter().zip(pre_images).map(change).collect()
+        runs.into_iter().zip(pre_images).zip(bases).map(change).collect()
     }
 
-    /// Changes the old parity by the difference of the data shards. Unchanged blocks of the columns
-    /// get their old bytes.
+    /// What the member with a shard does before it logs its change.
+    fn basis(&self, shard: u8, is_delta: bool) -> Basis {
+        match self.columns.get(usize::from(shard)) {
+            _ if !self.is_read_by_member(shard) => Basis::Whole,
+            Some(None) => Basis::Whole,
+            None if is_delta => Basis::Difference,
+            Some(Some(_)) | None => Basis::NewBytes,
+        }
+    }
+
+    /// Changes the old parity by the difference of the data shards; what is not known of it counts as
+    /// zeros, which gives the difference. Unchanged blocks of the columns get their old bytes.
     fn parity_by_delta(&mut self, code: &Code, old: &BTreeMap<u8, Part>) -> Vec<(BlockBuffer, Vec<u8>)> {
         let width = self.seal_width();
         let old_part = |shard: u8| self.extended(old.get(&shard));
@@ -167,7 +183,8 @@ impl Update {
         let mut mutations = vec![Mutation::Truncate { size_bytes: least }, shard_of];
         let mut payload = Bytes::new();
         let is_touched = self.columns.get(usize::from(shard)).is_none_or(Option::is_some);
-        if let (true, Some(span), Some(part)) = (is_touched, self.old_span(), old.get(&shard)) {
+        let has_bytes = is_touched && !self.is_read_by_member(shard);
+        if let (true, Some(span), Some(part)) = (has_bytes, self.old_span(), old.get(&shard)) {
             payload = part.data.clone();
             let seals = was.seal_shape.map(|(unit_bytes, seal_bytes)| {
                 let count = span.length().div_ceil(unit_bytes as usize);
