@@ -270,11 +270,13 @@ impl Pg {
     /// Whether a write of the primary is the next of the history. A gap means that messages were lost with a
     /// connection; the next peering closes it.
     pub(crate) fn takes_write(&self, epoch: Epoch, version: Version) -> bool {
-        let last = self.erasure.as_ref().and_then(|erasure| erasure.overwrites.last_sequence(epoch));
-        epoch == self.promises.epoch()
-            && version.sequence == last.unwrap_or(self.log.last_sequence()) + 1
-            && self.intake.is_whole()
-            && !self.stray.has_begun()
+        let overwrites = self.erasure.as_ref().map(|erasure| &erasure.overwrites);
+        let last = overwrites.and_then(|overwrites| overwrites.last_sequence(epoch));
+        // What waits from other epochs is void and takes no room.
+        let has_room = last.is_none() || overwrites.is_none_or(|overwrites| !overwrites.are_full());
+        let follows =
+            epoch == self.promises.epoch() && version.sequence == last.unwrap_or(self.log.last_sequence()) + 1;
+        follows && has_room && self.intake.is_whole() && !self.stray.has_begun()
     }
 
     /// Another OSD is the primary now.

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::limits::PG_IN_FLIGHT_MAX;
 use atoll_types::{
     Epoch, LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, Refusal, Seals, SharedTransaction,
     Transaction, Version,
@@ -92,6 +93,11 @@ impl Overwrites {
     /// Whether writes have come that are not submitted.
     pub fn are_waiting(&self) -> bool {
         !self.arrived.is_empty()
+    }
+
+    /// Whether as many have come as a primary may have in flight.
+    pub fn are_full(&self) -> bool {
+        self.arrived.len() >= PG_IN_FLIGHT_MAX
     }
 
     /// Appends a write. Those of other epochs are void: the primary of this one knows nothing of them.
@@ -188,12 +194,14 @@ impl Pg {
                 write.old = Some(part);
                 self.submit_arrived();
             }
-            Err(cause) => {
-                let (primary, epoch) = (write.primary, write.epoch);
-                let object = write.transaction.object.clone();
-                if epoch == self.promises.epoch() {
-                    self.replaced_bytes_are_unreadable(object, primary, &cause);
-                }
+            Err(cause) if write.epoch == self.promises.epoch() => {
+                let (object, primary) = (write.transaction.object.clone(), write.primary);
+                self.replaced_bytes_are_unreadable(object, primary, &cause);
+            }
+            // It is void, and so is what is behind it.
+            Err(_) => {
+                erasure.overwrites.arrived.retain(|write| write.epoch == self.promises.epoch());
+                self.submit_arrived();
             }
         }
     }
@@ -244,12 +252,13 @@ pub(super) fn fitting_shape(transaction: &Transaction, replaced: &Replaced) -> O
     let (shard_bytes, seal_shape) = shape?;
     let Span { start, end } = replaced.span;
     let unit = seal_shape.map_or(BLOCK_BYTES as u64, |(unit, _)| u64::from(unit));
+    let step = unit.max(BLOCK_BYTES as u64);
     let fits = *object == transaction.object
         && start < end
         && end <= shard_bytes
         && replaced.span.length() <= INLINE_PRE_IMAGE_BYTES_MAX
-        && start.is_multiple_of(unit.max(BLOCK_BYTES as u64))
-        && end.is_multiple_of(unit.max(BLOCK_BYTES as u64))
+        && start.is_multiple_of(step)
+        && end.is_multiple_of(step)
         && pre_image.payload.is_empty();
     let adds = |(offset, length, seals): (u64, u32, Option<&Seals>)| {
         let seal_bytes =
