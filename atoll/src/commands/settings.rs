@@ -55,6 +55,8 @@ pub enum SettingArgument {
     /// OSDs look for work so long before they sleep, in microseconds, 0 to 1000: latencies at depth 1 fall, on hosts
     /// with cores to spare
     BusyPollUs,
+    /// An OSD ends when its device has completed nothing for so long, 2 to 600 s, so that its PGs go on elsewhere
+    DeviceSilenceSeconds,
     /// Export traces to this collector of OpenTelemetry, which takes OTLP over HTTP: http://HOST:PORT or https://...;
     /// '': to none
     TraceEndpoint,
@@ -100,6 +102,7 @@ impl SettingArgument {
             SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
             SettingArgument::FullPercent => SettingKind::Number(Setting::FullPercent),
             SettingArgument::BusyPollUs => SettingKind::Number(Setting::BusyPollUs),
+            SettingArgument::DeviceSilenceSeconds => SettingKind::Number(Setting::DeviceSilenceSeconds),
             SettingArgument::TraceEndpoint => SettingKind::TraceEndpoint,
             SettingArgument::TraceOneIn => SettingKind::Number(Setting::TraceOneIn),
             SettingArgument::TraceSlow => SettingKind::TraceSlow,
@@ -189,6 +192,11 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
         row("full_percent", &settings.full_percent, "an OSD with more in use takes no new data"),
         row("busy_poll_us", &settings.busy_poll_us, "OSDs look for work so long before they sleep; 0: not at all"),
+        row(
+            "device_silence_seconds",
+            &settings.device_silence_seconds,
+            "an OSD ends whose device says nothing for so long",
+        ),
         row("trace_endpoint", &settings.trace_endpoint, "the collector that traces go to; empty: none"),
         row("trace_one_in", &settings.trace_one_in, "one operation of so many is traced; 0: none"),
         row("trace_slow", &settings.trace_slow, "besides, all that take 100 ms or more"),

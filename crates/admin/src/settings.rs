@@ -1,7 +1,9 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
 use atoll_cluster::{ClusterClient, keys};
-use atoll_types::coordination::{BUSY_POLL_US_MAX, FULL_PERCENT_MAX, SettingsRecord};
+use atoll_types::coordination::{
+    BUSY_POLL_US_MAX, DEVICE_SILENCE_SECONDS_MAX, DEVICE_SILENCE_SECONDS_MIN, FULL_PERCENT_MAX, SettingsRecord,
+};
 use atoll_types::frames::{FrameMode, FrameScope, FramesRecord};
 use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use atoll_types::transports::Transport;
@@ -25,6 +27,8 @@ pub enum Setting {
     FullPercent,
     /// [`SettingsRecord::busy_poll_us`].
     BusyPollUs,
+    /// [`SettingsRecord::device_silence_seconds`].
+    DeviceSilenceSeconds,
     /// [`SettingsRecord::trace_one_in`].
     TraceOneIn,
 }
@@ -127,6 +131,12 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             "OSDs look for work for 0 to {BUSY_POLL_US_MAX} us before they sleep"
         ));
     }
+    let silence_seconds = DEVICE_SILENCE_SECONDS_MIN..=DEVICE_SILENCE_SECONDS_MAX;
+    if setting == Setting::DeviceSilenceSeconds && !silence_seconds.contains(&value) {
+        return AdminError::refused(format!(
+            "an OSD may wait {DEVICE_SILENCE_SECONDS_MIN} to {DEVICE_SILENCE_SECONDS_MAX} s for its device, and not {value}"
+        ));
+    }
     if setting == Setting::BalanceSeconds && value == 0 {
         return AdminError::refused(
             "the balancer needs a pause of at least 1 s; 'atoll flag set norebalance' stops it",
@@ -145,6 +155,7 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::NearFullPercent => record.near_full_percent = percent,
             Setting::FullPercent => record.full_percent = percent,
             Setting::BusyPollUs => record.busy_poll_us = value.min(u64::from(BUSY_POLL_US_MAX)) as u32,
+            Setting::DeviceSilenceSeconds => record.device_silence_seconds = value,
             Setting::TraceOneIn => record.trace_one_in = value as u32,
         }
     };

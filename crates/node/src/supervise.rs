@@ -41,6 +41,8 @@ const OSD_PATIENCE: Duration = Duration::from_secs(15);
 /// An OSD that has ended so often cannot start.
 const STARTS_MAX: u32 = 3;
 const STOP_LIMIT: Duration = Duration::from_secs(8);
+/// A process that waits for a device that does not answer cannot even be killed.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// How often to look for hosts that have joined.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a certificate ends soon.
@@ -504,7 +506,7 @@ impl Supervisor<'_> {
                 let Some(child) = &mut managed.child else { continue };
                 if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
                     // It did not end in time; every process survives being killed.
-                    let _ = child.kill().await;
+                    let _ = tokio::time::timeout(KILL_LIMIT, child.kill()).await;
                 }
             }
         }

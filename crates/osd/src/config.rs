@@ -90,4 +90,10 @@ pub enum OsdError {
     /// The device failed; what is on it is unknown until it is opened anew.
     #[error("the device failed and is not trusted any more: {0}; restart the OSD to recover from its log")]
     Device(String),
+    /// The device does not answer. What waits for it would hold up clients for as long as this OSD is a member.
+    #[error(
+        "{0}; this OSD ends, so that its PGs go on with their other members, and can be started again when the device \
+         answers"
+    )]
+    DeviceSilent(String),
 }

@@ -201,7 +201,9 @@ impl Osd {
             self.links.pace_paused(&mut self.context);
             self.link_events();
             if let Some(cause) = self.storage.failure() {
-                return Err(OsdError::Device(cause));
+                // Others go on without this OSD at once: the process itself may have to wait for the device.
+                self.links.close_all(&mut self.context);
+                return Err(cause);
             }
             if self.has_stopped() {
                 return Ok(());
@@ -275,6 +277,7 @@ impl Osd {
         let busy_poll_us = self.context.map.settings.busy_poll_us;
         self.context.reactor.set_busy_poll(Duration::from_micros(busy_poll_us.min(BUSY_POLL_US_MAX).into()));
         self.storage.look_at_backing();
+        self.storage.watch_devices(self.context.map.settings.device_silence_seconds);
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
         self.measure();

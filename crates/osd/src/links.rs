@@ -268,6 +268,13 @@ impl Links {
         }
     }
 
+    /// Closes all links.
+    pub fn close_all(&mut self, context: &mut Context) {
+        for number in self.by_number.keys().copied().collect::<Vec<_>>() {
+            self.close(context, number);
+        }
+    }
+
     /// A client's request has come that takes so many bytes, with the data that is read for it.
     pub fn request_arrived(
         &mut self,

@@ -2,6 +2,7 @@
 //!
 //! What becomes of it comes out as [`StorageEvent`]s, which `effects.rs` hands to the PGs.
 
+mod device_watch;
 mod listing;
 mod object_reads;
 mod recovery_reads;
@@ -22,11 +23,13 @@ pub(crate) use listing::ObjectList;
 pub(crate) use object_reads::ReadAnswer;
 use recovery_reads::PartRead;
 
+use crate::config::OsdError;
 use crate::context::Context;
 use crate::device::{Backing, RingDevice};
 use crate::invariants;
 use crate::metrics::{DeviceOperation, Metrics};
 use crate::recovery::RecoveryRead;
+use device_watch::DeviceWatch;
 
 /// The result of something that was asked of the store.
 pub(crate) enum StorageEvent {
@@ -80,16 +83,21 @@ enum Loader {
     RemovedPool,
 }
 
+/// A device that says nothing for so long is told in the log.
+const SILENCE_TOLD_SECONDS: u64 = 5;
+
 /// A request that a device has not completed.
 struct DeviceRequest {
     device: Device,
     operation: DeviceOperation,
     bytes: u64,
     started_us: u64,
+    /// The same by the clock of the [`DeviceWatch`].
+    started_seconds: u64,
 }
 
 impl DeviceRequest {
-    fn new(request: &DiskRequest, started_us: u64) -> Self {
+    fn new(request: &DiskRequest, started_us: u64, started_seconds: u64) -> Self {
         let (operation, bytes) = match &request.operation {
             DiskOperation::Read { block_count, .. } => (DeviceOperation::Read, block_count * BLOCK_BYTES),
             DiskOperation::Write { segments, .. } => {
@@ -99,7 +107,7 @@ impl DeviceRequest {
             DiskOperation::WriteBytes { bytes, .. } => (DeviceOperation::Write, bytes.len()),
             DiskOperation::Sync => (DeviceOperation::Sync, 0),
         };
-        DeviceRequest { device: request.device, operation, bytes: bytes as u64, started_us }
+        DeviceRequest { device: request.device, operation, bytes: bytes as u64, started_us, started_seconds }
     }
 }
 
@@ -119,7 +127,8 @@ pub(crate) struct Storage {
     scrubs: BTreeMap<u64, (PgId, Token)>,
     /// Requests that devices have not completed, by number.
     in_flight: Pending<DeviceRequest>,
-    failure: Option<String>,
+    watch: DeviceWatch,
+    failure: Option<OsdError>,
 }
 
 impl Storage {
@@ -137,6 +146,7 @@ impl Storage {
             reads: Pending::default(),
             scrubs: BTreeMap::new(),
             in_flight: Pending::default(),
+            watch: DeviceWatch::default(),
             failure: None,
         }
     }
@@ -146,8 +156,8 @@ impl Storage {
         &self.store
     }
 
-    /// Why the device cannot be trusted any more, if that is so.
-    pub fn failure(&mut self) -> Option<String> {
+    /// Why the device cannot be used any more, if that is so.
+    pub fn failure(&mut self) -> Option<OsdError> {
         self.failure.take()
     }
 
@@ -188,7 +198,8 @@ impl Storage {
     /// An operation of a device is complete.
     pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult, now_us: u64, metrics: &Metrics) {
         if let Some(request) = self.in_flight.remove(tag) {
-            let DeviceRequest { device, operation, bytes, started_us } = request;
+            let DeviceRequest { device, operation, bytes, started_us, .. } = request;
+            self.watch.answered(device);
             metrics.device_done(device, operation, bytes, now_us.saturating_sub(started_us));
         }
         self.store.complete(tag, result);
@@ -199,10 +210,28 @@ impl Storage {
         self.store.flush();
     }
 
+    /// Once a second: whether devices answer. One that does not for `limit_seconds` is a failure.
+    pub fn watch_devices(&mut self, limit_seconds: u64) {
+        self.watch.second();
+        for device in [Device::Data, Device::Log] {
+            let mut requests = self.in_flight.iter().filter(|(_, request)| request.device == device);
+            let Some((_, oldest)) = requests.next() else { continue };
+            if self.watch.silence_seconds(device, oldest.started_seconds) == SILENCE_TOLD_SECONDS {
+                let waiting = 1 + requests.count();
+                tracing::warn!(
+                    "the {device} device has not answered for {SILENCE_TOLD_SECONDS} s; {waiting} requests wait"
+                );
+            } else if let Some(cause) = self.watch.verdict(device, oldest.started_seconds, limit_seconds) {
+                self.failure.get_or_insert(OsdError::DeviceSilent(cause));
+            }
+        }
+    }
+
     /// Hands what the store wants to the devices.
     pub fn start_requests(&mut self, context: &mut Context) {
         while let Some(request) = self.store.next_request() {
-            self.in_flight.insert(request.id, DeviceRequest::new(&request, context.now_us()));
+            let pending = DeviceRequest::new(&request, context.now_us(), self.watch.now_seconds());
+            self.in_flight.insert(request.id, pending);
             let operation = crate::device::file_operation(request.operation);
             context.reactor.start_file(self.devices.file(request.device), request.id, operation);
         }
@@ -235,7 +264,7 @@ impl Storage {
                     let (pg, token) = self.scrubs.remove(&id).expect(invariants::EVERY_SCRUB_HAS_AN_ASKER);
                     return Some(StorageEvent::Scrubbed { pg, token, result });
                 }
-                StoreEvent::Poisoned { cause } => self.failure = Some(cause),
+                StoreEvent::Poisoned { cause } => self.failure = Some(OsdError::Device(cause)),
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod judge;
 mod measure;
+mod remote;
 mod settings;
 mod target;
 mod write_cache;
@@ -19,6 +20,7 @@ use self::target::WriteTarget;
 use self::write_cache::{Cache, Switch};
 
 pub use judge::SyncedWriteClass;
+pub use remote::remote_drive;
 
 const READ_CHECK: &str = "drive.reads";
 const WRITE_CHECK: &str = "drive.synced_writes";
@@ -33,7 +35,13 @@ pub(crate) fn disks(facts: &Facts) -> Vec<String> {
 
 /// What the kernel says of all disks. Nothing is read from them.
 pub(crate) fn settings_of_all(facts: &Facts) -> Vec<Finding> {
-    disks(facts).iter().flat_map(|disk| settings::findings(facts, disk)).collect()
+    disks(facts).iter().flat_map(|disk| told_of(facts, disk)).collect()
+}
+
+fn told_of(facts: &Facts, disk: &str) -> Vec<Finding> {
+    let mut findings = settings::findings(facts, disk);
+    findings.extend(remote::finding(facts, disk));
+    findings
 }
 
 /// The whole disk that a block device, file or directory is on; nothing if the kernel does not show
@@ -60,7 +68,7 @@ pub(crate) fn findings(facts: &Facts, path: &Path, request: &Request, stop: &Sto
     };
     let disk = disk_of(facts, path);
     let mut findings = match &disk {
-        Some(disk) => settings::findings(facts, disk),
+        Some(disk) => told_of(facts, disk),
         None => vec![
             Finding::not_visible("drive.settings", "which disk this is on, and how it is set, is not known")
                 .on(&subject),

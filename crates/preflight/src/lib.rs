@@ -17,7 +17,7 @@ mod network;
 mod run;
 mod wake_up;
 
-pub use drive::SyncedWriteClass;
+pub use drive::{SyncedWriteClass, remote_drive};
 pub use facts::Facts;
 pub use finding::{Finding, Report, Verdict};
 pub use network::{PORT_DEFAULT, PeerAddress, Responder, ResponderLimits};

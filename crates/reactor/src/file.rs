@@ -43,7 +43,9 @@ impl DirectFile {
         let file = options.open(path).map_err(explain_open)?;
         file.try_lock().map_err(|error| match error {
             std::fs::TryLockError::WouldBlock => {
-                io::Error::new(io::ErrorKind::ResourceBusy, "another process uses this device; end that process")
+                let text = "another process uses this device, or one has ended whose requests the device has not completed; \
+                            end that process, or wait for the device";
+                io::Error::new(io::ErrorKind::ResourceBusy, text)
             }
             std::fs::TryLockError::Error(error) => error,
         })?;
@@ -141,7 +143,8 @@ fn file_type(path: &Path) -> io::Result<FileType> {
 fn explain_open(error: io::Error) -> io::Error {
     let text = match error.raw_os_error() {
         Some(libc::EBUSY) => {
-            "it is in use (mounted, swap, or claimed by LVM, mdraid, dm-crypt or another process); end that use first"
+            "it is in use (mounted, swap, or claimed by LVM, mdraid, dm-crypt or another process, or it has not completed \
+             requests of one that has ended); end that use first, or wait for the device"
         }
         Some(libc::EROFS) => READ_ONLY,
         Some(libc::EACCES | libc::EPERM) => {

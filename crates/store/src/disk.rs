@@ -81,6 +81,15 @@ pub enum Device {
     Log,
 }
 
+impl std::fmt::Display for Device {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Device::Data => "data",
+            Device::Log => "log",
+        })
+    }
+}
+
 /// An operation with the number under which its completion is reported.
 pub struct DiskRequest {
     /// Number of the request.

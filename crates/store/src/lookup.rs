@@ -359,12 +359,12 @@ impl Store {
     pub(crate) fn page_read(&mut self, number: u32, result: DiskResult) {
         let is_good = match result {
             Ok(Some(block)) => self.metadata.tree.pages.loaded(number, block),
-            _ => false,
+            Ok(None) => false,
+            // It may be there all the same when the device is back.
+            Err(error) => return self.poison(format!("metadata page {number} cannot be read: {error}")),
         };
         if !is_good {
-            let cause = format!(
-                "metadata page {number} is damaged or cannot be read; wipe this OSD and let its peers backfill it"
-            );
+            let cause = format!("metadata page {number} is damaged; wipe this OSD and let its peers backfill it");
             self.usage.corrupt_block_count += 1;
             return self.poison(cause);
         }

@@ -162,9 +162,15 @@ impl Superblock {
     /// Reads both copies and picks the newest whole one.
     pub fn load(disk: &mut dyn Disk) -> Result<Self, OpenError> {
         let mut newest: Option<Superblock> = None;
-        let mut other_version = None;
+        let (mut other_version, mut unreadable) = (None, None);
         for copy in 0..SUPERBLOCK_COPIES {
-            let Ok(buffer) = read_blocks(disk, copy, 1) else { continue };
+            let buffer = match read_blocks(disk, copy, 1) {
+                Ok(buffer) => buffer,
+                Err(error) => {
+                    unreadable = Some(error);
+                    continue;
+                }
+            };
             match Superblock::decode(Bytes::from_owner(buffer)) {
                 Ok(Copy::Whole(found)) => {
                     if newest.as_ref().is_none_or(|best| best.generation < found.generation) {
@@ -179,7 +185,8 @@ impl Superblock {
             // Even beside an older copy that is whole: its log has been trimmed by the other release.
             (_, Some(version)) => Err(OpenError::OtherVersion { version, supported: FORMAT_VERSION }),
             (Some(superblock), None) => superblock.validate(disk.size_bytes(Device::Data).unwrap_or(0)),
-            (None, None) => Err(OpenError::NotAStore),
+            // There may be a store where nothing can be read.
+            (None, None) => Err(unreadable.map_or(OpenError::NotAStore, OpenError::Io)),
         }
     }
 

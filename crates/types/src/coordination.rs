@@ -30,6 +30,9 @@ pub struct SettingsRecord {
     /// OSDs look for work so long before they sleep, in microseconds, up to [`BUSY_POLL_US_MAX`]. 0: not at all.
     #[serde(default)]
     pub busy_poll_us: u32,
+    /// An OSD ends whose device completes no request for so long although some are under way, from
+    /// [`DEVICE_SILENCE_SECONDS_MIN`] to [`DEVICE_SILENCE_SECONDS_MAX`].
+    pub device_silence_seconds: u64,
     /// Where traces are exported to: the address of a collector that takes OTLP over HTTP. Empty: nowhere.
     pub trace_endpoint: String,
     /// One operation of so many is exported; 0: none.
@@ -40,6 +43,11 @@ pub struct SettingsRecord {
 
 /// A pause between operations that is longer is no pause within one.
 pub const BUSY_POLL_US_MAX: u32 = 1_000;
+
+/// A drive that is woken or collects its garbage may take some time for one request.
+pub const DEVICE_SILENCE_SECONDS_MIN: u64 = 2;
+/// I/O of a whole cluster may wait for one device.
+pub const DEVICE_SILENCE_SECONDS_MAX: u64 = 600;
 
 /// What is left then is for recovery, deletes and checkpoints.
 pub const FULL_PERCENT_DEFAULT: u32 = 95;
@@ -60,6 +68,7 @@ impl Default for SettingsRecord {
             near_full_percent: 85,
             full_percent: FULL_PERCENT_DEFAULT,
             busy_poll_us: 0,
+            device_silence_seconds: 15,
             trace_endpoint: String::new(),
             trace_one_in: 1_000,
             trace_slow: true,

@@ -98,7 +98,7 @@ def module_files(modules):
     return found.items()
 
 
-def initial_file_system(modules, host_nqn, host_id):
+def initial_file_system(modules, host_nqn, host_id, programs=()):
     directory, file, link = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
     entries, folders = [], set()
 
@@ -115,9 +115,9 @@ def initial_file_system(modules, host_nqn, host_id):
     put("bin/busybox", file, pathlib.Path(shutil.which("busybox")).read_bytes())
     put("bin/sh", link, b"busybox")
     needed = set()
-    for program in PROGRAMS:
+    for program in (*PROGRAMS, *map(str, programs)):
         path = shutil.which(program)
-        put(f"usr/bin/{program}", file, pathlib.Path(path).read_bytes())
+        put(f"usr/bin/{pathlib.Path(path).name}", file, pathlib.Path(path).read_bytes())
         needed.update(libraries(path))
     for path in sorted(needed):
         put(path.lstrip("/"), file, pathlib.Path(path).read_bytes())
@@ -130,10 +130,12 @@ def initial_file_system(modules, host_nqn, host_id):
 
 
 class Guest:
-    def __init__(self, directory, host_nqn, host_id, memory_mib=768):
+    def __init__(self, directory, host_nqn, host_id, memory_mib=768, programs=(), ports=()):
+        """More programs of this machine, by their paths, and ports of the guest that are on this machine's loopback."""
         image, modules = find_kernel()
         initrd = directory / "guest.initrd"
-        initrd.write_bytes(initial_file_system(modules, host_nqn, host_id))
+        initrd.write_bytes(initial_file_system(modules, host_nqn, host_id, programs))
+        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{port}-:{port}" for port in ports)
         self.log = directory / "guest.log"
         self.text, self.changed = "", threading.Condition()
         self.process = subprocess.Popen(
@@ -141,7 +143,7 @@ class Guest:
                 "qemu-system-x86_64",
                 *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(memory_mib)),
                 *("-nographic", "-no-reboot", "-monitor", "none", "-serial", "stdio", "-vga", "none"),
-                *("-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="),
+                *("-netdev", f"user,id=net{forwards}", "-device", "virtio-net-pci,netdev=net,romfile="),
                 *("-kernel", str(image), "-initrd", str(initrd)),
                 *("-append", "console=ttyS0 quiet panic=-1 nvme_core.multipath=Y mitigations=off"),
             ],

@@ -18,15 +18,24 @@ def device_of(path):
     return (partition.parent / "dev").read_text().strip() if (partition / "partition").exists() else name
 
 
-@contextlib.contextmanager
 def throttled(pids, path, writes_per_second):
     """The processes get so many writes a second of the disk that has `path`."""
+    return limited(pids, path, "write_iops_device", writes_per_second)
+
+
+def silent(pids, path):
+    """The disk that has `path` completes no write of these processes, for all that they can tell."""
+    return limited(pids, path, "write_bps_device", 1)
+
+
+@contextlib.contextmanager
+def limited(pids, path, limit, value):
     if not BLKIO.is_dir():
         raise Failed("there is no cgroup controller 'blkio' (version 1) at /sys/fs/cgroup/blkio")
     group = BLKIO / f"atoll-e2e-{secrets.token_hex(4)}"
     group.mkdir()
     try:
-        (group / "blkio.throttle.write_iops_device").write_text(f"{device_of(path)} {writes_per_second}")
+        (group / f"blkio.throttle.{limit}").write_text(f"{device_of(path)} {value}")
         for pid in pids:
             (group / "cgroup.procs").write_text(str(pid))
         yield

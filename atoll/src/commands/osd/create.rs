@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use atoll_node::{DataDir, OsdChoices, UnlockWith, add_osd};
-use atoll_terminal::print_line;
+use atoll_node::{CreatedOsd, DataDir, OsdChoices, UnlockWith, add_osd};
+use atoll_preflight::{Facts, Finding, Verdict, remote_drive};
+use atoll_terminal::{print_line, print_note};
 use atoll_types::OsdId;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
+use serde::Serialize;
 
 use crate::commands::arguments::OutputArguments;
 use crate::commands::open_cluster::tokio_runtime;
@@ -84,8 +86,14 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     };
     let directory = DataDir::new(&arguments.output.data.data);
     let created = tokio_runtime()?.block_on(add_osd(&directory, &choices))?;
+    let remote_drives = remote_drives(&created);
+    for drive in remote_drives.iter().filter(|drive| drive.verdict >= Verdict::Advice) {
+        let (device, fix) =
+            (drive.subject.as_deref().unwrap_or_default(), drive.fix.as_deref().unwrap_or_default());
+        print_note!("atoll: WARNING: {device} is a remote drive ({}): {}. {fix}", drive.found, drive.meaning);
+    }
     if arguments.output.json {
-        return print_json(&created);
+        return print_json(&CreatedAndDrives { created: &created, remote_drives });
     }
     print_line!("created  {}", created.id);
     print_line!("key      {}", created.public_key);
@@ -103,6 +111,20 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     }
     print_line!("next     {}", created.next);
     Ok(())
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct CreatedAndDrives<'a> {
+    #[serde(flatten)]
+    created: &'a CreatedOsd,
+    /// What 'atoll preflight' says of those devices that are on other hosts.
+    remote_drives: Vec<Finding>,
+}
+
+fn remote_drives(created: &CreatedOsd) -> Vec<Finding> {
+    let devices = [Some(&created.device), created.wal_device.as_ref()];
+    devices.into_iter().flatten().filter_map(|device| remote_drive(&Facts::of_this_host(), device)).collect()
 }
 
 /// What was named to unlock an OSD's devices, of which the command line allows one.

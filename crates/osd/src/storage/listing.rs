@@ -6,6 +6,7 @@ use atoll_types::limits::OBJECTS_LISTED_MAX;
 use atoll_types::{ObjectName, PgId, Version};
 
 use super::{Loader, Storage, StorageEvent};
+use crate::config::OsdError;
 
 /// Objects looked up at once when a PG is listed.
 const NAMES_AT_ONCE: usize = 256;
@@ -25,7 +26,7 @@ impl Storage {
             Ok(more) => more,
             Err(StoreError::Cold(cold)) => return self.load(LoadRequest::Pages(cold), Loader::List(list)),
             Err(error) => {
-                self.failure = Some(error.to_string());
+                self.failure = Some(OsdError::Device(error.to_string()));
                 return;
             }
         };

@@ -1,0 +1,192 @@
+"""OSDs whose devices are on another host: a cluster in a guest under QEMU, with the NVMe/TCP initiator of Debian's
+kernel, on images of a cluster of this machine. A path is lost under load: the cluster in the guest goes on, and no
+acked write is lost.
+"""
+
+import json
+import re
+import signal
+import time
+
+import pytest
+from lib.guest import HOST_ADDRESS, Guest
+from lib.load import BlockLoad
+from lib.nbd import Nbd, connect_patiently
+from lib.ports import free_port
+from lib.waiting import under_load, wait_for
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.needs("qemu-system-x86_64", "busybox", "nvme", "fio"),
+]
+
+HOST_ID = "7c2d7e0e-2a6c-4b55-9b7d-3a8f5f0c1a12"
+HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
+DISKS = ("disk0", "disk1", "disk2")
+LOST = 2
+SILENCE_SECONDS, STALL_SECONDS_MAX = 6, 60
+WRITES = 50
+
+
+@pytest.fixture(scope="module")
+def remote(scenario):
+    """The cluster whose images are the devices."""
+    cluster = scenario.cluster(osds=1, osd_size="8G")
+    cluster.up()
+    for name in DISKS:
+        cluster.create_image(name, "1G")
+        cluster.cli("image", "access", name, "--allow", HOST)
+    return cluster
+
+
+class Targets:
+    """A target for each device, so that the path to one can be lost."""
+
+    def __init__(self, scenario, cluster):
+        self.scenario, self.cluster = scenario, cluster
+        self.ports = [free_port() for _ in DISKS]
+        self.processes = [self._start(port) for port in self.ports]
+
+    def _start(self, port):
+        log = self.scenario.directory / f"nvme-{port}.log"
+        command = ("nvme", "run", "--data", self.cluster.data, "--listen", f"127.0.0.1:{port}")
+        return self.scenario.start_logged(log, self.scenario.atoll, *command, env=self.cluster.environment())
+
+    def lose(self, index):
+        self.processes[index].send_signal(signal.SIGKILL)
+        self.processes[index].wait()
+
+    def give_back(self, index):
+        self.processes[index] = self._start(self.ports[index])
+
+
+@pytest.fixture(scope="module")
+def targets(scenario, remote):
+    return Targets(scenario, remote)
+
+
+@pytest.fixture(scope="module")
+def nbd_port():
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def guest(scenario, nbd_port):
+    programs = [scenario.atoll]
+    with Guest(scenario.directory, HOST, HOST_ID, memory_mib=3072, programs=programs, ports=[nbd_port]) as guest:
+        yield guest
+
+
+class InGuest:
+    """The cluster in the guest."""
+
+    def __init__(self, guest):
+        self.guest = guest
+
+    def cli(self, command, seconds=120, check=True):
+        return self.guest.run(f"atoll {command} --data /atoll", seconds, check)
+
+    def json(self, command):
+        text = self.cli(f"{command} --json")
+        return json.loads(text[re.search(r"^[\[{]", text, re.M).start() :])
+
+    def log(self, name):
+        return self.guest.run(f"cat /atoll/log/{name}.log")
+
+    def pid(self, osd):
+        children = json.loads(self.guest.run("cat /atoll/processes.json").split("\n", 0)[0])["children"]
+        return next(child["pid"] for child in children if child["name"] == f"osd.{osd}")
+
+    def is_whole(self):
+        return all(pg["members"] == pg["target"] for pg in self.json("pg ls"))
+
+
+@pytest.fixture(scope="module")
+def devices(guest, remote, targets):
+    """The devices in the guest, in the order of the disks."""
+    cluster_id = remote.json("status")["cluster_id"]
+    found = []
+    for name, port in zip(DISKS, targets.ports):
+        nqn = f"nqn.2026-11.io.atoll:{cluster_id}:{name}"
+        options = "-i 2 --keep-alive-tmo=3 --reconnect-delay=1 --ctrl-loss-tmo=-1"
+        connect = f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {nqn} {options}"
+        wait_for("the target answers", lambda connect=connect: guest.run(connect) or True, 60, 1)
+        script = f"for s in /sys/class/nvme-subsystem/*; do grep -q '^{nqn}$' $s/subsysnqn && ls $s | grep n1; done"
+        names = lambda script=script: re.findall(r"nvme\d+n1\b", guest.run(script, check=False))
+        found.append(wait_for("the guest has the device", names, 30, 0.5)[0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(guest, devices, nbd_port):
+    """The cluster in the guest, on these devices."""
+    guest.run("export ATOLL_OSD_MEMORY_TARGET=256M ATOLL_LOG=info")
+    cluster = InGuest(guest)
+    for device in devices:
+        cluster.cli(f"osd create --device /dev/{device}")
+    options = f"--nbd-listen 0.0.0.0:{nbd_port} --s3-listen 127.0.0.1:8000 --admin-listen off"
+    cluster.cli(f"up --detach {options}", 240)
+    cluster.cli("image create load --size 64M")
+    cluster.cli(f"image access load --allow {HOST_ADDRESS}")
+    cluster.cli(f"settings set device_silence_seconds {SILENCE_SECONDS}")
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def connect(nbd_port):
+    return lambda: Nbd(("127.0.0.1", nbd_port), "load", timeout=180)
+
+
+@pytest.fixture(scope="module")
+def load(cluster, connect):
+    load = BlockLoad(connect, threads=2, blocks_per_thread=200, seed=78).start()
+    goes_on(load)
+    yield load
+    load.stop()
+
+
+def goes_on(load):
+    acked = load.acked
+    wait_for("writes go on", lambda: load.acked >= acked + WRITES, STALL_SECONDS_MAX, 0.2)
+
+
+def no_error(load):
+    assert not load.wrong, load.wrong[:5]
+    assert not load.error_texts, load.error_texts[:5]
+
+
+def test_preflight_knows_remote_drives(guest, cluster, devices):
+    """What the kernel does when the path is lost is told: as connected, it waits for ever."""
+    report = json.loads(re.search(r"^\{.*", guest.run("atoll preflight --json", 120, False), re.S | re.M)[0])
+    found = [finding for finding in report["findings"] if finding["check"] == "drive.remote"]
+    assert sorted(finding["subject"] for finding in found) == sorted(devices)
+    assert {finding["verdict"] for finding in found} == {"warning"}
+    assert "NVMe over tcp, 1 path; without a path I/O fails never" in found[0]["found"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_path_to_a_device_is_lost_under_load(guest, cluster, devices, targets, load, note, fails):
+    """The OSD ends, because its device does not answer or because its I/O fails; the others go on; it comes back."""
+    controller = re.match(r"(nvme\d+)n", devices[LOST])[1]
+    guest.run(f"echo {4 if fails else -1} > /sys/class/nvme/{controller}/fast_io_fail_tmo")
+    pid, began = cluster.pid(LOST), time.monotonic()
+    targets.lose(LOST)
+    words = "the device failed" if fails else "data device has not answered"
+    wait_for("the OSD says why it ends", lambda: words in cluster.log(f"osd.{LOST}"), STALL_SECONDS_MAX, 1)
+    goes_on(load)
+    note(f"writes stalled {load.first_silence(began):.1f} s")
+    assert load.first_silence(began) < STALL_SECONDS_MAX
+    under_load(3)
+    targets.give_back(LOST)
+    wait_for("the OSD is started again", lambda: cluster.pid(LOST) not in (None, pid), 120, 1)
+    wait_for("all PGs are whole", cluster.is_whole, 180, 2)
+    goes_on(load)
+    no_error(load)
+
+
+def test_every_acked_write_is_there(cluster, connect, load, note):
+    """Every acked write is there, no byte is wrong."""
+    assert load.stop(180), "a thread hangs"
+    with connect_patiently(connect, 120) as connection:
+        note(f"{load.verify(connection)} blocks")
+    no_error(load)
