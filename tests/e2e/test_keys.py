@@ -227,11 +227,12 @@ def test_rotation_an_old_version_only_opens(local):
     local.cluster.cli("key", "rotate")
     [key] = [key for key in local.cluster.json("key", "ls") if key["name"] == "atoll"]
     counts = [version["has_wrapped"] for version in key["versions"]]
-    assert counts[0] == {"images": 0, "buckets": 0, "users": 0, "sts_keys": 0} and counts[1] == {
+    assert counts[0] == {"images": 0, "buckets": 0, "users": 0, "sts_keys": 0, "nvme_secrets": 0} and counts[1] == {
         "images": 2,
         "buckets": 2,
         "users": 1,
         "sts_keys": 0,
+        "nvme_secrets": 0,
     }, f"{counts}"
     local.s3.create_bucket(Bucket="after")
     local.s3.put_object(Bucket="after", Key="k", Body=local.data)

@@ -1,6 +1,7 @@
 """Images over NVMe/TCP with the initiator of the Linux kernel, nvme-cli and fio, in a guest under QEMU.
 
-What fio writes is verified while the controller is reset, the target is killed, and one of two gateways is killed.
+What fio writes is verified while the controller is reset, the target is killed, and one of two gateways is killed. In
+the end the guest has to prove itself.
 """
 
 import os
@@ -9,7 +10,7 @@ import signal
 
 import pytest
 from lib.cluster import MIB
-from lib.guest import HOST_ADDRESS, Guest
+from lib.guest import HOST_ADDRESS, Guest, kernel_has
 from lib.ports import free_port
 from lib.waiting import under_load, wait_for
 
@@ -184,3 +185,42 @@ def test_fio_goes_on_when_one_of_two_gateways_is_killed(scenario, guest, cluster
     assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
     assert "disconnected 2 controller" in guest.run(f"nvme disconnect -n {name}")
     gateways[0].kill()
+
+
+@pytest.fixture(scope="module")
+def secrets(cluster):
+    """From now on the guest must prove itself: options of 'nvme connect' by which it does."""
+    assert kernel_has("CONFIG_NVME_HOST_AUTH"), "the guest's kernel knows no DH-HMAC-CHAP; 'make nightly-packages'"
+    told = cluster.json("nvme", "host", "set", HOST, "--mutual", "--hash", "sha512")
+    yield f"--dhchap-secret={told['secret']}", f"--dhchap-ctrl-secret={told['controller_secret']}"
+    cluster.cli("nvme", "host", "rm", HOST)
+
+
+def test_the_kernel_proves_itself_and_has_the_gateway_do_so(guest, cluster, subsystem, port, secrets, note):
+    """fio verifies what it has written over queues that were authenticated both ways, over a reset and a new target."""
+    name = subsystem("disk")
+    connect(guest, name, port, *secrets)
+    device = device_of(guest, name)
+    running = guest.start(fio(device, 15, seed=8))
+    under_load(3)
+    controller = re.search(r"nvme\d+", guest.run("ls /sys/class/nvme"))[0]
+    guest.run(f"nvme reset /dev/{controller}")
+    old = cluster.process_ids()["nvme"]
+    os.kill(old, signal.SIGKILL)
+    cluster.restarted("nvme", old)
+    output, code = guest.finish(running, 240)
+    assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
+    note(re.findall(r"authenticated.*", guest.run("dmesg"))[-1])
+    assert "disconnected 1 controller" in guest.run(f"nvme disconnect -n {name}")
+
+
+def test_the_kernel_is_refused_without_the_right_secrets(guest, subsystem, port, secrets):
+    """Without a secret, with another, and when the gateway has another than the host expects."""
+    name, (host, controller) = subsystem("disk"), secrets
+    other = guest.run("nvme gen-dhchap-key").split()[-1]
+    for options in ((), (f"--dhchap-secret={other}",), (host, f"--dhchap-ctrl-secret={other}")):
+        usual = f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {name} -i 2"
+        output, code = guest.finish(guest.start(f"{usual} {' '.join(options)}"), 60)
+        assert code != 0, f"{options}: {output}"
+    connect(guest, name, port, host, controller)
+    guest.run(f"nvme disconnect -n {name}")

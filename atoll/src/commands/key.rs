@@ -198,20 +198,31 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for key in &all {
         for version in &key.versions {
-            let KeyUses { images, buckets, users, sts_keys } = version.has_wrapped;
+            let KeyUses { images, buckets, users, sts_keys, nvme_secrets } = version.has_wrapped;
             let age = match version.created_unix_ms {
                 0 => "-".into(),
                 created => ago(created),
             };
             let note = if version.wraps { "wraps" } else { "opens only" };
-            let counts = [images, buckets, users, sts_keys].map(|count| count.to_string());
+            let counts = [images, buckets, users, sts_keys, nvme_secrets].map(|count| count.to_string());
             let mut row = vec![key.name.clone(), key.service.into(), version.id.clone(), age, note.into()];
             row.extend(counts);
             rows.push(row);
         }
     }
     print_table(
-        &["KEY", "SERVICE", "VERSION", "AGE", "USE", "IMAGES", "BUCKET KEYS", "ACCESS KEYS", "STS KEYS"],
+        &[
+            "KEY",
+            "SERVICE",
+            "VERSION",
+            "AGE",
+            "USE",
+            "IMAGES",
+            "BUCKET KEYS",
+            "ACCESS KEYS",
+            "STS KEYS",
+            "NVME SECRETS",
+        ],
         &rows,
     );
     Ok(())

@@ -20,6 +20,7 @@ pub mod key;
 pub mod metrics;
 pub mod nbd;
 pub mod nvme;
+mod nvme_host;
 mod open_cluster;
 pub mod operator;
 pub mod osd;

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use atoll_client::LocalClient;
 use atoll_image::{Bridge, ImageAdmin};
-use atoll_nvme::NvmeTarget;
+use atoll_nvme::{HostSecretStore, NvmeTarget};
 use atoll_reactor::LocalRuntime;
 use clap::Subcommand;
 
 use super::daemon::{DaemonArguments, prepare};
+use super::nvme_host::{self, HostCommand};
 use super::open_cluster::{DISK_TIMEOUT_MS, tokio_runtime};
 
 #[derive(Subcommand)]
@@ -34,23 +35,34 @@ On the host:
         #[arg(long, value_name = "IP:PORT")]
         listen: Vec<SocketAddr>,
     },
+    /// Set, list and remove the secrets of hosts, without which these cannot connect (DH-HMAC-CHAP)
+    #[command(subcommand)]
+    Host(HostCommand),
 }
 
-/// Runs the NVMe/TCP target.
+/// `atoll nvme`.
 pub fn run(command: NvmeCommand) -> anyhow::Result<()> {
-    let NvmeCommand::Run { daemon, listen } = command;
+    match command {
+        NvmeCommand::Run { daemon, listen } => run_target(&daemon, &listen),
+        NvmeCommand::Host(command) => nvme_host::run(&command),
+    }
+}
+
+fn run_target(daemon: &DaemonArguments, listen: &[SocketAddr]) -> anyhow::Result<()> {
     let process = listen.first().map_or("nvme".into(), |address| format!("nvme-{}", address.port()));
-    let open = prepare(&daemon, &process)?;
-    let listen = match &listen[..] {
+    let open = prepare(daemon, &process)?;
+    let listen = match listen {
         [] => addresses(&open.cluster.nvme_listen)?,
         chosen => chosen.to_vec(),
     };
     let tokio = tokio_runtime()?;
-    let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
+    let (state, keys) = (tokio.block_on(open.connect())?, open.keys()?);
+    let secrets = HostSecretStore::new(state.clone(), keys.clone());
+    let admin = ImageAdmin::new(state, keys);
     let runtime = LocalRuntime::new()?;
     let client = LocalClient::start(&runtime, open.client_config("client", DISK_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
-    let target = NvmeTarget::new(&client, bridge, admin, open.cluster.cluster_id.clone());
+    let target = NvmeTarget::new(&client, bridge, admin, secrets, open.cluster.cluster_id.clone());
     for address in listen {
         let address = target.listen(address).with_context(|| format!("cannot listen on {address}"))?;
         tracing::info!("NVMe/TCP is served on {address}, without encryption");

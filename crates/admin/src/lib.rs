@@ -16,6 +16,7 @@ pub mod identities;
 pub mod images;
 pub mod keys;
 pub mod metrics_tokens;
+pub mod nvme_hosts;
 pub mod operators;
 pub mod osds;
 pub mod overview;

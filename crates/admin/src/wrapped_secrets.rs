@@ -1,15 +1,17 @@
 //! What cluster state holds that the key service has wrapped: the keys of images and buckets, the
-//! secrets of access keys, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
+//! secrets of access keys and of NVMe hosts, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
 
 use std::collections::BTreeMap;
 
 use atoll_cluster::{ClusterClient, ClusterError, Contention, keys};
 use atoll_image::image_key_context;
 use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
+use atoll_nvme::{SecretRole, secret_part_context};
 use atoll_s3::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
+use atoll_types::nvme_hosts::NvmeHostRecord;
 use atoll_types::records::{BucketRecord, ImageRecord, RemovedImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,12 +29,14 @@ pub struct KeyUses {
     pub users: u64,
     /// The key under which temporary credentials are made.
     pub sts_keys: u64,
+    /// Parts of 32 bytes of secrets of NVMe hosts.
+    pub nvme_secrets: u64,
 }
 
 impl KeyUses {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.images + self.buckets + self.users + self.sts_keys
+        self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets
     }
 }
 
@@ -43,6 +47,7 @@ impl std::fmt::Display for KeyUses {
             (self.buckets, "bucket key"),
             (self.users, "access key"),
             (self.sts_keys, "STS key"),
+            (self.nvme_secrets, "part of an NVMe secret"),
         ];
         let some = counts.iter().filter(|(count, _)| *count > 0);
         let texts: Vec<String> =
@@ -113,6 +118,23 @@ impl Wrapped for StsKeyRecord {
     }
 }
 
+impl Wrapped for NvmeHostRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        let controller = self.controller_secret.as_mut().map(|secret| (SecretRole::Controller, secret));
+        let both = std::iter::once((SecretRole::Host, &mut self.secret)).chain(controller);
+        let host = &self.host;
+        both.flat_map(|(role, secret)| {
+            let parts = secret.wrapped_parts.iter_mut().enumerate();
+            parts.map(move |(part, wrapped)| (secret_part_context(host, role, part), wrapped))
+        })
+        .collect()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.nvme_secrets
+    }
+}
+
 /// How much each version of a key has wrapped, by what wrapped secrets say.
 pub struct UsesByVersion(BTreeMap<(String, String, String), KeyUses>);
 
@@ -125,6 +147,7 @@ impl UsesByVersion {
         uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
         uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
         uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
+        uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
         Ok(uses)
     }
 
@@ -176,6 +199,7 @@ pub async fn rewrap_all(
     walk.records::<BucketRecord>(keys::BUCKETS).await?;
     walk.records::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
     walk.records::<StsKeyRecord>(keys::STS_KEY).await?;
+    walk.records::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
     Ok(walk.report)
 }
 

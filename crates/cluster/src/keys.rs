@@ -51,6 +51,8 @@ pub const REMOVED_IMAGES: &str = "/atoll/removed_images/";
 pub const IMAGE_WATCHERS: &str = "/atoll/image_watchers/";
 /// Prefix of writers' locks on images.
 pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
+/// Prefix of NVMe hosts that must prove themselves.
+pub const NVME_HOSTS: &str = "/atoll/nvme_hosts/";
 /// Prefix of buckets.
 pub const BUCKETS: &str = "/atoll/buckets/";
 /// Prefix of access keys. It is named by what they were when each was a user.
@@ -105,6 +107,11 @@ pub fn admin_server(host: &str) -> String {
 /// A token that may read metrics.
 pub fn metrics_token(name: &str) -> String {
     format!("{METRICS_TOKENS}{name}")
+}
+
+/// An NVMe host that must prove itself.
+pub fn nvme_host(host: &str) -> String {
+    format!("{NVME_HOSTS}{host}")
 }
 
 /// Says that a host has a backup of its keys.

@@ -83,6 +83,11 @@ impl Exports {
         Exports { client: client.clone(), bridge, admin, exports: RefCell::default(), drain: Rc::default() }
     }
 
+    /// Where futures of this server's tasks run that need tokio, or a processor for long.
+    pub fn bridge(&self) -> &Bridge {
+        &self.bridge
+    }
+
     /// What an export of this name is and may be used for, by a client that wants to.
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());

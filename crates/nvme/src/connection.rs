@@ -11,13 +11,14 @@ use atoll_reactor::Stream;
 use atoll_security_log::{SecurityEvent, note};
 
 use crate::association::Association;
+use crate::authentication::Unproved;
 use crate::metrics;
 use crate::perform::{perform, status_of};
 use crate::protocol::{
     Action, CloseReason, CommandId, ConnectRefusal, ConnectRequest, IoKind, Namespace, QueueConfig, QueueSession,
     Response, Status,
 };
-use crate::target::NvmeTarget;
+use crate::target::{Caller, NvmeTarget};
 
 /// Bytes of all commands of one connection that are being served or whose answers wait to be sent.
 const COMMAND_BYTES_MAX: u64 = 16 << 20;
@@ -28,9 +29,11 @@ const UNSENT_POLL: Duration = Duration::from_millis(5);
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Connection {
-    target: Rc<NvmeTarget>,
-    stream: Stream,
-    session: RefCell<QueueSession>,
+    pub(crate) target: Rc<NvmeTarget>,
+    pub(crate) stream: Stream,
+    pub(crate) session: RefCell<QueueSession>,
+    /// Until the host has proved itself, if it must.
+    pub(crate) unproved: RefCell<Option<Unproved>>,
     association: RefCell<Option<Rc<Association>>>,
     pub queue_id: Cell<u16>,
     /// Of an I/O queue.
@@ -45,6 +48,7 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
         target: Rc::clone(&target),
         stream,
         session: RefCell::new(QueueSession::new(QueueConfig::default())),
+        unproved: RefCell::default(),
         association: RefCell::default(),
         queue_id: Cell::new(0),
         requests: RefCell::default(),
@@ -140,6 +144,16 @@ impl Connection {
                 let connection = Rc::clone(self);
                 self.target.runtime.spawn(async move { connection.connect(request).await });
             }
+            Action::AuthenticationSend { id, message } => {
+                let connection = Rc::clone(self);
+                self.target.runtime.spawn(async move { connection.authentication_send(id, message).await });
+            }
+            Action::AuthenticationReceive { id, length_bytes } => {
+                let connection = Rc::clone(self);
+                self.target
+                    .runtime
+                    .spawn(async move { connection.authentication_receive(id, length_bytes).await });
+            }
             Action::Admin { id, command } => {
                 let association = self.association.borrow().clone().expect("only a connected queue has commands");
                 let response = association.controller.borrow_mut().execute(id, &command);
@@ -161,47 +175,65 @@ impl Connection {
     }
 
     async fn connect(self: Rc<Self>, request: ConnectRequest) {
-        let connected = self.find_controller(&request).await;
-        if self.is_over.get() {
-            if let Ok(association) = connected
-                && request.queue_id == 0
-            {
-                self.target.end(association.controller_id);
-            }
-            return;
+        let connected = match self.target.secrets_of(&request.host).await {
+            Ok(Some(secrets)) => return self.begin_authentication(request, secrets).await,
+            Ok(None) => self.join(&request, None).await,
+            Err(refusal) => Err(refusal),
+        };
+        if !self.is_over.get() {
+            self.session.borrow_mut().connected(connected);
+            self.go_on();
         }
-        let answer = connected.map(|association| {
-            self.queue_id.set(request.queue_id);
-            association.add_queue(&self);
-            if let Some(image) = association.image.as_ref().filter(|_| request.queue_id > 0) {
-                let requests = self.target.exports.requests(image, association.client.clone());
-                self.requests.replace(Some(Rc::new(requests)));
-            }
-            let namespace = association.namespace().filter(|_| request.queue_id > 0);
-            let answer = (association.controller_id, namespace);
-            self.association.replace(Some(association));
-            answer
-        });
-        self.session.borrow_mut().connected(answer);
-        self.go_on();
     }
 
-    async fn find_controller(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
+    /// Makes this a queue of its controller: its id, and the namespace for an I/O queue. `announced` is what the host was
+    /// told before.
+    pub(crate) async fn join(
+        self: &Rc<Self>,
+        request: &ConnectRequest,
+        announced: Option<u16>,
+    ) -> Result<(u16, Option<Namespace>), ConnectRefusal> {
+        let association = self.find_controller(request, announced).await?;
+        if self.is_over.get() {
+            if request.queue_id == 0 {
+                self.target.end(association.controller_id);
+            }
+            // There is nobody to be told.
+            return Err(ConnectRefusal::new(Status::InternalError));
+        }
+        self.queue_id.set(request.queue_id);
+        association.add_queue(self);
+        if let Some(image) = association.image.as_ref().filter(|_| request.queue_id > 0) {
+            let requests = self.target.exports.requests(image, association.client.clone());
+            self.requests.replace(Some(Rc::new(requests)));
+        }
+        let namespace = association.namespace().filter(|_| request.queue_id > 0);
+        let joined = (association.controller_id, namespace);
+        self.association.replace(Some(association));
+        Ok(joined)
+    }
+
+    /// Who the host says that it is.
+    pub(crate) fn client(&self, request: &ConnectRequest) -> Client {
+        Client { address: self.stream.peer_address(), certificate: None, nvme_host: Some(request.host.clone()) }
+    }
+
+    async fn find_controller(
+        &self,
+        request: &ConnectRequest,
+        announced: Option<u16>,
+    ) -> Result<Rc<Association>, ConnectRefusal> {
         if request.queue_id > 0 {
             return self.target.find_drained(request).await;
         }
-        let client = Client {
-            address: self.stream.peer_address(),
-            certificate: None,
-            nvme_host: Some(request.host.clone()),
-        };
         let own_address = self.stream.local_address();
         let own_address = own_address.ok_or(ConnectRefusal::new(Status::InternalError))?;
-        self.target.associate(request, client, own_address).await
+        let caller = Caller { client: self.client(request), own_address, announced };
+        self.target.associate(request, caller).await
     }
 
     /// Something that the session waited for is done.
-    fn go_on(self: &Rc<Self>) {
+    pub(crate) fn go_on(self: &Rc<Self>) {
         if self.is_over.get() {
             return;
         }

@@ -5,11 +5,14 @@
 //! objects, sealed or locked: that is atoll-image's, which knows no NVMe.
 
 mod association;
+mod authentication;
 mod connection;
+mod host_secrets;
 mod metrics;
 mod names;
 mod perform;
 pub mod protocol;
 mod target;
 
+pub use host_secrets::{HostSecretStore, SecretRole, SecretsError, secret_part_context, wrap_secret};
 pub use target::NvmeTarget;

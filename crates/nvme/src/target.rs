@@ -1,7 +1,7 @@
 //! The target: listening on a reactor's thread, and the controllers of all hosts.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,11 +14,12 @@ use atoll_reactor::{ListenAddress, LocalRuntime};
 
 use crate::association::Association;
 use crate::connection;
+use crate::host_secrets::HostSecretStore;
 use crate::metrics;
 use crate::names::Names;
 use crate::protocol::{
-    ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry, Namespace, QueueConfig,
-    Status, Subject, connect_field,
+    ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry, HostSecrets, Namespace,
+    QueueConfig, Status, Subject, connect_field,
 };
 
 /// Connections served at once.
@@ -35,18 +36,62 @@ pub struct NvmeTarget {
     pub(crate) runtime: LocalRuntime,
     pub(crate) exports: Rc<Exports>,
     pub(crate) names: Names,
+    secrets: HostSecretStore,
     pub(crate) connections: Cell<usize>,
     associations: RefCell<HashMap<u16, Rc<Association>>>,
+    /// Numbers of controllers of which hosts were told that have yet to prove themselves.
+    announced: RefCell<HashSet<u16>>,
+}
+
+/// Who connects an admin queue, and how.
+pub(crate) struct Caller {
+    pub client: Client,
+    /// The address by which the host has come.
+    pub own_address: SocketAddr,
+    /// The number of its controller, if it was told one before.
+    pub announced: Option<u16>,
+}
+
+/// The number of a controller of which a host was told that has yet to prove itself.
+pub(crate) enum ControllerNumber {
+    /// It is there, and this is to be one of its queues.
+    Known(u16),
+    /// It is to be made; nobody else gets the number while this lives.
+    Reserved { number: u16, target: Rc<NvmeTarget> },
+}
+
+impl ControllerNumber {
+    pub fn get(&self) -> u16 {
+        match self {
+            ControllerNumber::Known(number) | ControllerNumber::Reserved { number, .. } => *number,
+        }
+    }
+}
+
+impl Drop for ControllerNumber {
+    fn drop(&mut self) {
+        if let ControllerNumber::Reserved { number, target } = self {
+            target.announced.borrow_mut().remove(number);
+        }
+    }
 }
 
 impl NvmeTarget {
     /// A target that reaches the cluster through `client`. It lives as long as its thread.
-    pub fn new(client: &LocalClient, bridge: Bridge, admin: ImageAdmin, cluster_id: String) -> Rc<Self> {
+    pub fn new(
+        client: &LocalClient,
+        bridge: Bridge,
+        admin: ImageAdmin,
+        secrets: HostSecretStore,
+        cluster_id: String,
+    ) -> Rc<Self> {
         metrics::register_all();
         let target = Rc::new(NvmeTarget {
             runtime: client.runtime().clone(),
             exports: Rc::new(Exports::new(client, bridge, admin)),
             names: Names::new(cluster_id),
+            secrets,
+            announced: RefCell::default(),
             connections: Cell::new(0),
             associations: RefCell::default(),
         });
@@ -85,25 +130,69 @@ impl NvmeTarget {
         }
     }
 
+    /// The secrets by which a host must prove itself, if it must.
+    pub(crate) async fn secrets_of(&self, host: &str) -> Result<Option<HostSecrets>, ConnectRefusal> {
+        let (secrets, name) = (self.secrets.clone(), host.to_owned());
+        let found = self.exports.bridge().run(async move { secrets.get(&name).await }).await;
+        found.map_err(|error| {
+            tracing::warn!("the secrets of NVMe host {host} are not known now, so it cannot connect: {error}");
+            ConnectRefusal::new(Status::ConnectControllerBusy)
+        })
+    }
+
+    /// Whether a host may connect that has yet to prove itself; the number of its controller. Nothing is opened for it.
+    pub(crate) async fn announce(
+        self: &Rc<Self>,
+        request: &ConnectRequest,
+        client: &Client,
+    ) -> Result<ControllerNumber, ConnectRefusal> {
+        if request.queue_id > 0 {
+            return self.find(request).map(|association| ControllerNumber::Known(association.controller_id));
+        }
+        if request.controller_id != ANY_CONTROLLER {
+            return Err(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID));
+        }
+        if request.subsystem != DISCOVERY_SUBSYSTEM {
+            let image = self.names.image(&request.subsystem);
+            let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
+            self.exports.describe(image, client).await.map_err(|error| refused(&error))?;
+        }
+        let number = self.free_controller_id();
+        self.announced.borrow_mut().insert(number);
+        Ok(ControllerNumber::Reserved { number, target: Rc::clone(self) })
+    }
+
+    /// Other gateways have controllers of the same subsystems, whose numbers must be others. Chance sees to that: a host
+    /// that meets the same number twice connects again.
+    fn free_controller_id(&self) -> u16 {
+        let (associations, announced) = (self.associations.borrow(), self.announced.borrow());
+        loop {
+            let chosen = (random_u64() % u64::from(CONTROLLER_ID_MAX)) as u16 + 1;
+            if !associations.contains_key(&chosen) && !announced.contains(&chosen) {
+                break chosen;
+            }
+        }
+    }
+
     /// A controller for a host that connects an admin queue.
     pub(crate) async fn associate(
         self: &Rc<Self>,
         request: &ConnectRequest,
-        client: Client,
-        own_address: SocketAddr,
+        caller: Caller,
     ) -> Result<Rc<Association>, ConnectRefusal> {
         if request.controller_id != ANY_CONTROLLER {
             return Err(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID));
         }
         if request.subsystem == DISCOVERY_SUBSYSTEM {
-            let entries = self.subsystems(&client, own_address).await.map_err(|error| refused(&error))?;
+            let entries =
+                self.subsystems(&caller.client, caller.own_address).await.map_err(|error| refused(&error))?;
             let subject = Subject::Discovery(entries);
-            return Ok(self.add(request, client, own_address, subject, "discovery".into(), None));
+            return Ok(self.add(request, caller, subject, "discovery".into(), None));
         }
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
-        let opened = Association::open(self, image, &client).await.map_err(|error| {
-            tracing::warn!("{} cannot use image '{image}': {error}", client.describe());
+        let opened = Association::open(self, image, &caller.client).await.map_err(|error| {
+            tracing::warn!("{} cannot use image '{image}': {error}", caller.client.describe());
             refused(&error)
         })?;
         let identity = self.names.identity(image, opened.created_unix_ms);
@@ -113,27 +202,20 @@ impl NvmeTarget {
             is_accessible: opened.device.is_some(),
         };
         let subject = Subject::Namespace { namespace, id: identity.id };
-        Ok(self.add(request, client, own_address, subject, identity.serial, opened.device))
+        Ok(self.add(request, caller, subject, identity.serial, opened.device))
     }
 
     fn add(
         self: &Rc<Self>,
         request: &ConnectRequest,
-        client: Client,
-        own_address: SocketAddr,
+        caller: Caller,
         subject: Subject,
         serial: String,
         device: Option<atoll_exports::OpenedExport>,
     ) -> Rc<Association> {
+        let Caller { client, own_address, announced } = caller;
+        let controller_id = announced.unwrap_or_else(|| self.free_controller_id());
         let mut associations = self.associations.borrow_mut();
-        let controller_id = loop {
-            // Other gateways have controllers of the same subsystems, whose numbers must be others. Chance sees to
-            // that: a host that meets the same number twice connects again.
-            let chosen = (random_u64() % u64::from(CONTROLLER_ID_MAX)) as u16 + 1;
-            if !associations.contains_key(&chosen) {
-                break chosen;
-            }
-        };
         let config = ControllerConfig {
             controller_id,
             subsystem: request.subsystem.clone(),

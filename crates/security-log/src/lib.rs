@@ -35,10 +35,12 @@ pub enum SecurityEvent {
     BadPassword,
     /// A request to cluster state without a token, or with one that does not hold.
     BadToken,
+    /// An NVMe host that could not prove itself.
+    FailedNvmeAuthentication,
 }
 
 impl SecurityEvent {
-    const ALL: [SecurityEvent; 8] = [
+    const ALL: [SecurityEvent; 9] = [
         SecurityEvent::RefusedKey,
         SecurityEvent::FailedHandshake,
         SecurityEvent::MalformedInput,
@@ -47,6 +49,7 @@ impl SecurityEvent {
         SecurityEvent::UnknownAccessKey,
         SecurityEvent::BadPassword,
         SecurityEvent::BadToken,
+        SecurityEvent::FailedNvmeAuthentication,
     ];
 
     /// Its name in the log.
@@ -60,6 +63,7 @@ impl SecurityEvent {
             SecurityEvent::UnknownAccessKey => "unknown_access_key",
             SecurityEvent::BadPassword => "bad_password",
             SecurityEvent::BadToken => "bad_token",
+            SecurityEvent::FailedNvmeAuthentication => "failed_nvme_authentication",
         }
     }
 }

@@ -17,6 +17,7 @@ mod images;
 pub mod join;
 pub mod limits;
 pub mod monitoring;
+pub mod nvme_hosts;
 pub mod operation;
 pub mod operators;
 pub mod record_json;

@@ -53,6 +53,13 @@ def find_kernel():
     raise Failed("there is no kernel for a guest; 'make nightly-packages' gets one")
 
 
+def kernel_has(option):
+    """Whether the guest's kernel was built with this."""
+    image, _ = find_kernel()
+    config = image.with_name(image.name.replace("vmlinuz", "config"))
+    return f"{option}=y" in config.read_text().split("\n")
+
+
 def cpio(entries):
     """An archive in the format 'newc'. Entries are (name, mode, data)."""
     out = bytearray()

@@ -7,10 +7,13 @@ import socket
 import struct
 import uuid
 
+from lib import dhchap
+
 IC_REQ, IC_RESP, H2C_TERM, C2H_TERM, COMMAND, RESPONSE, H2C_DATA, C2H_DATA, R2T = 0, 1, 2, 3, 4, 5, 6, 7, 9
 FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, TRIM = 0, 1, 2, 5, 8, 9
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, ASYNC_EVENT, KEEP_ALIVE = 2, 6, 9, 0x0A, 0x0C, 0x18
-FABRICS, PROPERTY_SET, CONNECT, PROPERTY_GET = 0x7F, 0, 1, 4
+FABRICS, PROPERTY_SET, CONNECT, PROPERTY_GET, AUTH_SEND, AUTH_RECEIVE = 0x7F, 0, 1, 4, 5, 6
+MUST_AUTHENTICATE = 1 << 17
 DISCOVERY = "nqn.2014-08.org.nvmexpress.discovery"
 SUCCESS_FLAG = 8
 LBA = 512
@@ -148,9 +151,9 @@ class Queue:
         self.send(self.sqe(opcode, dwords, data=data, **options))
         return self.response(data)
 
-    def fabrics(self, kind, tail, data=b""):
+    def fabrics(self, kind, tail, data=b"", expects=0):
         """A fabrics command; `tail` is what is behind its SGL."""
-        entry, capsule = self.sqe(FABRICS, data=data)
+        entry, capsule = self.sqe(FABRICS, data=data, expects=expects)
         entry = entry[:4] + bytes([kind]) + entry[5:40] + tail.ljust(24, b"\0")
         self.send((entry, capsule))
         return self.response(data)
@@ -160,23 +163,36 @@ class Queue:
         data = host_id + struct.pack("<H238x", controller_id)
         data += subsystem.encode().ljust(256, b"\0") + host.encode().ljust(256, b"\0") + bytes(256)
         tail = struct.pack("<HHHBxI", 0, queue_id, size, 0, keep_alive_ms)
-        return self.fabrics(CONNECT, tail, data)[1] & 0xFFFF
+        return self.fabrics(CONNECT, tail, data)[1]
+
+    def auth_send(self, message):
+        self.fabrics(AUTH_SEND, struct.pack("<xBBBI", 1, 1, 0xE9, len(message)), message)
+
+    def auth_receive(self, length=4096):
+        return self.fabrics(AUTH_RECEIVE, struct.pack("<xBBBI", 1, 1, 0xE9, length), expects=length)[0]
+
+    def join(self, subsystem, host, queue_id=0, controller_id=0xFFFF, keep_alive_ms=0, secrets=None):
+        """Connects, and proves what the target wants proved with (host's secret, controller's secret or None)."""
+        result = self.connect(subsystem, host, queue_id, controller_id, keep_alive_ms=keep_alive_ms)
+        if result & MUST_AUTHENTICATE and secrets:
+            dhchap.authenticate(self.auth_send, self.auth_receive, host, subsystem, *secrets)
+        return result & 0xFFFF
 
 
 class Controller:
     """A controller of a subsystem, with one I/O queue unless it is the discovery controller."""
 
-    def __init__(self, address, subsystem, host, digests=0, timeout=60, keep_alive_ms=0):
+    def __init__(self, address, subsystem, host, digests=0, timeout=60, keep_alive_ms=0, secrets=None):
         self.address = address
         self.admin, self.io = Queue(address, digests, timeout), None
         try:
-            self.id = self.admin.connect(subsystem, host, keep_alive_ms=keep_alive_ms)
+            self.id = self.admin.join(subsystem, host, keep_alive_ms=keep_alive_ms, secrets=secrets)
             self.set_property(0x14, 0x460001)
             assert self.get_property(0x1C) == 1, "the controller is not ready"
             if subsystem != DISCOVERY:
                 self.admin.command(SET_FEATURES, (7, 0x3_0003))
                 self.io = Queue(address, digests, timeout)
-                self.io.connect(subsystem, host, 1, self.id)
+                self.io.join(subsystem, host, 1, self.id, secrets=secrets)
         except BaseException:
             self.close()
             raise
@@ -251,9 +267,9 @@ class Controller:
         return statuses
 
 
-def discover(address, host):
+def discover(address, host, secrets=None):
     """The names of subsystems, and where they are."""
-    with Controller(address, DISCOVERY, host) as controller:
+    with Controller(address, DISCOVERY, host, secrets=secrets) as controller:
         count = struct.unpack("<Q", controller.log(0x70, 16)[8:])[0]
         records = controller.log(0x70, 1024 * (1 + count))[1024:]
     text = lambda field: field.rstrip(b"\0 ").decode()

@@ -13,6 +13,7 @@ const KINDS = [
     ["buckets", "Buckets"],
     ["users", "Users"],
     ["sts_keys", "STS keys"],
+    ["nvme_secrets", "NVMe secrets"],
 ];
 
 export function title() {

@@ -18,6 +18,7 @@
 //! and one [`Controller`] for each admin queue, to which it hands the admin commands of the session, and whose events
 //! it carries out after each call.
 
+pub mod authentication;
 mod command;
 mod connect;
 mod controller;
@@ -35,6 +36,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use authentication::{Authentication, DhchapSecret, HashFunction, HostSecrets, Progress};
 pub use command::{SubmissionEntry, admin, nvm};
 pub use controller::{Controller, ControllerConfig, ControllerEvent, IO_QUEUES_MAX, Subject};
 pub use discovery::{DISCOVERY_SUBSYSTEM, DiscoveryEntry};

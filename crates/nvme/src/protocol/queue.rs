@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use bytes::{Bytes, BytesMut};
 
+use super::authentication::{MESSAGE_BYTES_MAX, SECURITY_PROTOCOL, SECURITY_SPECIFIC};
 use super::command::{Completion, DataPointer, Direction, SubmissionEntry, fabrics};
 use super::connect::{CONNECT_DATA_BYTES, read_connect};
 use super::fused::Fusing;
@@ -23,6 +24,8 @@ use super::types::{
 const ACTIONS_QUEUED_MAX: usize = 1024;
 /// Largest alignment of data that a host may ask for, in bytes.
 const DATA_ALIGNMENT_BYTES_MAX: usize = 128;
+/// In the result of a connect: the host must prove itself (ATR).
+const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 /// What a queue without flow control says in place of its head.
 const NO_QUEUE_HEAD: u16 = 0xFFFF;
 
@@ -47,6 +50,8 @@ enum Phase {
     Initialize,
     Connect,
     Connecting(CommandId),
+    /// Connected, and nothing is served before the host has proved itself.
+    Authenticating,
     Admin,
     Io(Namespace),
 }
@@ -149,6 +154,26 @@ impl QueueSession {
             }
             Err(refusal) => self.refuse_connect(id, refusal),
         }
+    }
+
+    /// Answers [`Action::Connect`]: the controller's id; the host must prove itself before anything else
+    /// ([`QueueSession::authenticated`]). Panics if there was none.
+    pub fn must_authenticate(&mut self, controller_id: u16) {
+        let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: nobody wants to connect") };
+        self.phase = Phase::Authenticating;
+        self.complete(id, Response::result(u64::from(controller_id) | AUTHENTICATION_REQUIRED));
+    }
+
+    /// The host has proved itself; with the namespace of an I/O queue. To be called before the command is completed that
+    /// has ended the authentication. Panics if none was under way.
+    pub fn authenticated(&mut self, namespace: Option<Namespace>) {
+        assert!(self.phase == Phase::Authenticating, "bug in the shell: nobody proves anything");
+        self.phase = namespace.map_or(Phase::Admin, Phase::Io);
+    }
+
+    /// The host is to be told nothing more, once what was sent has gone out.
+    pub fn give_up(&mut self, reason: CloseReason) {
+        self.close(reason);
     }
 
     fn refuse_connect(&mut self, id: CommandId, refusal: ConnectRefusal) {
@@ -334,6 +359,7 @@ impl QueueSession {
                 }
                 Some(CONNECT_DATA_BYTES..=CONNECT_DATA_BYTES)
             }
+            Phase::Authenticating => Some(check_authentication(command)?),
             Phase::Io(namespace) if command.opcode() != fabrics::OPCODE => {
                 let io = IoCommand::read(command, &namespace, self.config.transfer_bytes_max)?;
                 self.fusing.check(command, &io)?;
@@ -419,6 +445,13 @@ impl QueueSession {
                 Err(refusal) => self.refuse_connect(id, refusal),
             },
             (Phase::Io(namespace), Some(io)) => self.begin_io(id, io, data, &namespace),
+            (Phase::Authenticating, _) if command.fabrics_type() == fabrics::AUTHENTICATION_SEND => {
+                self.actions.push_back(Action::AuthenticationSend { id, message: data });
+            }
+            (Phase::Authenticating, _) => {
+                let length_bytes = self.slot(id).to_host_bytes;
+                self.actions.push_back(Action::AuthenticationReceive { id, length_bytes });
+            }
             _ => self.actions.push_back(Action::Admin { id, command }),
         }
     }
@@ -452,4 +485,19 @@ impl QueueSession {
             self.actions.push_back(Action::Close(reason));
         }
     }
+}
+
+/// Authentication Send or Receive (NVM Express Base Specification 2.0, sections 6.2 and 6.3), and how much data it may have.
+fn check_authentication(command: &SubmissionEntry) -> Result<RangeInclusive<usize>, Status> {
+    let is_one = command.opcode() == fabrics::OPCODE
+        && matches!(command.fabrics_type(), fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE);
+    if !is_one {
+        return Err(Status::AuthenticationRequired);
+    }
+    if [command.byte(41), command.byte(42)] != SECURITY_SPECIFIC || command.byte(43) != SECURITY_PROTOCOL {
+        return Err(Status::InvalidField);
+    }
+    // The length is in the command, too.
+    let length = command.dword(11) as usize;
+    if (1..=MESSAGE_BYTES_MAX).contains(&length) { Ok(length..=length) } else { Err(Status::InvalidField) }
 }

@@ -53,6 +53,8 @@ pub enum Status {
     ConnectInvalidParameters,
     /// This host may not use the subsystem.
     ConnectInvalidHost,
+    /// The host must prove itself before.
+    AuthenticationRequired,
     /// What was compared is different.
     CompareFailure,
     /// This gateway does not hold the image now: another path may.
@@ -99,6 +101,7 @@ impl Status {
             Status::ConnectControllerBusy => (1, 0x81, true),
             Status::ConnectInvalidParameters => (1, 0x82, false),
             Status::ConnectInvalidHost => (1, 0x84, false),
+            Status::AuthenticationRequired => (1, 0x91, false),
             Status::CompareFailure => (2, 0x85, false),
             Status::InternalPathError => (3, 0x00, true),
             Status::AnaInaccessible => (3, 0x02, true),

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::authentication::Failure;
 use super::command::SubmissionEntry;
 use super::pdu::FatalError;
 use super::status::Status;
@@ -199,6 +200,22 @@ pub enum Action {
     Send(Bytes),
     /// Find the controller and tell [`super::QueueSession::connected`].
     Connect(ConnectRequest),
+    /// A message of DH-HMAC-CHAP has come, for [`super::Authentication::take`]. To be answered by
+    /// [`super::QueueSession::complete`].
+    AuthenticationSend {
+        /// For the answer.
+        id: CommandId,
+        /// The message.
+        message: Bytes,
+    },
+    /// The next message of the controller is asked for, from [`super::Authentication::fetch`]. To be answered by
+    /// [`super::QueueSession::complete`].
+    AuthenticationReceive {
+        /// For the answer.
+        id: CommandId,
+        /// The answer has exactly so many bytes, with zeros behind the message.
+        length_bytes: usize,
+    },
     /// A command for the controller, of the admin queue. To be answered by [`super::QueueSession::complete`].
     Admin {
         /// For the answer.
@@ -234,4 +251,10 @@ pub enum CloseReason {
     /// The host could not be connected, and was told.
     #[error("a connect was refused with {0:?}")]
     ConnectRefused(Status),
+    /// The host has not proved itself, and was told.
+    #[error("the host has not proved itself: {0}")]
+    NotAuthenticated(Failure),
+    /// The host has proved itself, and could not be connected all the same.
+    #[error("an authenticated host was refused with {0:?}")]
+    RefusedAuthenticated(Status),
 }

@@ -1,7 +1,7 @@
 //! A host that writes PDUs by the specification, and a shell without I/O.
 
 use atoll_codec::crc32c;
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::protocol::pdu::{Digests, pdu_flag, pdu_type};
 use crate::protocol::*;
@@ -106,6 +106,8 @@ pub struct Host {
     pub connects: Vec<ConnectRequest>,
     pub admin: Vec<(CommandId, SubmissionEntry)>,
     pub io: Vec<(CommandId, IoKind)>,
+    pub messages: Vec<(CommandId, Bytes)>,
+    pub fetches: Vec<(CommandId, usize)>,
     pub closed: Option<CloseReason>,
 }
 
@@ -121,6 +123,8 @@ impl Host {
             connects: Vec::new(),
             admin: Vec::new(),
             io: Vec::new(),
+            messages: Vec::new(),
+            fetches: Vec::new(),
             closed: None,
         }
     }
@@ -154,6 +158,8 @@ impl Host {
                 Action::Send(bytes) => self.sent.extend_from_slice(&bytes),
                 Action::Connect(request) => self.connects.push(request),
                 Action::Admin { id, command } => self.admin.push((id, command)),
+                Action::AuthenticationSend { id, message } => self.messages.push((id, message)),
+                Action::AuthenticationReceive { id, length_bytes } => self.fetches.push((id, length_bytes)),
                 Action::Io { id, kind } => self.io.push((id, kind)),
                 Action::Close(reason) => self.closed = Some(reason),
             }

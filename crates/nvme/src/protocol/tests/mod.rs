@@ -1,3 +1,4 @@
+mod authentication;
 mod controller;
 mod fused;
 mod host;

@@ -1,0 +1,30 @@
+//! Hosts that must prove themselves to NVMe gateways.
+
+use serde::{Deserialize, Serialize};
+
+/// A host with a secret. No gateway lets it connect without a proof that it holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmeHostRecord {
+    /// [`crate::records::RECORD_FORMAT`].
+    pub format: u32,
+    /// Its name (NQN).
+    pub host: String,
+    /// Its secret.
+    pub secret: WrappedDhchapSecret,
+    /// The one by which gateways prove themselves to it, if it shall ask for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_secret: Option<WrappedDhchapSecret>,
+    /// Unix time when the secrets were set, in milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// A secret of DH-HMAC-CHAP as the key service has wrapped it, in pieces of the 32 bytes that it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappedDhchapSecret {
+    /// By which function it is transformed: 0 for none, 1 to 3 for SHA-256, SHA-384 and SHA-512.
+    pub hash: u8,
+    /// Length of the secret: 32, 48 or 64.
+    pub length_bytes: u8,
+    /// The pieces in their order, the last one filled up with zeros.
+    pub wrapped_parts: Vec<String>,
+}
