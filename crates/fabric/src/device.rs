@@ -5,15 +5,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::credits::GRANT_MAX;
 use crate::error::FabricError;
 use crate::fabric::{LinkId, Settings};
 use crate::link::Read;
 use crate::memory::{MessageBuffer, MessageBuffers, ReadTargets, Referred};
 use crate::message::{MESSAGE_BYTES_MAX, Reference};
-use crate::sys::{CompletionQueue, Domain, Endpoint, Info, Memory, NetworkFabric, SharedReceives};
+use crate::sys::{CompletionQueue, Domain, Endpoint, Info, Memory, NetworkFabric, QueueSizes, SharedReceives};
 
 /// Completions that may wait in the queue; more than there are operations at any time.
 const QUEUE_ENTRIES: usize = 32_000;
+/// Sends and reads that an endpoint may have under way: the messages that a peer grants, and some.
+const TRANSMITS_MAX: usize = 64;
+
+/// Opens the largest that a device allows for, of half the size as long as it refuses, and gives its size.
+fn largest<T>(size: usize, open: impl Fn(usize) -> Result<T, FabricError>) -> Result<(T, usize), FabricError> {
+    match open(size) {
+        Err(_) if size >= 2 * SIZE_MIN => largest(size / 2, open),
+        opened => Ok((opened?, size)),
+    }
+}
+
+/// Where [`largest`] gives up.
+const SIZE_MIN: usize = 1000;
 
 /// What a device does for a link, with the memory that it uses meanwhile.
 pub enum Operation {
@@ -37,8 +51,9 @@ pub struct Device {
     pub name: String,
     // What operations use is dropped behind what they run on: fields are dropped in this order.
     pub shared: Option<Arc<SharedReceives>>,
-    pub completions: Arc<CompletionQueue>,
-    domain: Arc<Domain>,
+    /// Away when the device is.
+    pub completions: Option<Arc<CompletionQueue>>,
+    domain: Option<Arc<Domain>>,
     pub sends: MessageBuffers,
     pub receives: MessageBuffers,
     read_targets: ReadTargets,
@@ -55,9 +70,10 @@ pub struct Device {
     needs_local_registration: bool,
     has_virtual_addresses: bool,
     key_bytes: usize,
-    /// Sends and reads that an endpoint may have under way.
-    pub transmit_count_max: u32,
-    is_gone: bool,
+    /// What an endpoint may have under way.
+    pub sizes: QueueSizes,
+    /// An endpoint could not be closed: the device may use what its operations had for ever.
+    has_lost_operations: bool,
 }
 
 impl Device {
@@ -68,11 +84,13 @@ impl Device {
         info: &Info,
     ) -> Result<Self, FabricError> {
         let domain = Domain::open(fabric, info)?;
-        let completions = CompletionQueue::open(&domain, QUEUE_ENTRIES)?;
-        let shared = match settings.shares_receives && info.has_shared_receives() {
-            // Where the device allows for fewer, links have receives of their own.
-            true => SharedReceives::open(&domain, info, settings.receive_buffers_max).ok(),
-            false => None,
+        let (completions, _) = largest(QUEUE_ENTRIES, |entries| CompletionQueue::open(&domain, entries))?;
+        let receive_count_max = settings.receive_buffers_max;
+        let (shared, receive_count_max) = match settings.shares_receives && info.has_shared_receives() {
+            // Where the device allows for none, links have receives of their own.
+            true => largest(receive_count_max, |count| SharedReceives::open(&domain, info, count))
+                .map_or((None, receive_count_max), |(shared, count)| (Some(shared), count)),
+            false => (None, receive_count_max),
         };
         let needs_local_registration = settings.registers_everything || info.needs_local_registration();
         let buffers = |count_max| MessageBuffers::new(&domain, needs_local_registration, count_max);
@@ -80,11 +98,11 @@ impl Device {
             network,
             name: info.names().1,
             shared,
-            completions,
+            completions: Some(completions),
             sends: buffers(settings.send_buffers_max),
-            receives: buffers(settings.receive_buffers_max),
+            receives: buffers(receive_count_max),
             read_targets: ReadTargets::new(&domain, settings.read_target_bytes_max),
-            domain,
+            domain: Some(domain),
             operations: BTreeMap::new(),
             next_context: 1,
             posted: 0,
@@ -94,8 +112,11 @@ impl Device {
             needs_local_registration,
             has_virtual_addresses: info.has_virtual_addresses(),
             key_bytes: if info.chooses_keys() { 8 } else { info.key_bytes() },
-            transmit_count_max: info.transmit_count_max().min(256) as u32,
-            is_gone: false,
+            sizes: QueueSizes {
+                transmits: info.transmit_count_max().min(TRANSMITS_MAX) as u32,
+                receives: GRANT_MAX,
+            },
+            has_lost_operations: false,
         })
     }
 
@@ -209,7 +230,8 @@ impl Device {
     /// Lets the peer read these bytes, or gives them back if that cannot be.
     pub fn refer(&mut self, bytes: Bytes) -> Result<(Referred, Reference), Bytes> {
         let length = bytes.len();
-        let referred = Referred::register(&self.domain, bytes, self.key_bytes).map_err(|(_, bytes)| bytes)?;
+        let Some(domain) = &self.domain else { return Err(bytes) };
+        let referred = Referred::register(domain, bytes, self.key_bytes).map_err(|(_, bytes)| bytes)?;
         self.referred_bytes += length;
         let address = if self.has_virtual_addresses { referred.address() } else { 0 };
         let reference = Reference { address, key: referred.key(), length: length as u32 };
@@ -221,7 +243,10 @@ impl Device {
     pub fn abandon(&mut self, contexts: &[u64], is_closed: bool) {
         for context in contexts {
             match self.operations.remove(context) {
-                Some(operation) if !is_closed => std::mem::forget(operation),
+                Some(operation) if !is_closed => {
+                    self.has_lost_operations = true;
+                    std::mem::forget(operation);
+                }
                 Some(Operation::Send { buffer, .. }) => self.sends.give_back(buffer),
                 Some(Operation::Receive { buffer, .. }) => self.receives.give_back(buffer),
                 Some(Operation::Read { .. }) | None => {}
@@ -234,20 +259,27 @@ impl Device {
         self.read_targets.kept_bytes()
     }
 
-    /// The device does not work any more, and nothing is asked of it.
-    pub fn set_gone(&mut self) {
-        self.is_gone = true;
+    /// The device does not work any more, and its links are closed: gives everything back that is of it, without which
+    /// the kernel cannot remove it.
+    pub fn close(&mut self) {
+        // Shared receives stay posted until their queue is closed. Links, which keep it too, are closed before.
+        self.shared = None;
+        self.operations.clear();
+        self.read_targets.close();
+        self.sends.close(self.has_lost_operations);
+        self.receives.close(self.has_lost_operations);
+        self.completions = None;
+        self.domain = None;
+        (self.posted, self.granted, self.extra) = (0, 0, 0);
     }
 
     pub fn is_gone(&self) -> bool {
-        self.is_gone
+        self.completions.is_none()
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Shared receives stay posted until their queue is closed, which happens when this is dropped: links, which keep
-        // it too, are closed before.
-        self.shared = None;
+        self.close();
     }
 }

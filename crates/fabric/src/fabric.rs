@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use opening::Way;
 use rustix::event::epoll;
 
 use crate::device::Device;
 use crate::error::FabricError;
-use crate::link::{Link, Stage};
+use crate::link::{Link, Reading, Stage};
 use crate::message::REFERRED_BYTES_MAX;
-use crate::sys::{EventQueue, Library, NetworkFabric, PassiveEndpoint};
+use crate::sys::{Completion, EventQueue, Library, NetworkFabric, PassiveEndpoint};
 
 /// How a fabric works. [`Settings::new`] has the values that are documented.
 #[derive(Clone, Debug)]
@@ -73,6 +74,10 @@ const REFERENCES_MAX: usize = 64;
 /// A read brings so many bytes at most, so that who waits sees that the peer is alive.
 const READ_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(READ_BYTES_MAX <= REFERRED_BYTES_MAX);
+/// Who waits for room tries again after this time even if nothing has completed.
+const RETRY: Duration = Duration::from_millis(10);
+/// While messages come, events of connecting are looked for so often: each look is a system call.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Names a link of one fabric; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,16 +126,20 @@ struct Network {
     events: Arc<EventQueue>,
 }
 
-struct Listener {
+pub(crate) struct Listener {
     network: usize,
-    endpoint: PassiveEndpoint,
+    /// Away while the device that has the address is.
+    pub(crate) endpoint: Option<PassiveEndpoint>,
+    address: SocketAddr,
+    /// When to look for the device again.
+    listen_at: Option<Instant>,
 }
 
 /// Streams over RDMA, for one thread.
 pub struct Fabric {
     // Links are closed first, because devices work for them with memory that devices own.
     pub(crate) links: BTreeMap<LinkId, Link>,
-    listeners: BTreeMap<ListenerId, Listener>,
+    pub(crate) listeners: BTreeMap<ListenerId, Listener>,
     pub(crate) devices: Vec<Device>,
     networks: Vec<Network>,
     library: Arc<Library>,
@@ -139,8 +148,18 @@ pub struct Fabric {
     by_token: HashMap<u64, LinkId>,
     /// Links that are opening or finishing.
     unsettled: BTreeSet<LinkId>,
-    /// Links with something to send that could not be sent yet, or an acknowledgement.
+    /// Links that may have something to send: what is made, or an acknowledgement.
     due: BTreeSet<LinkId>,
+    /// Links that wait for room: for a buffer, or of the device. A completion makes some.
+    blocked: BTreeSet<LinkId>,
+    /// When they try again without one.
+    retry_at: Option<Instant>,
+    /// Links to which something has happened since [`Fabric::take_changed`].
+    changed: BTreeSet<LinkId>,
+    /// When events of connecting were last looked for.
+    looked_at: Instant,
+    /// Room for completions, kept from poll to poll.
+    completions: Vec<Completion>,
     waiting: OwnedFd,
     next_id: u64,
 }
@@ -160,6 +179,11 @@ impl Fabric {
             by_token: HashMap::new(),
             unsettled: BTreeSet::new(),
             due: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            retry_at: None,
+            changed: BTreeSet::new(),
+            looked_at: Instant::now(),
+            completions: Vec::new(),
             waiting: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             next_id: 1,
         })
@@ -184,7 +208,7 @@ impl Fabric {
     pub fn may_wait(&self) -> bool {
         self.networks.iter().enumerate().all(|(index, network)| {
             let devices = self.devices.iter().filter(|device| device.network == index && !device.is_gone());
-            let queues: Vec<_> = devices.map(|device| &*device.completions).collect();
+            let queues: Vec<_> = devices.filter_map(|device| device.completions.as_deref()).collect();
             network.fabric.may_wait(&network.events, &queues)
         })
     }
@@ -194,23 +218,64 @@ impl Fabric {
         !self.due.is_empty()
     }
 
+    /// Whether [`Fabric::take_changed`] has links to give.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Open links that have changed since this was last asked: they may have something to give, to tell, or room. Who
+    /// asks for all others only once, when they are new, misses nothing.
+    pub fn take_changed(&mut self) -> BTreeSet<LinkId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// A link waits for room.
+    fn block(&mut self, id: LinkId) {
+        self.blocked.insert(id);
+        self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
+    }
+
+    /// There may be room again.
+    fn unblock(&mut self) {
+        self.retry_at = None;
+        for id in std::mem::take(&mut self.blocked) {
+            let Some(link) = self.links.get_mut(&id) else { continue };
+            if matches!(link.reading, Reading::Blocked) {
+                link.reading = Reading::Nothing;
+            }
+            self.due.insert(id);
+            self.changed.insert(id);
+        }
+    }
+
     /// When [`Fabric::poll`] is to be called even if nothing comes.
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = |id: &LinkId| match self.links[id].stage {
             Stage::Opening(_, deadline) | Stage::Finishing(deadline) => Some(deadline),
             Stage::Open => None,
         };
-        self.unsettled.iter().filter_map(deadline).min()
+        let listening = self.listeners.values().filter_map(|listener| listener.listen_at);
+        self.unsettled.iter().filter_map(deadline).chain(self.retry_at).chain(listening).min()
     }
 
     /// Takes what has come and goes on with what could not be sent. Returns at once.
     pub fn poll(&mut self, events: &mut Vec<Event>) {
-        self.take_connecting(events);
-        self.take_completions(events);
+        let is_connecting = !self.unsettled.is_empty();
+        if is_connecting {
+            self.take_connecting(events);
+        }
+        let taken = self.take_completions(events);
+        if !is_connecting && (taken.count == 0 || self.looked_at.elapsed() > LOOK) {
+            self.take_connecting(events);
+        }
+        if taken.makes_room || self.retry_at.is_some_and(|at| at <= Instant::now()) {
+            self.unblock();
+        }
         for id in std::mem::take(&mut self.due) {
             self.acknowledge(id);
         }
         self.settle(events);
+        self.listen_again();
     }
 
     /// Who is at the other end.

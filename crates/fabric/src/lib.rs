@@ -23,4 +23,4 @@ mod sys;
 mod tests;
 
 pub use error::FabricError;
-pub use fabric::{Event, Fabric, LinkId, ListenerId, Settings, Usage};
+pub use fabric::{Event, Fabric, LinkId, ListenerId, Settings, Usage, Way};

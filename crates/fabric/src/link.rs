@@ -62,6 +62,8 @@ pub enum Reading {
     #[default]
     Nothing,
     UnderWay,
+    /// There was no room for one.
+    Blocked,
     Done(Read),
 }
 
@@ -123,7 +125,7 @@ impl Link {
     /// Whether [`crate::Fabric::receive`] has something to do or to tell.
     pub fn has_news(&self) -> bool {
         match self.reading {
-            Reading::UnderWay => self.failure.is_some(),
+            Reading::UnderWay | Reading::Blocked => self.failure.is_some(),
             Reading::Done(_) => true,
             Reading::Nothing => !self.arrived.is_empty() || self.is_ended || self.failure.is_some(),
         }

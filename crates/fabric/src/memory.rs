@@ -29,7 +29,8 @@ unsafe impl Send for Slab {}
 
 /// Message buffers of one device: made when they are needed, up to a limit, and kept.
 pub struct MessageBuffers {
-    domain: Arc<Domain>,
+    /// Away when the device is.
+    domain: Option<Arc<Domain>>,
     is_registered: bool,
     slabs: Vec<Slab>,
     free: Vec<MessageBuffer>,
@@ -40,7 +41,7 @@ impl MessageBuffers {
     /// An empty pool for at most so many buffers.
     pub fn new(domain: &Arc<Domain>, is_registered: bool, count_max: usize) -> Self {
         MessageBuffers {
-            domain: Arc::clone(domain),
+            domain: Some(Arc::clone(domain)),
             is_registered,
             slabs: Vec::new(),
             free: Vec::new(),
@@ -61,17 +62,28 @@ impl MessageBuffers {
 
     fn add_slab(&mut self) -> Result<(), FabricError> {
         let mut memory = BlockBuffer::zeroed(SLAB_BUFFERS * MESSAGE_BYTES_MAX / BLOCK_BYTES);
+        let domain = self.domain.as_ref().ok_or(FabricError::Ended)?;
         let bytes = memory.as_mut_slice();
         let (start, length) = (bytes.as_mut_ptr(), bytes.len());
         let region = match self.is_registered {
             // SAFETY: the slab keeps the memory longer than the region.
-            true => Some(unsafe { self.domain.register(start, length, false, random_number())? }),
+            true => Some(unsafe { domain.register(start, length, false, random_number())? }),
             false => None,
         };
         let first = self.count() as u32;
         self.slabs.push(Slab { region, start, _memory: memory });
         self.free.extend((first..first + SLAB_BUFFERS as u32).map(MessageBuffer));
         Ok(())
+    }
+
+    /// Frees everything, or loses it if a device may still use some of it. There are no buffers from now on.
+    pub fn close(&mut self, is_in_use: bool) {
+        (self.domain, self.count_max) = (None, 0);
+        self.free.clear();
+        let slabs = std::mem::take(&mut self.slabs);
+        if is_in_use {
+            std::mem::forget(slabs);
+        }
     }
 
     /// A buffer is not needed any more.
@@ -86,7 +98,7 @@ impl MessageBuffers {
 
     /// Buffers that could be taken.
     pub fn available(&self) -> usize {
-        self.free.len() + (self.count_max - self.count()) / SLAB_BUFFERS * SLAB_BUFFERS
+        self.free.len() + self.count_max.saturating_sub(self.count()) / SLAB_BUFFERS * SLAB_BUFFERS
     }
 
     /// The first `length` bytes of a buffer, for a device.
@@ -162,7 +174,8 @@ impl Referred {
 /// Registrations of buffers into which this side reads, kept for the next time. Peers get no keys to them. They go by
 /// the number of the buffer's memory: memory that was freed and came back, at the same address or not, has another.
 pub struct ReadTargets {
-    domain: Arc<Domain>,
+    /// Away when the device is.
+    domain: Option<Arc<Domain>>,
     /// By number of memory: when it was used last, its bytes and its registration.
     entries: BTreeMap<u64, (u64, usize, Arc<Region>)>,
     bytes: usize,
@@ -174,7 +187,13 @@ impl ReadTargets {
     /// An empty cache that keeps at most so many bytes registered. What operations use beyond that is registered for
     /// them alone.
     pub fn new(domain: &Arc<Domain>, bytes_max: usize) -> Self {
-        ReadTargets { domain: Arc::clone(domain), entries: BTreeMap::new(), bytes: 0, bytes_max, uses: 0 }
+        ReadTargets { domain: Some(Arc::clone(domain)), entries: BTreeMap::new(), bytes: 0, bytes_max, uses: 0 }
+    }
+
+    /// Frees everything.
+    pub fn close(&mut self) {
+        (self.domain, self.bytes) = (None, 0);
+        self.entries.clear();
     }
 
     /// The registration of a buffer's memory. The caller keeps both until its operation is complete.
@@ -184,10 +203,11 @@ impl ReadTargets {
             *used = self.uses;
             return Ok(Arc::clone(region));
         }
+        let domain = self.domain.as_ref().ok_or(FabricError::Ended)?;
         let memory = buffer.whole_memory();
         // SAFETY: an operation keeps the buffer. Between operations the device does not use the memory, even if it was
         // freed: the registration is found by its number only, which no other memory has.
-        let region = unsafe { self.domain.register(memory.as_ptr(), memory.len(), false, random_number())? };
+        let region = unsafe { domain.register(memory.as_ptr(), memory.len(), false, random_number())? };
         let region = Arc::new(region);
         if memory.len() > self.bytes_max {
             return Ok(region);

@@ -15,7 +15,7 @@ use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress, RECEI
 use crate::file::DirectFile;
 use crate::raw_address::RawAddress;
 use crate::transport::GatheredSend;
-use crate::transport::rdma::Rdma;
+use crate::transport::rdma::{Rdma, Searches};
 use crate::transport::shared_memory::Doorbell;
 use crate::wake::Wake;
 
@@ -139,8 +139,10 @@ pub struct Reactor {
     /// Bytes of the file operations among them.
     backlog_file_bytes: usize,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    /// Connections with a carrier beside their socket.
+    /// Connections with a carrier that is looked at in every turn.
     pub(crate) carried: Vec<ConnectionId>,
+    /// Connections whose carriers have told that something has come.
+    pub(crate) told: BTreeSet<ConnectionId>,
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
     pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
@@ -150,6 +152,8 @@ pub struct Reactor {
     pub(crate) doorbell: Option<Doorbell>,
     /// Streams over RDMA, once one was asked for.
     pub(crate) rdma: Option<Rdma>,
+    /// Addresses that are being looked for, to connect to them over RDMA.
+    pub(crate) searches: Searches,
     pub(crate) files: Vec<DirectFile>,
     pub(crate) timers: BTreeSet<(Instant, u64)>,
     pub(crate) events: VecDeque<Event>,
@@ -196,11 +200,13 @@ impl Reactor {
             backlog_file_bytes: 0,
             connections: BTreeMap::new(),
             carried: Vec::new(),
+            told: BTreeSet::new(),
             touched: BTreeSet::new(),
             listeners: BTreeMap::new(),
             shared_listeners: BTreeSet::new(),
             doorbell: None,
             rdma: None,
+            searches: Searches::default(),
             files: Vec::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),

@@ -27,8 +27,10 @@ impl Turns {
         Turns { reactor: Reactor::new().unwrap(), events: Vec::new() }
     }
 
+    /// The next event but that a search for a peer has ended.
     fn next(&mut self) -> Event {
         for _ in 0..1000 {
+            self.events.retain(|event| !matches!(event, Event::Woken));
             if !self.events.is_empty() {
                 return self.events.remove(0);
             }

@@ -1,7 +1,5 @@
 //! Operations complete.
 
-use std::sync::Arc;
-
 use crate::device::Operation;
 use crate::error::FabricError;
 use crate::fabric::{Event, Fabric, LinkId};
@@ -10,35 +8,53 @@ use crate::memory::MessageBuffer;
 use crate::message::{HEADER_BYTES, Head};
 use crate::sys::Completion;
 
+/// What completions have brought.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub count: usize,
+    /// There may be room for what waits for some.
+    pub makes_room: bool,
+}
+
 impl Fabric {
-    /// Takes everything that is complete.
-    pub(super) fn take_completions(&mut self, events: &mut Vec<Event>) {
-        let mut completions = Vec::new();
+    /// Takes what is complete.
+    pub(super) fn take_completions(&mut self, events: &mut Vec<Event>) -> Taken {
+        let mut taken = Taken::default();
+        let mut completions = std::mem::take(&mut self.completions);
         for index in 0..self.devices.len() {
-            let queue = Arc::clone(&self.devices[index].completions);
-            while !self.devices[index].is_gone() {
-                match queue.read(&mut completions) {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => self.fail_device(index, &error, events),
-                }
+            while let Some(queue) = self.devices[index].completions.clone() {
+                let has_more = queue.read(&mut completions).unwrap_or_else(|error| {
+                    self.fail_device(index, &error, events);
+                    false
+                });
+                taken.count += completions.len();
                 for completion in completions.drain(..) {
-                    self.completed(index, completion, events);
+                    taken.makes_room |= self.completed(index, completion, events);
+                }
+                if !has_more {
+                    break;
                 }
             }
         }
+        self.completions = completions;
+        taken
     }
 
-    fn completed(&mut self, index: usize, completion: Completion, events: &mut Vec<Event>) {
+    /// True for sends and reads, for which others may wait.
+    fn completed(&mut self, index: usize, completion: Completion, events: &mut Vec<Event>) -> bool {
         let Completion { context, result } = completion;
-        let Some(operation) = self.devices[index].take(context) else { return };
+        let Some(operation) = self.devices[index].take(context) else { return true };
+        let is_room_made = !matches!(operation, Operation::Receive { .. });
         match operation {
             Operation::Send { link: id, buffer } => {
                 self.devices[index].sends.give_back(buffer);
                 let link = self.end_operation(id, context);
                 link.sends -= 1;
                 match result {
-                    Ok(_) => drop(self.due.insert(id)),
+                    Ok(_) => {
+                        self.due.insert(id);
+                        self.changed.insert(id);
+                    }
                     Err(error) => self.fail(id, error, events),
                 }
             }
@@ -65,11 +81,15 @@ impl Fabric {
                 let link = self.end_operation(id, context);
                 link.reading = Reading::Nothing;
                 match result {
-                    Ok(_) => link.reading = Reading::Done(read),
+                    Ok(_) => {
+                        link.reading = Reading::Done(read);
+                        self.changed.insert(id);
+                    }
                     Err(error) => self.fail(id, error, events),
                 }
             }
         }
+        is_room_made
     }
 
     /// The link of an operation that is complete. Operations of closed links are forgotten when those are closed.
@@ -83,7 +103,10 @@ impl Fabric {
     fn receive_failed(&mut self, id: LinkId, error: FabricError, events: &mut Vec<Event>) {
         let is_end = matches!(&error, FabricError::Failed { code: libc::ECANCELED, .. });
         match self.links.get_mut(&id) {
-            Some(link) if is_end && link.stage == Stage::Open => link.is_ended = true,
+            Some(link) if is_end && link.stage == Stage::Open => {
+                link.is_ended = true;
+                self.changed.insert(id);
+            }
             _ => self.fail(id, error, events),
         }
     }
@@ -153,5 +176,6 @@ impl Fabric {
             link.credits.released();
         }
         self.due.insert(id);
+        self.changed.insert(id);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::credits::{Credits, GRANT_FIRST};
 use crate::device::Device;
@@ -11,9 +11,26 @@ use crate::fabric::{Event, Fabric, LinkId, Listener, ListenerId, Network};
 use crate::link::{Link, Reading, Stage};
 use crate::memory::random_number;
 use crate::message::Greeting;
-use crate::sys::{Connecting, Endpoint, EventQueue, Info, NetworkFabric, PassiveEndpoint};
+use crate::sys::{Connecting, Endpoint, EventQueue, Info, Library, NetworkFabric, PassiveEndpoint};
 
+/// How long a listener whose device has gone waits before it looks for it again, and again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// A way to an address, as a provider has found it.
+pub struct Way {
+    info: Info,
+    address: SocketAddr,
+}
+
+impl Way {
+    /// Looks for one. The first call of a process loads the library, which looks for adapters; and `verbs` waits until
+    /// the address is resolved, for seconds if nobody has it. So this is not for the thread of an event loop.
+    pub fn find(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
+        let info = Library::load()?.ways(provider, address, false)?;
+        Ok(Way { info, address })
+    }
+}
 
 impl Fabric {
     /// Listens; gives the address with the port that was chosen.
@@ -21,15 +38,53 @@ impl Fabric {
         let info = self.library.ways(&self.settings.provider, address, true)?;
         let network = self.network(&info)?;
         let endpoint = PassiveEndpoint::listen(&self.networks[network].events, &info)?;
-        let bound = endpoint.address().unwrap_or(address);
+        let address = endpoint.address().unwrap_or(address);
         let id = ListenerId(self.next_id());
-        self.listeners.insert(id, Listener { network, endpoint });
-        Ok((id, bound))
+        self.listeners.insert(id, Listener { network, endpoint: Some(endpoint), address, listen_at: None });
+        Ok((id, address))
+    }
+
+    /// Listens again, at the same addresses, on devices that have come back.
+    pub(super) fn listen_again(&mut self) {
+        let is_due = |listener: &Listener| listener.listen_at.is_some_and(|at| at <= Instant::now());
+        let due: Vec<_> =
+            self.listeners.iter().filter(|(_, listener)| is_due(listener)).map(|(id, _)| *id).collect();
+        for id in due {
+            let address = self.listeners[&id].address;
+            let opened = self.library.ways(&self.settings.provider, address, true).and_then(|info| {
+                let network = self.network(&info)?;
+                Ok((network, PassiveEndpoint::listen(&self.networks[network].events, &info)?))
+            });
+            let listener = self.listeners.get_mut(&id).expect("it was just found");
+            match opened {
+                Ok((network, endpoint)) => {
+                    (listener.network, listener.endpoint, listener.listen_at) = (network, Some(endpoint), None);
+                }
+                Err(_) => listener.listen_at = Some(Instant::now() + LISTEN_AGAIN),
+            }
+        }
+    }
+
+    /// An endpoint has failed: that of a link, or of a listener.
+    pub(crate) fn endpoint_failed(&mut self, endpoint: usize, error: FabricError, events: &mut Vec<Event>) {
+        let is_device_gone = matches!(error, FabricError::Failed { code: libc::ENODEV, .. });
+        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+            match is_device_gone {
+                true => self.fail_device(self.links[&id].device, &error, events),
+                false => self.fail(id, error, events),
+            }
+        }
+        let is_it =
+            |listener: &&mut Listener| listener.endpoint.as_ref().is_some_and(|own| own.number() == endpoint);
+        if let Some(listener) = self.listeners.values_mut().find(is_it) {
+            // What accepts no more is closed; without its device it cannot be kept, either.
+            (listener.endpoint, listener.listen_at) = (None, Some(Instant::now() + LISTEN_AGAIN));
+        }
     }
 
     /// Begins to connect; [`Event::Connected`] or [`Event::Failed`] follows.
-    pub fn connect(&mut self, address: SocketAddr) -> Result<LinkId, FabricError> {
-        let info = self.library.ways(&self.settings.provider, address, false)?;
+    pub fn connect(&mut self, way: Way) -> Result<LinkId, FabricError> {
+        let Way { info, address } = way;
         let network = self.network(&info)?;
         let (id, greeting) = self.add_link(network, &info, None, address)?;
         let endpoint = self.links[&id].endpoint.as_ref().expect("a new link has an endpoint");
@@ -61,7 +116,9 @@ impl Fabric {
             return Ok(index);
         }
         let device = Device::open(&self.settings, network, &self.networks[network].fabric, info)?;
-        self.watch(device.completions.descriptor()?)?;
+        if let Some(completions) = &device.completions {
+            self.watch(completions.descriptor()?)?;
+        }
         self.devices.push(device);
         Ok(self.devices.len() - 1)
     }
@@ -80,7 +137,8 @@ impl Fabric {
         let index = self.device(network, info)?;
         let device = &mut self.devices[index];
         let events = Arc::clone(&self.networks[network].events);
-        let endpoint = Endpoint::open(info, &events, &device.completions, device.shared.as_ref())?;
+        let completions = device.completions.as_ref().expect("a device that is gone is not found");
+        let endpoint = Endpoint::open(info, &events, completions, device.shared.as_ref(), device.sizes)?;
         let greeting = Greeting { token: random_number(), credits: GRANT_FIRST as u16 };
         let number = endpoint.number();
         let link = Link {
@@ -121,6 +179,7 @@ impl Fabric {
 
     /// Deals with events of connecting.
     pub(super) fn take_connecting(&mut self, events: &mut Vec<Event>) {
+        self.looked_at = Instant::now();
         for network in 0..self.networks.len() {
             let queue = Arc::clone(&self.networks[network].events);
             // An error of the queue itself leaves its links to their completions, and new ones to their patience.
@@ -137,18 +196,16 @@ impl Fabric {
                             self.ended(id, events);
                         }
                     }
-                    Connecting::Failed(endpoint, error) => {
-                        if let Some(&id) = self.by_endpoint.get(&endpoint) {
-                            self.fail(id, error, events);
-                        }
-                    }
+                    Connecting::Failed(endpoint, error) => self.endpoint_failed(endpoint, error, events),
                 }
             }
         }
     }
 
     fn requested(&mut self, network: usize, endpoint: usize, info: &Info, data: &[u8]) {
-        let is_it = |listener: &Listener| listener.network == network && listener.endpoint.number() == endpoint;
+        let is_it = |listener: &Listener| {
+            listener.network == network && listener.endpoint.as_ref().is_some_and(|own| own.number() == endpoint)
+        };
         let found = self.listeners.iter().find(|(_, listener)| is_it(listener)).map(|(id, _)| *id);
         let Some(listener) = found else { return };
         let accepted = Greeting::decode(data).and_then(|peer| {
@@ -159,8 +216,8 @@ impl Fabric {
             });
             result.inspect_err(|_| self.remove(id))
         });
-        if accepted.is_err() {
-            self.listeners[&listener].endpoint.reject(info);
+        if let (Err(_), Some(endpoint)) = (accepted, &self.listeners[&listener].endpoint) {
+            endpoint.reject(info);
         }
     }
 
@@ -187,7 +244,10 @@ impl Fabric {
     fn ended(&mut self, id: LinkId, events: &mut Vec<Event>) {
         let link = self.links.get_mut(&id).expect("endpoints are forgotten with their links");
         match link.stage {
-            Stage::Open => link.is_ended = true,
+            Stage::Open => {
+                link.is_ended = true;
+                self.changed.insert(id);
+            }
             Stage::Opening(..) | Stage::Finishing(_) => self.fail(id, FabricError::Ended, events),
         }
     }
@@ -213,7 +273,10 @@ impl Fabric {
         self.shut(id);
         let Some(link) = self.links.get_mut(&id) else { return };
         match link.stage {
-            Stage::Open => link.failure = link.failure.take().or(Some(error)),
+            Stage::Open => {
+                link.failure = link.failure.take().or(Some(error));
+                self.changed.insert(id);
+            }
             Stage::Finishing(_) | Stage::Opening(Some(_), _) => self.remove(id),
             Stage::Opening(None, _) => {
                 self.remove(id);
@@ -248,6 +311,7 @@ impl Fabric {
         self.links.remove(&id);
         self.unsettled.remove(&id);
         self.due.remove(&id);
+        self.changed.remove(&id);
     }
 
     /// Closes the endpoint of a link, and then frees what it used.
@@ -275,15 +339,15 @@ impl Fabric {
         link.reading = Reading::Nothing;
     }
 
-    /// A device has failed as a whole: all its links have.
+    /// A device has failed as a whole: all its links have. If it comes back, it is another one.
     pub(super) fn fail_device(&mut self, index: usize, error: &FabricError, events: &mut Vec<Event>) {
-        self.devices[index].set_gone();
         let ids: Vec<_> = self.links.iter().filter(|(_, link)| link.device == index).map(|(id, _)| *id).collect();
         for id in ids {
             let why =
                 std::io::Error::other(format!("the RDMA device {} fails: {error}", self.devices[index].name));
             self.fail(id, why.into(), events);
         }
+        self.devices[index].close();
     }
 }
 

@@ -43,8 +43,8 @@ impl Fabric {
         }
         match std::mem::take(&mut link.reading) {
             Reading::Nothing => {}
-            Reading::UnderWay => {
-                link.reading = Reading::UnderWay;
+            waiting @ (Reading::UnderWay | Reading::Blocked) => {
+                link.reading = waiting;
                 return Ok(0);
             }
             Reading::Done(read) => {
@@ -128,10 +128,11 @@ impl Fabric {
                 link.reading = Reading::UnderWay;
                 Ok(())
             }
-            // There is no room for it now; the next call tries again.
             Ok(Err(mut read)) => {
                 read.length = 0;
                 give(read, received);
+                link.reading = Reading::Blocked;
+                self.block(id);
                 Ok(())
             }
             Err(error) => {

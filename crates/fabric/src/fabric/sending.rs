@@ -33,7 +33,10 @@ impl Fabric {
         while !queue.is_empty() && self.may_send(id)? {
             let link = self.links.get_mut(&id).expect("looked up above");
             let device = &mut self.devices[link.device];
-            let Some(mut buffer) = device.sends.take() else { break };
+            let Some(mut buffer) = device.sends.take() else {
+                self.block(id);
+                break;
+            };
             let (end, reference, bytes) = fill(link, device, &mut buffer, queue, &self.settings);
             if bytes == 0 {
                 self.devices[self.links[&id].device].sends.give_back(buffer);
@@ -64,7 +67,7 @@ impl Fabric {
     fn has_send_room(&self, id: LinkId) -> bool {
         let link = &self.links[&id];
         // One operation of the endpoint is left for a read.
-        link.sends + 1 < self.devices[link.device].transmit_count_max
+        link.sends + 1 < self.devices[link.device].sizes.transmits
     }
 
     /// Whether [`Fabric::send`] would take something, as far as that can be said without looking at the bytes.
@@ -121,7 +124,7 @@ impl Fabric {
             }
             Ok(Err(buffer)) => {
                 link.to_send = Some((buffer, length));
-                self.due.insert(id);
+                self.block(id);
                 Ok(())
             }
             Err(error) => {
@@ -194,9 +197,7 @@ impl Fabric {
             Some(buffer) => {
                 let _ = self.send_message(id, buffer, HEADER_BYTES, None);
             }
-            None => {
-                self.due.insert(id);
-            }
+            None => self.block(id),
         }
     }
 }

@@ -23,6 +23,7 @@ const FILE_NAME: &CStr = c"libfabric.so.1";
 impl Library {
     /// Loads the library. It stays loaded as long as the process lives.
     pub fn load() -> Result<Arc<Self>, FabricError> {
+        switch_cache_off();
         // SAFETY: the name is a C string. The initialisers of this library read its environment variables and start
         // no threads.
         let handle = unsafe { libc::dlopen(FILE_NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -136,6 +137,14 @@ impl Library {
         }
         Ok(info)
     }
+}
+
+/// Without this, `verbs` keeps registrations that were closed for the next time, with their keys: a peer could read
+/// whatever is in memory that it was once told to read. The library looks at this when it is loaded.
+fn switch_cache_off() {
+    // SAFETY: both are C strings. Another thread that reads the environment meanwhile sees the old one or the new one:
+    // this process changes it nowhere else, so the C library frees nothing of it.
+    unsafe { libc::setenv(c"FI_MR_CACHE_MONITOR".as_ptr(), c"disabled".as_ptr(), 1) };
 }
 
 fn loader_error() -> String {

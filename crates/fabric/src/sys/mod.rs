@@ -19,3 +19,12 @@ pub fn with_descriptor<T>(
     // SAFETY: the queue that gave it is open, because only open queues give theirs.
     use_it(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
 }
+
+/// How much an endpoint may have under way.
+#[derive(Clone, Copy)]
+pub struct QueueSizes {
+    /// Sends and reads.
+    pub transmits: u32,
+    /// Receives of its own.
+    pub receives: u32,
+}

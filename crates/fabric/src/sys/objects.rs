@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::error::FabricError;
-use crate::sys::abi;
 use crate::sys::library::{Info, Library, socket_address};
+use crate::sys::{QueueSizes, abi};
 
 /// Declares an owned object: its pointer, and `Drop`, which closes it.
 macro_rules! object {
@@ -284,7 +284,8 @@ impl CompletionQueue {
         wait_descriptor(self.fid(), &self.domain.fabric.library)
     }
 
-    /// Takes what is complete, some of it at a time; false if there was nothing.
+    /// Takes what is complete, some of it at a time; true if there may be more. Each call has `tcp` ask the kernel what
+    /// has come, so one that finds nothing costs as much as others.
     pub fn read(&self, completions: &mut Vec<Completion>) -> Result<bool, FabricError> {
         let empty = abi::FiCqMsgEntry { op_context: ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [empty; COMPLETIONS_AT_ONCE];
@@ -299,7 +300,7 @@ impl CompletionQueue {
                         .iter()
                         .map(|entry| Completion { context: entry.op_context as u64, result: Ok(entry.len) }),
                 );
-                Ok(count > 0)
+                Ok(count as usize == COMPLETIONS_AT_ONCE)
             }
             _ if count == -abi::FI_EAGAIN => Ok(false),
             _ if count == -abi::FI_EAVAIL => {
@@ -393,11 +394,14 @@ impl SharedReceives {
     /// Opens them, for at most so many receives; `info` describes the device.
     pub fn open(domain: &Arc<Domain>, info: &Info, count_max: usize) -> Result<Arc<Self>, FabricError> {
         let (mut receives, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
-        // SAFETY: the domain is open. The attributes are the library's own, of this description, which is ours.
+        // SAFETY: the domain is open. The attributes are the library's own, of this description, which is ours. They get
+        // their size back, because it is more than providers allow for the endpoints that are made of them.
         let code = unsafe {
             let attributes = (*info.pointer.as_ptr()).rx_attr;
-            (*attributes).size = count_max;
-            call!(parent, ops.srx_ctx(attributes, &raw mut receives, ptr::null_mut()))
+            let size = std::mem::replace(&mut (*attributes).size, count_max);
+            let code = call!(parent, ops.srx_ctx(attributes, &raw mut receives, ptr::null_mut()));
+            (*attributes).size = size;
+            code
         };
         domain.fabric.library.check("fi_srx_context", code)?;
         let pointer = NonNull::new(receives).expect("the library gives an object where it reports none missing");
@@ -460,19 +464,27 @@ object!(
 );
 
 impl Endpoint {
-    /// Makes an endpoint for a way or a request.
+    /// Makes an endpoint for a way or a request, for so many sends and reads at a time, and receives of its own if
+    /// it shares none.
     pub fn open(
         info: &Info,
         events: &Arc<EventQueue>,
         completions: &Arc<CompletionQueue>,
         shared: Option<&Arc<SharedReceives>>,
+        sizes: QueueSizes,
     ) -> Result<Self, FabricError> {
         let domain = &completions.domain;
         let library = &domain.fabric.library;
         let (mut endpoint, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
-        if shared.is_some() {
-            // SAFETY: descriptions from the library have all their parts, and this one is ours.
-            unsafe { (*(*info.pointer.as_ptr()).ep_attr).rx_ctx_cnt = abi::FI_SHARED_CONTEXT };
+        // SAFETY: descriptions from the library have all their parts, and this one is ours.
+        unsafe {
+            let info = &mut *info.pointer.as_ptr();
+            (*info.tx_attr).size = sizes.transmits as usize;
+            // `verbs` keeps room for the receives of each endpoint among completions, even if they are shared.
+            (*info.rx_attr).size = if shared.is_some() { 1 } else { sizes.receives as usize };
+            if shared.is_some() {
+                (*info.ep_attr).rx_ctx_cnt = abi::FI_SHARED_CONTEXT;
+            }
         }
         // SAFETY: the domain is open and the description valid.
         let code =

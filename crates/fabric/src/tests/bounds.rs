@@ -1,8 +1,13 @@
 //! What links may take is bounded.
 
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use atoll_buffers::Received;
+
 use crate::fabric::{Fabric, Settings};
 use crate::message::MESSAGE_BYTES_MAX;
-use crate::tests::pair::{End, connect_to, fabric, pair, pattern, run, settings};
+use crate::tests::pair::{DEADLINE, End, address, connect_to, fabric, pair, pattern, run, settings, way};
 
 /// Many links that have been busy, one after the other, with the memory that few need.
 #[test]
@@ -10,10 +15,10 @@ fn many_links_share_their_receives() {
     const LINKS: usize = 256;
     let settings = Settings { links_max: LINKS, ..settings() };
     let (Some(mut first), Some(mut second)) = (fabric(settings.clone()), fabric(settings)) else { return };
-    let (_, address) = second.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (_, bound) = second.listen(address(0)).unwrap();
     let mut links = Vec::new();
     for _ in 0..LINKS {
-        links.push(connect_to(&mut first, &mut second, address));
+        links.push(connect_to(&mut first, &mut second, bound));
     }
     let idle = second.usage();
     assert_eq!((idle.link_count, idle.granted), (LINKS, 4 * LINKS));
@@ -21,7 +26,7 @@ fn many_links_share_their_receives() {
     println!("an idle link takes {} bytes of registered memory", idle.message_bytes / LINKS);
 
     // One more is turned away, and that does no harm.
-    let _ = first.connect(address);
+    let _ = first.connect(way(bound));
     let (mut first, mut second) = (first, second);
     for &(asked, accepted) in links.iter().step_by(16) {
         let (mut sender, mut receiver) = (End::new(first, asked), End::new(second, accepted));
@@ -40,15 +45,71 @@ fn many_links_share_their_receives() {
     assert_eq!(second.usage().granted, 0);
 }
 
+/// As many links as a process may have, all of which send something, in the memory that is documented.
+#[test]
+fn a_process_has_4096_links() {
+    const LINKS: usize = 4096;
+    if !may_open(3 * LINKS as u64) {
+        return;
+    }
+    let settings = Settings { links_max: LINKS, ..settings() };
+    let (Some(mut first), Some(mut second)) = (fabric(settings.clone()), fabric(settings)) else { return };
+    let (_, bound) = second.listen(address(0)).unwrap();
+    let links: Vec<_> = (0..LINKS).map(|_| connect_to(&mut first, &mut second, bound)).collect();
+    let idle = second.usage();
+    assert!(idle.message_bytes <= 4 * LINKS * MESSAGE_BYTES_MAX + SLACK_BYTES, "{idle:?}");
+    second.take_changed();
+
+    const BYTES: usize = 1000;
+    let mut queues = vec![VecDeque::from([pattern(BYTES, 7)]); LINKS];
+    let mut bytes_by_link: HashMap<_, usize> = HashMap::new();
+    let (begun, mut polls) = (Instant::now(), 0);
+    while bytes_by_link.values().sum::<usize>() < LINKS * BYTES {
+        assert!(begun.elapsed() < 3 * DEADLINE, "{:?}", second.usage());
+        for ((asked, _), queue) in links.iter().zip(&mut queues).filter(|(_, queue)| !queue.is_empty()) {
+            first.send(*asked, queue).unwrap();
+        }
+        first.poll(&mut Vec::new());
+        second.poll(&mut Vec::new());
+        polls += 1;
+        for id in second.take_changed() {
+            let mut received = Received::default();
+            *bytes_by_link.entry(id).or_default() += second.receive(id, &mut received, 1 << 20).unwrap();
+        }
+    }
+    assert!(links.iter().all(|(_, accepted)| bytes_by_link[accepted] == BYTES));
+    let busy = second.usage();
+    println!(
+        "{LINKS} links: {idle:?}, after a message of each, in {polls} polls and {:?}: {busy:?}",
+        begun.elapsed()
+    );
+    assert!(busy.message_bytes <= 4 * LINKS * MESSAGE_BYTES_MAX + SLACK_BYTES + SENDS_BYTES, "{busy:?}");
+}
+
+/// What is made in one piece beyond need, of both kinds of buffers.
+const SLACK_BYTES: usize = 128 * MESSAGE_BYTES_MAX;
+/// All buffers for sends.
+const SENDS_BYTES: usize = 1024 * MESSAGE_BYTES_MAX;
+
+/// Whether this process may have so many files open.
+fn may_open(count: u64) -> bool {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= count) {
+        return true;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(count), ..limit }).is_ok()
+}
+
 #[test]
 fn without_memory_for_one_more_link_it_is_refused() {
     let few = Settings { receive_buffers_max: 64, links_max: 100, ..settings() };
     let (Some(mut first), Some(mut second)) = (fabric(settings()), fabric(few)) else { return };
-    let (_, address) = second.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (_, bound) = second.listen(address(0)).unwrap();
     for _ in 0..16 {
-        connect_to(&mut first, &mut second, address);
+        connect_to(&mut first, &mut second, bound);
     }
-    first.connect(address).unwrap();
+    first.connect(way(bound)).unwrap();
     let mut events = Vec::new();
     while events.is_empty() {
         first.poll(&mut events);
@@ -118,6 +179,34 @@ fn beyond_the_bound_of_all_links_bytes_are_copied() {
     assert_eq!(second.frames[0], pattern(1 << 20, 4));
 }
 
+/// A link that finds all buffers for sends in use sleeps until one is free.
+#[test]
+fn a_link_without_a_buffer_is_told_when_there_is_one() {
+    let few = Settings { send_buffers_max: 64, ..settings() };
+    let (Some(mut first), Some(mut second)) = (fabric(few), fabric(settings())) else { return };
+    let (_, bound) = second.listen(address(0)).unwrap();
+    let links: Vec<_> = (0..24).map(|_| connect_to(&mut first, &mut second, bound).0).collect();
+    while first.has_work() {
+        first.poll(&mut Vec::new());
+    }
+    first.take_changed();
+    // Three messages of each link fit into what its peer has granted, and those of 21 links into the buffers.
+    let mut queues = vec![VecDeque::from([pattern(20_000, 1)]); links.len()];
+    for (link, queue) in links.iter().zip(&mut queues) {
+        first.send(*link, queue).unwrap();
+    }
+    let (last, queue) = (links[23], &mut queues[23]);
+    assert_eq!(queue[0].len(), 20_000, "nothing of it was taken");
+    assert!(!first.has_work() && !first.has_room(last), "there is nothing to do but to wait");
+    assert!(first.deadline().is_some());
+    let begun = Instant::now();
+    while !first.take_changed().contains(&last) || !first.has_room(last) {
+        assert!(begun.elapsed() < DEADLINE, "it is not told");
+        first.poll(&mut Vec::new());
+    }
+    assert!(first.send(last, queue).unwrap() > 0);
+}
+
 /// A loop that sleeps on the descriptor is woken for everything.
 #[test]
 fn the_descriptor_wakes_a_sleeper() {
@@ -127,8 +216,8 @@ fn the_descriptor_wakes_a_sleeper() {
     let (tell, told) = std::sync::mpsc::channel();
     let echo = std::thread::spawn(move || {
         let mut fabric = Fabric::open(settings()).unwrap();
-        let (_, address) = fabric.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        tell.send(address).unwrap();
+        let (_, bound) = fabric.listen(address(0)).unwrap();
+        tell.send(bound).unwrap();
         let link = wait_for_link(&mut fabric);
         let mut end = End::new(fabric, link);
         while end.turn().is_ok() {
@@ -139,7 +228,7 @@ fn the_descriptor_wakes_a_sleeper() {
         }
     });
     let mut fabric = Fabric::open(settings()).unwrap();
-    fabric.connect(told.recv().unwrap()).unwrap();
+    fabric.connect(way(told.recv().unwrap())).unwrap();
     let link = wait_for_link(&mut fabric);
     let mut end = End::new(fabric, link);
     for round in 0..60 {

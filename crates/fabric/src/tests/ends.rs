@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::error::FabricError;
-use crate::fabric::{Event, Fabric, Settings};
-use crate::tests::pair::{DEADLINE, End, connect, fabric, pair, pattern, run, settings};
+use crate::fabric::{Event, Fabric, Settings, Way};
+use crate::tests::pair::{DEADLINE, End, address, connect, connect_to, fabric, pair, pattern, run, settings, way};
 
 /// Turns until the link tells of its end.
 fn end_of(end: &mut End) -> FabricError {
@@ -71,8 +71,8 @@ fn a_piece_that_was_not_read_is_free_when_the_link_is_closed() {
 fn a_peer_that_is_not_there_is_an_error() {
     let Some(mut fabric) = fabric(settings()) else { return };
     // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let id = fabric.connect(port).unwrap();
+    let port = std::net::TcpListener::bind(address(0)).unwrap().local_addr().unwrap();
+    let id = fabric.connect(way(port)).unwrap();
     let begun = Instant::now();
     loop {
         let mut events = Vec::new();
@@ -91,12 +91,13 @@ fn a_peer_that_is_not_there_is_an_error() {
     assert_eq!(fabric.usage().link_count, 0);
 }
 
-/// A peer that accepts the TCP connection of the provider and says nothing.
+/// A peer that listens and says nothing, because nobody polls its fabric.
 #[test]
 fn a_peer_that_does_not_answer_is_given_up() {
-    let Some(mut fabric) = fabric(Settings { patience: Duration::from_millis(300), ..settings() }) else { return };
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    fabric.connect(silent.local_addr().unwrap()).unwrap();
+    let impatient = Settings { patience: Duration::from_millis(300), ..settings() };
+    let (Some(mut silent), Some(mut fabric)) = (fabric(settings()), fabric(impatient)) else { return };
+    let (_, bound) = silent.listen(address(0)).unwrap();
+    fabric.connect(way(bound)).unwrap();
     let begun = Instant::now();
     let mut events = Vec::new();
     while events.is_empty() {
@@ -106,19 +107,53 @@ fn a_peer_that_does_not_answer_is_given_up() {
     assert!(matches!(events[..], [Event::Failed(_, FabricError::TimedOut)]), "{events:?}");
 }
 
+/// A device that is removed takes its links along, and all that the process has of it. The listener listens again when
+/// a device has its address.
+#[test]
+fn a_device_that_goes_ends_its_links_and_may_come_back() {
+    let (Some(mut first), Some(mut second)) = (fabric(settings()), fabric(settings())) else { return };
+    let (listener, bound) = second.listen(address(0)).unwrap();
+    let (asked, accepted) = connect_to(&mut first, &mut second, bound);
+    let gone = || FabricError::Failed { what: "connecting over RDMA", code: libc::ENODEV, text: "none".into() };
+    let of_link = second.links[&accepted].endpoint.as_ref().unwrap().number();
+    let of_listener = second.listeners[&listener].endpoint.as_ref().unwrap().number();
+    for endpoint in [of_link, of_listener] {
+        second.endpoint_failed(endpoint, gone(), &mut Vec::new());
+    }
+    assert!(second.take_changed().contains(&accepted));
+    let mut second = End::new(second, accepted);
+    assert!(end_of(&mut second).to_string().contains("fails"));
+    let usage = second.fabric.usage();
+    assert_eq!((usage.message_bytes, usage.posted, usage.granted), (0, 0, 0));
+    second.fabric.close(accepted);
+    end_of(&mut End::new(std::mem::replace(&mut first, fabric(settings()).unwrap()), asked));
+
+    let (mut second, begun) = (second.fabric, Instant::now());
+    while second.listeners[&listener].endpoint.is_none() {
+        assert!(second.deadline().is_some() && begun.elapsed() < DEADLINE, "it does not listen again");
+        second.poll(&mut Vec::new());
+    }
+    let (asked, accepted) = connect_to(&mut first, &mut second, bound);
+    let (mut first, mut second) = (End::new(first, asked), End::new(second, accepted));
+    first.queue(pattern(300_000, 3));
+    run(&mut first, &mut second, |_, second| second.frames.len() == 1);
+}
+
 #[test]
 fn a_provider_that_does_not_exist_is_named() {
-    let Some(mut fabric) = fabric(Settings::new("no-such", 4)) else { return };
-    let error = fabric.connect("127.0.0.1:1".parse().unwrap()).unwrap_err().to_string();
+    if fabric(settings()).is_none() {
+        return;
+    }
+    let error = Way::find("no-such", "127.0.0.1:1".parse().unwrap()).err().unwrap().to_string();
     assert!(error.contains("'no-such'") && error.contains("fi_info"), "{error}");
 }
 
 /// The peer of [`a_peer_that_is_killed_in_a_transfer_leaves_nothing_behind`], in a process of its own.
 #[test]
 fn child_that_sends_until_it_is_killed() {
-    let Ok(address) = std::env::var("ATOLL_TEST_FABRIC_PEER") else { return };
+    let Ok(peer) = std::env::var("ATOLL_TEST_FABRIC_PEER") else { return };
     let mut fabric = Fabric::open(settings()).unwrap();
-    let id = fabric.connect(address.parse().unwrap()).unwrap();
+    let id = fabric.connect(way(peer.parse().unwrap())).unwrap();
     let mut events = Vec::new();
     while events.is_empty() {
         fabric.poll(&mut events);
@@ -137,11 +172,11 @@ fn child_that_sends_until_it_is_killed() {
 #[test]
 fn a_peer_that_is_killed_in_a_transfer_leaves_nothing_behind() {
     let Some(mut fabric) = fabric(settings()) else { return };
-    let (_, address) = fabric.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (_, bound) = fabric.listen(address(0)).unwrap();
     for round in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["tests::ends::child_that_sends_until_it_is_killed", "--exact"])
-            .env("ATOLL_TEST_FABRIC_PEER", address.to_string())
+            .env("ATOLL_TEST_FABRIC_PEER", bound.to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();

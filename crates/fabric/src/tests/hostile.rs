@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::error::FabricError;
 use crate::message::{HEADER_BYTES, Head, REFERENCE_BYTES, Reference};
-use crate::tests::pair::{DEADLINE, End, connect_to, pair, pattern, run, settings};
+use crate::tests::pair::{DEADLINE, End, address, connect_to, pair, pattern, run, settings};
 
 /// Sends a message as it is, without any of the rules.
 fn send_raw(end: &mut End, message: &[u8]) {
@@ -112,8 +112,8 @@ fn a_reference_to_memory_that_is_not_there_ends_the_link() {
 fn messages_that_are_nobodys_are_dropped() {
     let Some((mut attacker, mut victim)) = pair(settings()) else { return };
     let mut neighbour = crate::tests::pair::fabric(settings()).unwrap();
-    let (_, address) = victim.fabric.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let (own, of_victim) = connect_to(&mut neighbour, &mut victim.fabric, address);
+    let (_, bound) = victim.fabric.listen(address(0)).unwrap();
+    let (own, of_victim) = connect_to(&mut neighbour, &mut victim.fabric, bound);
     for wrong in 0..20_u8 {
         let mut message = raw(&attacker, NOTHING);
         message[..8].fill(wrong);

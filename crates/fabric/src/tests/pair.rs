@@ -1,20 +1,32 @@
 //! Two fabrics in one thread, and one stream between them.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use atoll_buffers::Received;
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::error::FabricError;
-use crate::fabric::{Event, Fabric, LinkId, Settings};
+use crate::fabric::{Event, Fabric, LinkId, Settings, Way};
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 /// Frames whose payload is so long are received as long runs.
 const LONG_BYTES: usize = 32 << 10;
 
+/// The provider that is tested, `tcp` unless a host with RDMA sets another.
+pub fn provider() -> String {
+    std::env::var("ATOLL_TEST_FABRIC_PROVIDER").unwrap_or_else(|_| "tcp".into())
+}
+
+/// A port of this host, by which its RDMA device is reached.
+pub fn address(port: u16) -> SocketAddr {
+    let ip = std::env::var("ATOLL_TEST_FABRIC_IP").map_or([127, 0, 0, 1].into(), |ip| ip.parse().unwrap());
+    SocketAddr::new(ip, port)
+}
+
 pub fn settings() -> Settings {
-    Settings { patience: Duration::from_secs(2), ..Settings::new("tcp", 64) }
+    Settings { patience: Duration::from_secs(2), ..Settings::new(&provider(), 64) }
 }
 
 /// A fabric, or nothing where libfabric is not installed: then there is nothing to test.
@@ -26,6 +38,11 @@ pub fn fabric(settings: Settings) -> Option<Fabric> {
             None
         }
     }
+}
+
+/// A way to an address of a test.
+pub fn way(address: SocketAddr) -> Way {
+    Way::find(&provider(), address).unwrap()
 }
 
 /// One end of a stream of frames: a length of four bytes, and the payload.
@@ -94,12 +111,12 @@ impl End {
 
 /// Polls fabrics until each has told of a link.
 pub fn connect(first: &mut Fabric, second: &mut Fabric) -> (LinkId, LinkId) {
-    let (_, address) = second.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (_, address) = second.listen(address(0)).unwrap();
     connect_to(first, second, address)
 }
 
-pub fn connect_to(first: &mut Fabric, second: &mut Fabric, address: std::net::SocketAddr) -> (LinkId, LinkId) {
-    let asked = first.connect(address).unwrap();
+pub fn connect_to(first: &mut Fabric, second: &mut Fabric, address: SocketAddr) -> (LinkId, LinkId) {
+    let asked = first.connect(way(address)).unwrap();
     let (mut connected, mut accepted) = (None, None);
     let begun = Instant::now();
     while connected.is_none() || accepted.is_none() {

@@ -24,11 +24,17 @@ pub(crate) use socket::GatheredSend;
 /// ends, so does the connection, once what has arrived by the carrier is taken. A carrier that has no socket beside it
 /// tells of the end by an error.
 ///
-/// The loop calls the carrier in every turn, so that two loops that are both awake need not wake each other. All calls
-/// return at once. An error ends the connection. What the peer does wrong is an error, too.
+/// The loop calls the carrier in every turn, so that two loops that are both awake need not wake each other, or when it
+/// was told that something has come. All calls return at once. An error ends the connection. What the peer does wrong
+/// is an error, too.
 pub trait Carrier: Send {
     /// What it is, for the status of the cluster.
     fn transport(&self) -> Transport;
+
+    /// Whether the loop is told when something comes, and need not look in every turn.
+    fn tells(&self) -> bool {
+        false
+    }
 
     /// Who is at the other end, of a carrier that needs no socket.
     fn peer_address(&self) -> PeerAddress {
@@ -82,6 +88,12 @@ impl Connection {
         let awaited = self.awaited();
         let is_end_due = self.is_ended && awaited.bytes > 0;
         !self.is_closed && (is_end_due || self.carrier.as_mut().is_some_and(|carrier| carrier.has_come(awaited)))
+    }
+
+    /// Whether a carrier that tells of what comes still has some of what it has told of.
+    fn has_more(&mut self) -> bool {
+        let awaited = Awaited { room: 0, ..self.awaited() };
+        self.carrier.as_mut().is_some_and(|carrier| carrier.tells() && carrier.has_come(awaited))
     }
 }
 
@@ -158,6 +170,8 @@ impl Reactor {
                 self.close(id);
             } else if connection.carrier.is_none() && connection.may_receive() {
                 self.receive_by_socket(id);
+            } else if connection.has_more() {
+                self.told.insert(id);
             }
         }
     }
@@ -186,36 +200,45 @@ impl Reactor {
     pub(crate) fn look_at_carriers(&mut self) {
         // Backwards, because one that ends is taken out.
         for index in (0..self.carried.len()).rev() {
-            let id = self.carried[index];
-            let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.is_closed) else {
-                continue;
-            };
-            if !connection.to_send.is_empty() {
-                self.touched.insert(id);
-            }
-            if !connection.may_receive() {
-                continue;
-            }
-            let is_ended = connection.is_ended;
-            let carrier = connection.carrier.as_mut().expect("it is carried");
-            let result = carrier.receive(&mut connection.received, connection.receive_bytes);
-            match result {
-                Ok(0) if is_ended => self.fail(id, CloseCause::EndOfStream),
-                Ok(0) => {}
-                Ok(_) => {
-                    connection.receive_bytes = RECEIVE_BYTES_MIN;
-                    self.events.push_back(Event::Received(id));
-                }
-                Err(error) => self.fail(id, CloseCause::Failed(error)),
-            }
-            self.forget_if_idle(id);
+            self.look_at_carrier(self.carried[index]);
         }
+        for id in std::mem::take(&mut self.told) {
+            self.look_at_carrier(id);
+            // There may be more, of which nobody tells again.
+            self.touched.insert(id);
+        }
+    }
+
+    fn look_at_carrier(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.is_closed) else {
+            return;
+        };
+        if !connection.to_send.is_empty() {
+            self.touched.insert(id);
+        }
+        if !connection.may_receive() {
+            return;
+        }
+        let is_ended = connection.is_ended;
+        let carrier = connection.carrier.as_mut().expect("it is carried");
+        let result = carrier.receive(&mut connection.received, connection.receive_bytes);
+        match result {
+            Ok(0) if is_ended => self.fail(id, CloseCause::EndOfStream),
+            Ok(0) => {}
+            Ok(_) => {
+                connection.receive_bytes = RECEIVE_BYTES_MIN;
+                self.events.push_back(Event::Received(id));
+            }
+            Err(error) => self.fail(id, CloseCause::Failed(error)),
+        }
+        self.forget_if_idle(id);
     }
 
     /// Whether a carrier has something to do for the loop.
     pub(crate) fn has_carried(&mut self) -> bool {
         let connections = &mut self.connections;
-        self.carried.iter().any(|id| connections.get_mut(id).is_some_and(Connection::has_come))
+        !self.told.is_empty()
+            || self.carried.iter().any(|id| connections.get_mut(id).is_some_and(Connection::has_come))
     }
 
     /// Tells all peers behind carriers whether this loop sleeps.
