@@ -45,7 +45,9 @@ def test_a_cluster_works_over_rdma(cluster):
     write_and_read(cluster, 1)
     wait_for("status counts the links", lambda: links(cluster).get("rdma", 0) >= 6, 15)
     assert "unix" not in links(cluster) and "tcp" not in links(cluster), f"{links(cluster)}"
-    assert "rdma (connections to OSDs)" in cluster.cli("status").stdout, cluster.cli("status").stdout
+    said = cluster.cli("status").stdout
+    assert "rdma (connections to OSDs; libfabric's providers: tcp at 3 OSDs)" in said, said
+    assert cluster.json("status")["rdma_providers"] == {"tcp": 3}
     cluster.restarted("osd.1", cluster.kill("osd.1"))
     write_and_read(cluster, 100)
     wait_for("the OSD is connected again", lambda: links(cluster).get("rdma", 0) >= 6, 30)

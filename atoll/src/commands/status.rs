@@ -86,7 +86,11 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
         );
     }
     let links = overview.links_by_transport.iter().map(|(transport, count)| format!("{count} {transport}"));
-    print_line!("links    {} (connections to OSDs)", links.collect::<Vec<_>>().join(", "));
+    let links = links.collect::<Vec<_>>().join(", ");
+    let providers = overview.rdma_providers.iter().map(|(provider, count)| format!("{provider} at {count} OSDs"));
+    let providers = providers.collect::<Vec<_>>().join(", ");
+    let rdma = if providers.is_empty() { providers } else { format!("; libfabric's providers: {providers}") };
+    print_line!("links    {links} (connections to OSDs{rdma})");
     print_line!("S3       {}", status.s3_endpoint);
     if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
         print_line!("S3, TLS  {endpoint}");

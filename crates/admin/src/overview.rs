@@ -25,6 +25,8 @@ pub struct Overview {
     pub links_in_other_mode: u32,
     /// Connections to OSDs by what carries them.
     pub links_by_transport: BTreeMap<Transport, u32>,
+    /// OSDs that listen over RDMA, by the provider of libfabric that they do it with: that of all RDMA links to them.
+    pub rdma_providers: BTreeMap<String, u32>,
     /// OSDs.
     pub osds: usize,
     /// Those of them that are up.
@@ -52,6 +54,15 @@ pub fn health_name(status: HealthStatus) -> &'static str {
         HealthStatus::Warning => "warning",
         HealthStatus::Error => "error",
     }
+}
+
+fn rdma_providers(view: &View) -> BTreeMap<String, u32> {
+    let mut count_by_provider = BTreeMap::new();
+    let providers = view.map.up.values().filter_map(|up| up.rdma_address.split_once(':'));
+    for (provider, _) in providers {
+        *count_by_provider.entry(provider.to_owned()).or_default() += 1;
+    }
+    count_by_provider
 }
 
 /// The cluster at a glance.
@@ -83,6 +94,7 @@ pub fn overview(view: &View) -> Overview {
         frame_rekey_seconds: view.map.frames.rekey_seconds,
         links_in_other_mode: view.usage.values().map(|usage| usage.links_in_other_mode).sum(),
         links_by_transport,
+        rdma_providers: rdma_providers(view),
         osds: view.map.osds.len(),
         osds_up: view.map.osds.keys().filter(|id| is_up(id)).count(),
         coordinator: view.coordinator.as_ref().map(|record| record.osd),

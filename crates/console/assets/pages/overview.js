@@ -141,6 +141,7 @@ function cluster(status) {
     const links = Object.entries(status.links_by_transport)
         .map(([transport, number]) => `${count(number)} ${transport}`)
         .join(", ");
+    const providers = Object.keys(status.rdma_providers).join(", ");
     return facts(
         ["OSDs up", badge(status.osds_up < status.osds ? "bad" : "good", `${status.osds_up} of ${status.osds}`)],
         ["Coordinator", status.coordinator === null ? badge("note", "none") : osdLink(status.coordinator)],
@@ -150,6 +151,7 @@ function cluster(status) {
         ],
         ["Frames", modes],
         ["Links", links || "none"],
+        providers ? ["RDMA by libfabric's provider", providers] : null,
         status.links_in_other_mode
             ? ["Links in the old mode", badge("warn", count(status.links_in_other_mode))]
             : null,
