@@ -27,7 +27,7 @@ test-packages: packages
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages
-	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static nvme-cli
+	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static nvme-cli ibverbs-providers librdmacm1
 	@tools/postgresql_package.sh
 	@tools/guest_kernel.sh
 

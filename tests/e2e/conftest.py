@@ -63,6 +63,7 @@ PACKAGES = {
     "qemu-io": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",
     "rclone": "rclone",
+    "rdma": "iproute2",
     "restic": "restic",
     "s3cmd": "tests/requirements.txt",
     "socat": "socat",

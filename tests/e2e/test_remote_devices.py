@@ -72,8 +72,10 @@ def nbd_port():
 
 @pytest.fixture(scope="module")
 def guest(scenario, nbd_port):
-    programs = [scenario.atoll]
-    with Guest(scenario.directory, HOST, HOST_ID, memory_mib=3072, programs=programs, ports=[nbd_port]) as guest:
+    files = {"/etc/nvme/hostnqn": f"{HOST}\n".encode(), "/etc/nvme/hostid": f"{HOST_ID}\n".encode()}
+    modules, programs = ("nvme-core", "nvme-tcp"), ("nvme", str(scenario.atoll))
+    forwarded = f",hostfwd=tcp:127.0.0.1:{nbd_port}-:{nbd_port}"
+    with Guest(scenario.directory, modules, programs, files, memory_mib=3072, network=forwarded) as guest:
         yield guest
 
 

@@ -1,7 +1,7 @@
-"""A Linux guest under QEMU with Debian's kernel, whose NVMe/TCP initiator and fio are the real ones.
+"""A Linux guest under QEMU with Debian's kernel, which has what kernels of containers lack.
 
-The guest has no disk: an initial file system made here holds the modules, busybox, nvme-cli and fio of this machine.
-It reaches this machine's loopback at 10.0.2.2, and is driven by a shell on its serial console.
+An initial file system made here holds the modules, busybox, and programs of this machine. The guest reaches this
+machine's loopback at 10.0.2.2, and is driven by a shell on its serial console.
 """
 
 import gzip
@@ -20,22 +20,20 @@ from lib.waiting import Failed
 
 HOST_ADDRESS = "10.0.2.2"
 KERNELS = pathlib.Path(os.environ.get("ATOLL_GUEST_KERNELS", "/var/lib/atoll-test-guest"))
-PROGRAMS = ("nvme", "fio")
-# With those that they depend on, unless the kernel has them built in.
-MODULES = ("virtio_pci", "virtio_net", "nvme-core", "nvme-tcp")
+# Of every guest. Modules are loaded with those that they depend on, unless the kernel has them built in.
+MODULES = ("virtio_pci", "virtio_net")
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mkdir -p /dev/shm /tmp /run /etc/nvme
+mkdir -p /dev/shm /tmp /run /etc
+hostname guest
 for module in $(cat /modules); do insmod /lib/modules/$module || echo "cannot load $module"; done
 ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
-echo HOSTNQN > /etc/nvme/hostnqn
-echo HOSTID > /etc/nvme/hostid
 export PS1= PS2=
 stty -echo
 echo GUEST-IS-UP
@@ -43,19 +41,19 @@ exec sh
 """
 
 
-def find_kernel():
-    """The kernel and the directory of its modules."""
+def find_kernel(module):
+    """A kernel that has a module, and the directory of its modules."""
     for root in (KERNELS, pathlib.Path("/")):
         for image in sorted(root.glob("boot/vmlinuz-*"), reverse=True):
             modules = root / "lib/modules" / image.name.removeprefix("vmlinuz-")
-            if list(modules.rglob("nvme-tcp.ko*")):
+            if list(modules.rglob(f"{module}.ko*")):
                 return image, modules
-    raise Failed("there is no kernel for a guest; 'make nightly-packages' gets one")
+    raise Failed(f"there is no kernel with {module} for a guest; 'make nightly-packages' gets one")
 
 
-def kernel_has(option):
-    """Whether the guest's kernel was built with this."""
-    image, _ = find_kernel()
+def kernel_has(module, option):
+    """Whether the kernel that has a module was built with this option."""
+    image, _ = find_kernel(module)
     config = image.with_name(image.name.replace("vmlinuz", "config"))
     return f"{option}=y" in config.read_text().split("\n")
 
@@ -84,7 +82,7 @@ def libraries(program):
     return sorted(set(re.findall(r"(/\S+)", listed)))
 
 
-def module_files(modules):
+def module_files(modules, wanted):
     """The modules that are to be loaded, in their order, with their names."""
     paths = {path.name.split(".ko")[0].replace("_", "-"): path for path in modules.rglob("*.ko*")}
     found = {}
@@ -100,12 +98,13 @@ def module_files(modules):
             add(needed)
         found[name] = data
 
-    for name in MODULES:
+    for name in (*MODULES, *wanted):
         add(name)
     return found.items()
 
 
-def initial_file_system(modules, host_nqn, host_id, programs=()):
+def initial_file_system(modules, wanted_modules, programs, files):
+    """An archive of modules, programs, and other files by their paths: their bytes, or where to copy them from."""
     directory, file, link = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
     entries, folders = [], set()
 
@@ -122,37 +121,45 @@ def initial_file_system(modules, host_nqn, host_id, programs=()):
     put("bin/busybox", file, pathlib.Path(shutil.which("busybox")).read_bytes())
     put("bin/sh", link, b"busybox")
     needed = set()
-    for program in (*PROGRAMS, *map(str, programs)):
+    for program in programs:
         path = shutil.which(program)
         put(f"usr/bin/{pathlib.Path(path).name}", file, pathlib.Path(path).read_bytes())
         needed.update(libraries(path))
-    for path in sorted(needed):
+    for path, data in files.items():
+        if isinstance(data, pathlib.Path):
+            needed.update(libraries(data) if ".so" in data.name else ())
+            data = data.read_bytes()
+        put(path.lstrip("/"), file, data)
+    for path in sorted(needed - set(files)):
         put(path.lstrip("/"), file, pathlib.Path(path).read_bytes())
-    loaded = module_files(modules)
+    loaded = module_files(modules, wanted_modules)
     for name, data in loaded:
         put(f"lib/modules/{name}.ko", file, data)
     put("modules", file, "\n".join(f"{name}.ko" for name, _ in loaded).encode())
-    put("init", file, INIT.replace("HOSTNQN", host_nqn).replace("HOSTID", host_id).encode())
+    put("init", file, INIT.encode())
     return gzip.compress(cpio(entries), 1)
 
 
 class Guest:
-    def __init__(self, directory, host_nqn, host_id, memory_mib=768, programs=(), ports=()):
-        """More programs of this machine, by their paths, and ports of the guest that are on this machine's loopback."""
-        image, modules = find_kernel()
-        initrd = directory / "guest.initrd"
-        initrd.write_bytes(initial_file_system(modules, host_nqn, host_id, programs))
-        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{port}-:{port}" for port in ports)
-        self.log = directory / "guest.log"
+    """A guest that has loaded `modules`, the last of which decides what kernel is taken."""
+
+    def __init__(
+        self, directory, modules, programs, files, name="guest", memory_mib=768, network="", more=(), append=""
+    ):
+        image, module_directory = find_kernel(modules[-1])
+        initrd = directory / f"{name}.initrd"
+        initrd.write_bytes(initial_file_system(module_directory, modules, programs, files))
+        self.log = directory / f"{name}.log"
         self.text, self.changed = "", threading.Condition()
         self.process = subprocess.Popen(
             [
                 "qemu-system-x86_64",
                 *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(memory_mib)),
                 *("-nographic", "-no-reboot", "-monitor", "none", "-serial", "stdio", "-vga", "none"),
-                *("-netdev", f"user,id=net{forwards}", "-device", "virtio-net-pci,netdev=net,romfile="),
+                *("-netdev", f"user,id=net{network}", "-device", "virtio-net-pci,netdev=net,romfile="),
+                *more,
                 *("-kernel", str(image), "-initrd", str(initrd)),
-                *("-append", "console=ttyS0 quiet panic=-1 nvme_core.multipath=Y mitigations=off"),
+                *("-append", f"console=ttyS0 quiet panic=-1 mitigations=off {append}"),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
