@@ -65,11 +65,16 @@ impl Bucket {
 pub(crate) struct ShortCache<V> {
     entries: Mutex<HashMap<String, (Instant, V)>>,
     ttl: Duration,
+    entries_max: usize,
 }
 
 impl<V: Clone> ShortCache<V> {
     pub(crate) fn new(ttl: Duration) -> Self {
-        ShortCache { entries: Mutex::new(HashMap::new()), ttl }
+        Self::with_room(ttl, CACHE_ENTRIES_MAX)
+    }
+
+    pub(crate) fn with_room(ttl: Duration, entries_max: usize) -> Self {
+        ShortCache { entries: Mutex::new(HashMap::new()), ttl, entries_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (Instant, V)>> {
@@ -85,10 +90,10 @@ impl<V: Clone> ShortCache<V> {
 
     pub(crate) fn insert(&self, name: &str, value: V) {
         let mut entries = self.lock();
-        if entries.len() >= CACHE_ENTRIES_MAX {
+        if entries.len() >= self.entries_max {
             let ttl = self.ttl;
             entries.retain(|_, (since, _)| since.elapsed() < ttl);
-            if entries.len() >= CACHE_ENTRIES_MAX {
+            if entries.len() >= self.entries_max {
                 entries.clear();
             }
         }

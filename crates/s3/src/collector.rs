@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::clock::unix_ms;
-use crate::data::{inline_removals, remove_chunks_of};
+use crate::data::{inline_removals, remove_objects_of};
 use crate::error::GatewayError;
 use crate::gateway::CollectorReport;
 use crate::index::Index;
@@ -83,8 +83,7 @@ async fn collect_shard(
             report.bytes += pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             done.push(Mutation::OmapRemove { key });
             done.extend(inline_removals(&pieces));
-            let (store, pool) = (index.store.clone(), index.bucket.record.data_pool());
-            removals.push(async move { remove_chunks_of(&store, pool, &pieces).await });
+            removals.push(async move { remove_objects_of(index, shard, &pieces).await });
         }
         stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).try_collect::<()>().await?;
         if !done.is_empty() {

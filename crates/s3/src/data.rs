@@ -1,4 +1,5 @@
-//! Stored data: cut into chunk objects, or small enough for the index; sealed segment by segment.
+//! Stored data: cut into chunk objects, or small enough for one object beside the index, or for the index itself;
+//! sealed segment by segment.
 //!
 //! This module knows chunks, segments and data keys; it does not know keys of objects, entries or HTTP.
 
@@ -10,7 +11,7 @@ mod writer;
 
 pub(crate) use budget::Budget;
 pub(crate) use reader::{DataReader, plan_reads};
-pub(crate) use removal::{inline_removals, remove_chunks_of};
+pub(crate) use removal::{inline_removals, remove_objects_of};
 pub(crate) use writer::{DataWriter, Unfinished};
 
 use atoll_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES};

@@ -1,6 +1,7 @@
 //! What the newest entries of keys probably are, so that a write of a version need not read the one
-//! before it: every change of an index demands that the entry is what it was made for, so a hint that is
-//! wrong costs one more try and nothing else.
+//! before it, and a GET reads the data while it reads the entry: every change of an index demands that the
+//! entry is what it was made for, and a GET throws away what it has read for another one. So a hint that
+//! is wrong costs one more try and nothing else.
 
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use crate::bucket::ShortCache;
 const RECORD_BYTES_MAX: usize = 2 << 10;
 /// Others may have changed what is older.
 const LIFETIME: Duration = Duration::from_secs(60);
+/// Usually of some 500 bytes each.
+const HINTS_MAX: usize = 16 << 10;
 
-/// Entries that this gateway has written. Keys that it has not written are guessed to be new.
+/// Entries that this gateway has written or read. Writers guess keys that it has not to be new.
 pub(crate) struct EntryHints(ShortCache<Bytes>);
 
 fn name(bucket_id: &str, key: &str) -> String {
@@ -22,7 +25,7 @@ fn name(bucket_id: &str, key: &str) -> String {
 
 impl EntryHints {
     pub(crate) fn new() -> Self {
-        EntryHints(ShortCache::new(LIFETIME))
+        EntryHints(ShortCache::with_room(LIFETIME, HINTS_MAX))
     }
 
     /// The newest entry of a key, as far as it is known.
@@ -30,7 +33,7 @@ impl EntryHints {
         self.0.get(&name(bucket_id, key))
     }
 
-    /// Notes what was written.
+    /// Notes what was written or read.
     pub(crate) fn note(&self, bucket_id: &str, key: &str, record: Bytes) {
         match record.len() <= RECORD_BYTES_MAX {
             true => self.0.insert(&name(bucket_id, key), record),

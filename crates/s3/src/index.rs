@@ -109,14 +109,23 @@ impl Index {
         conditions: Vec<Condition>,
         mutations: Vec<Mutation>,
     ) -> Result<(), GatewayError> {
+        self.change_with(key, conditions, mutations, None).await
+    }
+
+    /// Like [`Index::change`], for a change that names data which may have to be written beside the index first.
+    async fn change_with(
+        &self,
+        key: &str,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+        mut data: Option<&mut Unfinished>,
+    ) -> Result<(), GatewayError> {
         let object = self.object(self.shard_of(key));
         let mut all = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
         all.extend(conditions);
         for _ in 0..DELETION_WAITS {
-            let pool = self.bucket.record.pool;
-            let Err(error) = self.store.change(pool, object.clone(), all.clone(), mutations.clone()).await else {
-                return Ok(());
-            };
+            let change = (all.clone(), mutations.clone());
+            let Err(error) = self.send_change(&object, change, data.as_deref_mut()).await else { return Ok(()) };
             match error.failed_condition().map(usize::from) {
                 Some(0) => return Err(self.no_such_bucket()),
                 // The deletion either goes through or finds the bucket not empty and gives way.
@@ -128,8 +137,38 @@ impl Index {
         Err(GatewayError::BucketBusy(self.bucket.record.name.clone()))
     }
 
-    /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in if
-    /// it is small. If it is certain that the change did not happen, the data comes back with the
+    /// Sends a change, and with it the data that it names, if that goes beside the index and is not there yet. Both
+    /// are under way at once: the change is refused unless the PG has the data in its history before it.
+    async fn send_change(
+        &self,
+        object: &ObjectName,
+        (conditions, mutations): (Vec<Condition>, Vec<Mutation>),
+        data: Option<&mut Unfinished>,
+    ) -> Result<(), ClientError> {
+        let pool = self.bucket.record.pool;
+        let change = |conditions| self.store.change(pool, object.clone(), conditions, mutations.clone());
+        let unwritten = data.and_then(|data| data.write_beside(pool, object).map(|write| (data, write)));
+        let Some((data, write)) = unwritten else { return change(conditions).await };
+
+        let has_data = Condition::OtherExists { object: write.object.clone() };
+        let with_data = [&conditions[..], &[has_data]].concat();
+        // The data is sent first.
+        let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data));
+        if written.is_ok() || changed.is_ok() {
+            data.is_beside();
+        }
+        match changed {
+            // The data had to wait, for metadata that was not in memory.
+            Err(error) if error.failed_condition().map(usize::from) == Some(conditions.len()) => {
+                written?;
+                change(conditions).await
+            }
+            result => result,
+        }
+    }
+
+    /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in or
+    /// beside the index if it is small. If it is certain that the change did not happen, the data comes back with the
     /// error, and is removed unless it is published after all. Runs to its end even if the client goes
     /// away meanwhile.
     pub(crate) async fn publish(
@@ -137,12 +176,13 @@ impl Index {
         key: &str,
         conditions: Vec<Condition>,
         mut mutations: Vec<Mutation>,
-        data: Unfinished,
+        mut data: Unfinished,
     ) -> Result<(), (GatewayError, Option<Unfinished>)> {
         mutations.extend(data.index_change());
         let (index, key) = (self.clone(), key.to_owned());
         let publishing = tokio::spawn(carry(async move {
-            match index.change(&key, conditions, mutations).await {
+            let changed = index.change_with(&key, conditions, mutations, Some(&mut data)).await;
+            match changed {
                 Err(error) if error.is_definite() => Err((error, Some(data))),
                 result => {
                     data.keep();

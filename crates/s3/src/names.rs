@@ -38,6 +38,12 @@ pub(crate) fn chunk_object(id: &[u8; 16], number: u64) -> ObjectName {
     object_name(format!("s3d/{}/{number:x}", hex::encode(id)))
 }
 
+/// The object that holds the data `id` beside an index object: in the same PG, which is that of what precedes
+/// the `@`.
+pub(crate) fn beside_object(index: &ObjectName, id: &[u8; 16]) -> ObjectName {
+    object_name(format!("{index}@{}", hex::encode(id)))
+}
+
 /// The index object `shard` of a bucket.
 pub(crate) fn index_object(bucket_id: &str, shard: u32) -> ObjectName {
     object_name(format!("s3i/{bucket_id}/{shard}"))

@@ -20,6 +20,8 @@ const FORMAT_CHUNKS: u8 = 1;
 const FORMAT_INDEX: u8 = 2;
 /// A delete marker: there is no data.
 const FORMAT_MARKER: u8 = 3;
+/// There is one piece, and its data is beside the index.
+const FORMAT_BESIDE: u8 = 4;
 const PREAMBLE_BYTES: usize = 5;
 const PIECE_BYTES: usize = 16 + WRAPPED_KEY_BYTES + 8;
 
@@ -30,14 +32,16 @@ pub(crate) enum Place {
     Chunks,
     /// In the index object that holds the record, under a key of its own.
     Index,
+    /// In one object beside the index object that holds the record, in the same PG.
+    Beside,
 }
 
 /// One run of stored data, sealed under a key of its own: a whole object or a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// A piece in the index is the only one of its record.
+    /// A piece that is not in chunks is the only one of its record.
     pub place: Place,
-    /// Names the chunk objects, or the key in the index.
+    /// Names the chunk objects, the key in the index, or the object beside it.
     pub data_id: [u8; 16],
     /// The data key, wrapped by the bucket key.
     pub wrapped_key: [u8; WRAPPED_KEY_BYTES],
@@ -209,6 +213,7 @@ fn malformed(detail: impl ToString) -> GatewayError {
 pub(crate) fn encode(head: &impl Serialize, pieces: &[Piece]) -> Bytes {
     let format = match pieces {
         [Piece { place: Place::Index, .. }] => FORMAT_INDEX,
+        [Piece { place: Place::Beside, .. }] => FORMAT_BESIDE,
         _ => FORMAT_CHUNKS,
     };
     encode_as(format, head, pieces)
@@ -245,6 +250,7 @@ fn split(value: &[u8]) -> Result<(Place, &[u8], &[u8]), GatewayError> {
     let place = match format {
         FORMAT_CHUNKS | FORMAT_MARKER => Place::Chunks,
         FORMAT_INDEX => Place::Index,
+        FORMAT_BESIDE => Place::Beside,
         _ => return Err(malformed(format!("format {format} is newer than this release knows"))),
     };
     let (head, pieces) = rest
@@ -264,8 +270,8 @@ pub(crate) fn decode_pieces(value: &[u8]) -> Result<Vec<Piece>, GatewayError> {
     if !pieces.len().is_multiple_of(PIECE_BYTES) {
         return Err(malformed("its pieces are cut short"));
     }
-    if place == Place::Index && pieces.len() != PIECE_BYTES {
-        return Err(malformed("its data is in the index, so it must have one piece"));
+    if place != Place::Chunks && pieces.len() != PIECE_BYTES {
+        return Err(malformed("its data is in the index or beside it, so it must have one piece"));
     }
     pieces.chunks_exact(PIECE_BYTES).map(|piece| decode_piece(place, piece)).collect()
 }
@@ -309,6 +315,9 @@ mod tests {
         assert_eq!(value[1..], encode(&head, &[piece(Place::Chunks)])[1..], "all else is equal");
         assert_eq!(decode_head::<EntryHead>(&value).unwrap(), head);
         assert_eq!(decode_pieces(&value).unwrap(), [piece(Place::Index)]);
+        let beside = encode(&head, &[piece(Place::Beside)]);
+        assert_eq!((beside[0], &beside[1..]), (4, &value[1..]));
+        assert_eq!(decode_pieces(&beside).unwrap(), [piece(Place::Beside)]);
         assert_eq!(encode(&head, &[])[0], 1);
         let marker = EntryHead { is_delete_marker: true, ..Default::default() };
         let value_of_marker = encode_version(&marker, &[]);
@@ -317,7 +326,8 @@ mod tests {
         assert_eq!(decode_pieces(&value_of_marker).unwrap(), []);
         let none = &value[..value.len() - PIECE_BYTES];
         let two = [&value[..], &value[value.len() - PIECE_BYTES..]].concat();
-        for wrong in [none, &two] {
+        let two_beside = [&beside[..], &beside[beside.len() - PIECE_BYTES..]].concat();
+        for wrong in [none, &two, &two_beside] {
             assert!(matches!(decode_pieces(wrong), Err(GatewayError::Malformed { .. })));
         }
     }

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_types::{Condition, LogEntry, ObjectName, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction};
+use atoll_types::{
+    Condition, LogEntry, ObjectName, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, WriteRequest,
+};
 
 use atoll_ec::Code;
 use atoll_pg::is_hidden;
@@ -223,7 +225,8 @@ impl Checked<'_> {
             };
             let Kind::Write(write) = &ops[&request].kind else { panic!("{request:?} is no write") };
             let (object, meta) = (state.objects.get(&write.object), state.objects.get(&name(PG_META_OBJECT)));
-            let failed = failed_condition(&write.conditions, object, meta, pg_num);
+            let exists = |other: &ObjectName| state.objects.contains_key(other);
+            let failed = failed_condition(&write.conditions, object, meta, exists, pg_num);
             assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
             assert_eq!(entry.touched, Touched::by(&write.mutations));
             if let Some(source) = clone_source(&write.mutations) {
@@ -293,7 +296,9 @@ impl Checked<'_> {
                 (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
                     clone_source(&write.mutations).unwrap().clone()
                 }
-                (Kind::Write(write), Answer::Written(Err(_))) => write.object.clone(),
+                (Kind::Write(write), Answer::Written(Err(refusal))) => {
+                    missing_other(write, refusal).unwrap_or(&write.object).clone()
+                }
                 _ => continue,
             };
             let lowest = reached.entry(object.clone()).or_default().iter();
@@ -323,7 +328,7 @@ impl Checked<'_> {
     }
 
     /// Whether a write was refused because of the split: its condition names another number of PGs,
-    /// or it clones an object of the other PG.
+    /// or it looks at an object of the other PG.
     fn is_refused_for_the_split(&self, op: &Op, answer: &Answer) -> bool {
         let (Kind::Write(write), Answer::Written(Err(refusal))) = (&op.kind, answer) else { return false };
         match refusal {
@@ -334,7 +339,7 @@ impl Checked<'_> {
                 }
                 _ => false,
             },
-            Refusal::Invalid { .. } => clone_source(&write.mutations).is_some_and(|source| !self.holds(source)),
+            Refusal::Invalid { .. } => write.other_objects().any(|other| !self.holds(other)),
             _ => false,
         }
     }
@@ -372,6 +377,14 @@ fn what(kind: &Kind) -> String {
     }
 }
 
+/// The other object that a write was refused for, because it did not exist.
+fn missing_other<'a>(write: &'a WriteRequest, refusal: &Refusal) -> Option<&'a ObjectName> {
+    match refusal {
+        Refusal::ConditionFailed { index } => write.conditions[usize::from(*index)].other_object(),
+        _ => None,
+    }
+}
+
 fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
     use atoll_types::ReadOutcome::{Data, Extents};
     match (kind, answer) {
@@ -393,11 +406,14 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
         (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
             state.is_none() || clone_source(&write.mutations) == Some(&write.object)
         }
+        (Kind::Write(write), Answer::Written(Err(refusal))) if missing_other(write, refusal).is_some() => {
+            state.is_none()
+        }
         (Kind::Write(write), Answer::Written(Err(refusal))) => {
             // A fence is in the PG's own object, everything else in the write's.
             let failed = match refusal {
-                Refusal::Fenced { .. } => failed_condition(&write.conditions, None, state, 0),
-                _ => failed_condition(&write.conditions, state, None, 0),
+                Refusal::Fenced { .. } => failed_condition(&write.conditions, None, state, |_| true, 0),
+                _ => failed_condition(&write.conditions, state, None, |_| true, 0),
             };
             failed.as_ref() == Some(refusal)
         }

@@ -232,3 +232,9 @@ pub fn data_of(answer: Option<&Answer>) -> Option<&[u8]> {
         _ => None,
     }
 }
+
+/// Sets an omap entry, if another object exists.
+pub fn write_key_if(other: u64, object: u64, value: &'static str) -> Kind {
+    let exists = Condition::OtherExists { object: object_name(other) };
+    write(object_name(object), vec![exists], vec![Mutation::OmapSet { key: key(0), value: value.into() }], vec![])
+}

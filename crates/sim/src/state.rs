@@ -330,11 +330,12 @@ pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutco
     Ok((outcome, Bytes::new()))
 }
 
-/// The first condition that does not hold, for the object and the PG's own object.
+/// The first condition that does not hold, for the object, the PG's own object, and whether others exist.
 pub fn failed_condition(
     conditions: &[Condition],
     object: Option<&Object>,
     meta: Option<&Object>,
+    exists: impl Fn(&ObjectName) -> bool,
     pg_num_now: u32,
 ) -> Option<Refusal> {
     let value = |key: &Bytes| object.and_then(|object| object.omap.get(key));
@@ -346,6 +347,7 @@ pub fn failed_condition(
             Condition::OmapAbsent { key } => value(key).is_none(),
             Condition::OmapEquals { key, value: expected } => value(key) == Some(expected),
             Condition::PgNum { pg_num } => *pg_num == pg_num_now,
+            Condition::OtherExists { object } => exists(object),
             Condition::NotFenced { name, generation } => {
                 let fence = meta.and_then(|meta| meta.omap.get(&[FENCE_KEY_PREFIX, name].concat()[..]));
                 let fence = fence.map_or(0, |fence| u64::from_be_bytes(fence[..].try_into().unwrap()));

@@ -329,7 +329,9 @@ pub fn looked_at(
 ) -> impl Iterator<Item = ObjectName> {
     let is_fenced = conditions.iter().any(|condition| matches!(condition, Condition::NotFenced { .. }));
     let meta = is_fenced.then(|| name(PG_META_OBJECT));
-    [object.clone()].into_iter().chain(meta).chain(clone_source(mutations).cloned())
+    let others = conditions.iter().filter_map(Condition::other_object).chain(clone_source(mutations));
+    let others: Vec<ObjectName> = others.cloned().collect();
+    [object.clone()].into_iter().chain(meta).chain(others)
 }
 
 /// The object that a write clones.

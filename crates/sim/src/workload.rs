@@ -69,7 +69,15 @@ impl Clients {
                 let replace = Mutation::OmapReplace { key: omap_key, value, displaced_to };
                 write(object, vec![condition], vec![replace], vec![])
             }
-            75..83 => write(object, vec![Condition::ObjectAbsent], vec![Mutation::Create], vec![]),
+            75..80 => write(object, vec![Condition::ObjectAbsent], vec![Mutation::Create], vec![]),
+            80..83 => {
+                let Kind::Write(mut request) = self.draw_data(object, session, random) else {
+                    unreachable!("it writes")
+                };
+                let other = object_name(random.below(self.objects));
+                request.conditions.push(Condition::OtherExists { object: other });
+                Kind::Write(request)
+            }
             83..87 => write(object, vec![], vec![Mutation::Remove], vec![]),
             87..91 => {
                 let source = object_name(random.below(self.objects));

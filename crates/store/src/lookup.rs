@@ -297,6 +297,9 @@ impl Store {
                     let object = self.metadata.parts.object(pg, name);
                     self.metadata.omap_value(&object, key)?;
                 }
+                Condition::OtherExists { object } => {
+                    self.metadata.info(&self.metadata.parts.object(pg, object))?;
+                }
                 Condition::NotFenced { name, .. } => {
                     let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
                     let own = self.metadata.parts.object(pg, &own);

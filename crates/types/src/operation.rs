@@ -80,6 +80,22 @@ pub enum Condition {
         /// The number of PGs.
         pg_num: u32,
     },
+    /// Another object of the same PG exists. Writes of one PG become durable in their order, so a write with this
+    /// condition is never durable without the write that made the other object.
+    OtherExists {
+        /// The other object.
+        object: ObjectName,
+    },
+}
+
+impl Condition {
+    /// The other object that it looks at.
+    pub fn other_object(&self) -> Option<&ObjectName> {
+        match self {
+            Condition::OtherExists { object } => Some(object),
+            _ => None,
+        }
+    }
 }
 
 /// A client's write to one object: all of it happens, or nothing.
@@ -314,6 +330,12 @@ pub struct Touched {
 }
 
 impl WriteRequest {
+    /// The other objects of its PG that the write looks at: those that it clones, and those of its conditions.
+    pub fn other_objects(&self) -> impl Iterator<Item = &ObjectName> {
+        let clones = self.mutations.iter().filter_map(Mutation::clone_source);
+        clones.chain(self.conditions.iter().filter_map(Condition::other_object))
+    }
+
     /// At most so many bytes are the request without its data.
     pub fn control_bytes_bound(&self) -> usize {
         let conditions: usize = self
@@ -323,6 +345,7 @@ impl WriteRequest {
                 Condition::OmapEquals { key, value } => 32 + key.len() + value.len(),
                 Condition::OmapExists { key } | Condition::OmapAbsent { key } => 32 + key.len(),
                 Condition::NotFenced { name, .. } => 32 + name.len(),
+                Condition::OtherExists { object } => 32 + object.as_str().len(),
                 Condition::ObjectExists | Condition::ObjectAbsent | Condition::PgNum { .. } => 32,
             })
             .sum();

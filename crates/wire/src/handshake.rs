@@ -311,7 +311,7 @@ mod tests {
         let (_, mut first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Secure, [3; 32]);
         first[GREETING.len() - 1] -= 1;
         let refused = Handshake::respond(&responder, [4; 32]).receive(&mut BytesMut::from(&first[..]));
-        let Err(error) = refused else { panic!("it speaks version 7") };
+        let Err(error) = refused else { panic!("it speaks version 8") };
         assert_eq!(error, HandshakeError::NotAtoll);
         assert!(error.to_string().contains("version 9"), "{error}");
     }

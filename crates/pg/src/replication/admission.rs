@@ -118,8 +118,8 @@ pub(super) fn check_places(request: &WaitingRequest, config: &Configuration) -> 
     check_place(&request.object, config)?;
     match request.objects().find(|object| !config.has_place_for(object, config.pg_num())) {
         None => Ok(()),
-        Some(source) => {
-            let detail = format!("'{source}', which is to be cloned, is not in the same PG");
+        Some(other) => {
+            let detail = format!("'{other}', which the write looks at, is not in the same PG");
             Err(Refusal::Invalid { detail })
         }
     }
@@ -154,6 +154,7 @@ pub(crate) fn failed_condition(
             Condition::OmapAbsent { key } => value(key).is_none(),
             Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
             Condition::PgNum { pg_num } => *pg_num == config.pg_num(),
+            Condition::OtherExists { object } => view.object_exists(config.id, object),
             Condition::NotFenced { name, generation } => {
                 let fence = fences.generation(name, config, view);
                 if fence > *generation {

@@ -122,11 +122,11 @@ impl Pg {
     }
 
     fn start_refusal(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
-        let Waiting::Refuse(id, refusal, sources) = &request.what else { unreachable!("only refusals come here") };
-        // A fence is in the PG's own object; everything else rests on this object and its source.
+        let Waiting::Refuse(id, refusal, others) = &request.what else { unreachable!("only refusals come here") };
+        // A fence is in the PG's own object; everything else rests on this object and those that it looks at.
         let meta = matches!(refusal, Refusal::Fenced { .. }).then(own_object);
         let rests_on = |object: &ObjectName| {
-            *object == request.object || Some(object) == meta.as_ref() || sources.contains(object)
+            *object == request.object || Some(object) == meta.as_ref() || others.contains(object)
         };
         if self.log.in_flight().any(|write| rests_on(&write.object)) || !self.config.holds_leases(view) {
             return Attempt::MustWait(Box::new(request));
@@ -227,8 +227,8 @@ impl Pg {
         refusal: Refusal,
         view: &impl ObjectView,
     ) -> Attempt {
-        let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
-        let refuse = Waiting::Refuse(id, refusal, sources);
+        let others = write.other_objects().cloned().collect();
+        let refuse = Waiting::Refuse(id, refusal, others);
         self.start(WaitingRequest::new(client, id.sequence, write.object, refuse), view)
     }
 

@@ -18,7 +18,7 @@ const WAITING_MAX: usize = 4096;
 pub(crate) enum Waiting {
     Read(ReadRequest),
     Write(RequestId, WriteRequest),
-    /// A refusal that rests on writes in flight, of the object or of those that the write clones.
+    /// A refusal that rests on writes in flight, of the object or of others that the write looks at.
     /// It is given when they are committed.
     Refuse(RequestId, Refusal, Vec<ObjectName>),
 }
@@ -60,13 +60,13 @@ impl WaitingRequest {
         matches!(self.what, Waiting::Write(..))
     }
 
-    /// Its object, and the objects that it clones.
+    /// Its object, and the others that it looks at.
     pub fn objects(&self) -> impl Iterator<Item = &ObjectName> {
-        let mutations = match &self.what {
-            Waiting::Write(_, write) => &write.mutations[..],
-            _ => &[],
+        let write = match &self.what {
+            Waiting::Write(_, write) => Some(write),
+            _ => None,
         };
-        [&self.object].into_iter().chain(mutations.iter().filter_map(Mutation::clone_source))
+        [&self.object].into_iter().chain(write.into_iter().flat_map(WriteRequest::other_objects))
     }
 }
 

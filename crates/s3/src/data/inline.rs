@@ -12,10 +12,19 @@ use crate::record::{Piece, Place};
 /// tree (1,200 bytes), and the log that carries index changes stays short.
 pub(super) const INLINE_BYTES_MAX: u64 = 1 << 10;
 
+/// Plaintext that is kept beside the index: what an OSD writes into its log, so that the data and the change of the
+/// index are in one record.
+pub(super) const BESIDE_BYTES_MAX: u64 = 64 << 10;
+
 impl Place {
-    /// Where a whole object of so many bytes is kept.
-    pub(crate) fn of_object(bytes: u64) -> Self {
-        if bytes <= INLINE_BYTES_MAX { Place::Index } else { Place::Chunks }
+    /// Where a whole object of so many bytes is kept. Beside the index there is data only if it is meant for
+    /// the pool of the index.
+    pub(crate) fn of_object(bytes: u64, is_data_with_index: bool) -> Self {
+        match bytes {
+            0..=INLINE_BYTES_MAX => Place::Index,
+            ..=BESIDE_BYTES_MAX if is_data_with_index => Place::Beside,
+            _ => Place::Chunks,
+        }
     }
 }
 
@@ -110,8 +119,13 @@ mod tests {
 
     #[test]
     fn objects_up_to_the_limit_are_in_the_index() {
-        assert_eq!([0, 1, 1_023, 1_024].map(Place::of_object), [Place::Index; 4]);
-        assert_eq!([1_025, u64::MAX].map(Place::of_object), [Place::Chunks; 2]);
+        for is_data_with_index in [false, true] {
+            let place = |bytes| Place::of_object(bytes, is_data_with_index);
+            assert_eq!([0, 1, 1_023, 1_024].map(place), [Place::Index; 4]);
+            let beside = if is_data_with_index { Place::Beside } else { Place::Chunks };
+            assert_eq!([1_025, 64 << 10].map(place), [beside; 2]);
+            assert_eq!([(64 << 10) + 1, u64::MAX].map(place), [Place::Chunks; 2]);
+        }
         assert!(INLINE_BYTES_MAX as usize + SEGMENT_SEAL_BYTES <= 1_200);
     }
 }

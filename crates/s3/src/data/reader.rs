@@ -19,7 +19,7 @@ use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::names::{chunk_object, inline_key};
+use crate::names::{beside_object, chunk_object, inline_key};
 use crate::record::{Piece, Place};
 
 /// Chunk reads of one request that run ahead of its client.
@@ -59,7 +59,7 @@ pub(crate) struct DataReader {
     store: Arc<dyn DataStore>,
     budget: Option<Budget>,
     pool: PoolId,
-    /// Holds the pieces that are in the index.
+    /// Holds the pieces that are in the index; others are beside it.
     index: (PoolId, ObjectName),
     pieces: Vec<OpenPiece>,
 }
@@ -129,7 +129,7 @@ impl DataReader {
 
     async fn read(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
         match self.pieces[read.piece].piece.place {
-            Place::Chunks => self.read_chunk(read).await,
+            Place::Chunks | Place::Beside => self.read_chunk(read).await,
             Place::Index => self.read_inline(read).await,
         }
     }
@@ -153,9 +153,12 @@ impl DataReader {
         let open = &self.pieces[read.piece];
         let chunk = read.range.start / CHUNK_BYTES;
         let chunk_start = chunk * CHUNK_BYTES;
-        let object = chunk_object(&open.piece.data_id, chunk);
+        let (pool, object) = match open.piece.place {
+            Place::Beside => (self.index.0, beside_object(&self.index.1, &open.piece.data_id)),
+            _ => (self.pool, chunk_object(&open.piece.data_id, chunk)),
+        };
         let damaged = |detail: String| ClientError::Refused {
-            pool: self.pool,
+            pool,
             object: object.clone(),
             refusal: Refusal::Corrupt { detail },
         };
@@ -164,8 +167,7 @@ impl DataReader {
         let end = read.range.end.div_ceil(SEGMENT);
         let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
         let share = self.share(u64::from(length)).await?;
-        let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await
-        {
+        let extent = match self.store.read(pool, object.clone(), first * SEGMENT - chunk_start, length).await {
             Err(error) if error.is_no_such_object() => return Err(vanished(&open.piece)),
             other => other?,
         };

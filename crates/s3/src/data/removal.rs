@@ -8,7 +8,8 @@ use futures::{StreamExt, TryStreamExt};
 use super::CHUNK_BYTES;
 use crate::DataStore;
 use crate::error::GatewayError;
-use crate::names::{chunk_object, inline_key};
+use crate::index::Index;
+use crate::names::{beside_object, chunk_object, inline_key};
 use crate::record::{Piece, Place};
 
 const REMOVALS_IN_FLIGHT: usize = 8;
@@ -27,14 +28,21 @@ pub(super) async fn remove_chunks(
     Ok(removals.buffer_unordered(REMOVALS_IN_FLIGHT).try_collect::<()>().await?)
 }
 
-/// Removes the chunks of those pieces that have some.
-pub(crate) async fn remove_chunks_of(
-    store: &Arc<dyn DataStore>,
-    pool: PoolId,
-    pieces: &[Piece],
-) -> Result<(), GatewayError> {
-    for piece in pieces.iter().filter(|piece| piece.place == Place::Chunks) {
-        remove_chunks(store, pool, &piece.data_id, piece.bytes.div_ceil(CHUNK_BYTES)).await?;
+/// Removes the objects of those pieces that have some. `shard` is where their record is.
+pub(crate) async fn remove_objects_of(index: &Index, shard: u32, pieces: &[Piece]) -> Result<(), GatewayError> {
+    let record = &index.bucket.record;
+    for piece in pieces {
+        match piece.place {
+            Place::Index => {}
+            Place::Beside => {
+                let object = beside_object(&index.object(shard), &piece.data_id);
+                index.store.change(record.pool, object, Vec::new(), vec![Mutation::Remove]).await?;
+            }
+            Place::Chunks => {
+                let count = piece.bytes.div_ceil(CHUNK_BYTES);
+                remove_chunks(&index.store, record.data_pool(), &piece.data_id, count).await?;
+            }
+        }
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Writing data: a body of unknown length is cut into chunks, sealed (unless sealing is off) and
-//! written while it is still arriving. A small one is only sealed, and handed to the index.
+//! written while it is still arriving. A small one is only sealed, and handed to the index, which it goes into or
+//! beside.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use atoll_keys::{SecretKey, random_bytes};
 use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
-use atoll_types::{Mutation, PoolId, Seals, WriteRequest};
+use atoll_types::{Mutation, ObjectName, PoolId, Seals, WriteRequest};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -21,44 +22,80 @@ use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::names::{chunk_object, inline_key};
+use crate::names::{beside_object, chunk_object, inline_key};
 use crate::record::{Piece, Place};
 
 /// Chunks of one request that may be on their way at once; with the one being filled this bounds
 /// the memory of a request.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
-/// Data that was written, or is ready for the index, but that no index names yet. Unless
-/// [`Unfinished::keep`] is called its chunks are removed again, also when the request is dropped because
+/// Data that was written, or is ready to be, but that no index names yet. Unless
+/// [`Unfinished::keep`] is called its objects are removed again, also when the request is dropped because
 /// its client went away.
 pub(crate) struct Unfinished {
     store: Arc<dyn DataStore>,
     pool: PoolId,
     data_id: [u8; 16],
     chunks: u64,
-    // What goes into the index, and its part of the budget.
-    inline: Option<(Bytes, Option<Share>)>,
+    // What goes into the index.
+    inline: Option<Bytes>,
+    beside: Option<Beside>,
+    // Of the budget, for what is not written yet.
+    share: Option<Share>,
     // Writes run as tasks of their own: were they dropped with the request, a write could reach
     // the cluster after the removal that is meant to undo it.
     in_flight: FuturesUnordered<JoinHandle<Result<(), ClientError>>>,
 }
 
+/// Data that goes beside the index.
+struct Beside {
+    write: Mutation,
+    payload: Bytes,
+    payload_sealed: bool,
+    /// The object that it was sent to.
+    sent_to: Option<(PoolId, ObjectName)>,
+    is_written: bool,
+}
+
 impl Unfinished {
     /// What must change together with the entry: puts small data into the index.
     pub(crate) fn index_change(&self) -> Option<Mutation> {
-        let (value, _) = self.inline.as_ref()?;
-        Some(Mutation::OmapSet { key: inline_key(&self.data_id), value: value.clone() })
+        let value = self.inline.clone()?;
+        Some(Mutation::OmapSet { key: inline_key(&self.data_id), value })
+    }
+
+    /// The write that puts data beside an index object, if that is where it goes and it is not there yet. It is
+    /// about to be sent.
+    pub(crate) fn write_beside(&mut self, pool: PoolId, index: &ObjectName) -> Option<WriteRequest> {
+        let beside = self.beside.as_mut().filter(|beside| !beside.is_written)?;
+        let object = beside_object(index, &self.data_id);
+        beside.sent_to = Some((pool, object.clone()));
+        Some(WriteRequest {
+            object,
+            conditions: Vec::new(),
+            mutations: vec![beside.write.clone()],
+            payload: beside.payload.clone(),
+            payload_sealed: beside.payload_sealed,
+        })
+    }
+
+    /// The data is beside the index.
+    pub(crate) fn is_beside(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.is_written = true;
+        }
     }
 
     /// The data now belongs to the index, or it is not certain that it does not.
     pub(crate) fn keep(mut self) {
-        self.chunks = 0;
+        (self.chunks, self.beside) = (0, None);
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if self.chunks == 0 {
+        let sent_beside = self.beside.take().and_then(|beside| beside.sent_to);
+        if self.chunks == 0 && sent_beside.is_none() {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -66,7 +103,14 @@ impl Drop for Unfinished {
         let (store, pool, data_id, chunks) = (self.store.clone(), self.pool, self.data_id, self.chunks);
         runtime.spawn(async move {
             while in_flight.next().await.is_some() {}
-            if let Err(error) = remove_chunks(&store, pool, &data_id, chunks).await {
+            let removed = match sent_beside {
+                Some((pool, object)) => {
+                    let removed = store.change(pool, object, Vec::new(), vec![Mutation::Remove]).await;
+                    removed.map_err(GatewayError::from)
+                }
+                None => remove_chunks(&store, pool, &data_id, chunks).await,
+            };
+            if let Err(error) = removed {
                 tracing::warn!(data_id = hex::encode(data_id), %error, "data of a failed upload stays behind");
             }
         });
@@ -110,7 +154,7 @@ pub(crate) struct DataWriter {
 }
 
 impl DataWriter {
-    /// No more than `bytes_max` may be pushed. What goes to the index must be small
+    /// No more than `bytes_max` may be pushed. What goes into the index or beside it must be small
     /// ([`Place::of_object`]).
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
@@ -136,6 +180,8 @@ impl DataWriter {
                 data_id,
                 chunks: 0,
                 inline: None,
+                beside: None,
+                share: None,
                 in_flight: FuturesUnordered::new(),
             },
         }
@@ -163,7 +209,7 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Begins to write what is left, or makes it ready for the index: no more is pushed.
+    /// Begins to write what is left, or makes it ready to be written with the entry: no more is pushed.
     pub(crate) async fn write_rest(&mut self) -> Result<(), GatewayError> {
         if self.buffer.filled_bytes == 0 {
             return Ok(());
@@ -173,14 +219,30 @@ impl DataWriter {
             Place::Index => {
                 // Taken away, so that nothing is sealed twice.
                 let mut buffer = std::mem::take(&mut self.buffer);
-                let value = inline::seal(self.cipher.as_ref(), buffer.filled());
-                self.unfinished.inline = Some((value, self.share.take()));
+                self.unfinished.inline = Some(inline::seal(self.cipher.as_ref(), buffer.filled()));
+                self.unfinished.share = self.share.take();
+                Ok(())
+            }
+            Place::Beside => {
+                let (write, payload) = self.sealed(0, true);
+                let payload_sealed = self.cipher.is_some();
+                self.unfinished.beside =
+                    Some(Beside { write, payload, payload_sealed, sent_to: None, is_written: false });
+                self.unfinished.share = self.share.take();
                 Ok(())
             }
         }
     }
 
-    /// Writes what is left and waits until everything is durable, but for what waits for the index.
+    /// Seals what was collected, which is taken away: the write of it, as a chunk of this number, and its payload.
+    fn sealed(&mut self, chunk: u64, is_final: bool) -> (Mutation, Bytes) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let seals = self.cipher.as_ref().map(|cipher| seal(cipher, chunk, is_final, buffer.filled()));
+        let length = u32::try_from(buffer.filled_bytes).expect("a chunk has at most 4 MiB");
+        (Mutation::Write { offset: 0, length, seals }, buffer.blocks.into_bytes(buffer.filled_bytes))
+    }
+
+    /// Writes what is left and waits until everything is durable, but for what is written with the entry.
     /// No data makes no piece.
     pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
         self.write_rest().await?;
@@ -197,18 +259,15 @@ impl DataWriter {
     }
 
     async fn write_chunk(&mut self, is_final: bool) -> Result<(), GatewayError> {
-        let mut buffer = std::mem::take(&mut self.buffer);
         let share = self.share.take();
         let number = self.unfinished.chunks;
-        let seals = self.cipher.as_ref().map(|cipher| seal(cipher, number, is_final, buffer.filled()));
-        let payload_sealed = seals.is_some();
-        let length = u32::try_from(buffer.filled_bytes).expect("a chunk has at most 4 MiB");
+        let (write, payload) = self.sealed(number, is_final);
         let request = WriteRequest {
             object: chunk_object(&self.unfinished.data_id, number),
             conditions: Vec::new(),
-            mutations: vec![Mutation::Write { offset: 0, length, seals }],
-            payload: buffer.blocks.into_bytes(buffer.filled_bytes),
-            payload_sealed,
+            mutations: vec![write],
+            payload,
+            payload_sealed: self.cipher.is_some(),
         };
         while self.unfinished.in_flight.len() >= CHUNKS_IN_FLIGHT {
             if let Some(written) = self.unfinished.in_flight.next().await {

@@ -105,7 +105,7 @@ impl File {
         if form_bytes.is_some_and(|bytes| bytes > max.saturating_add(BESIDE_FILE_BYTES_MAX)) {
             return Err(too_large(max));
         }
-        while Place::of_object(self.bytes) == Place::Index {
+        while Place::of_object(self.bytes, false) == Place::Index {
             match poll_fn(|context| self.poll_piece(context)).await? {
                 Some(piece) => self.ready.push_back(piece),
                 None => return Ok(BodyLength::Exactly(self.bytes)),

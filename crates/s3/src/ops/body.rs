@@ -51,7 +51,7 @@ impl StoredBody {
 /// What a body becomes.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
-    /// An object; if it is small, the index takes it in.
+    /// An object; if it is small, it is in the index or beside it.
     Object,
     /// A part of a multipart upload. Parts are in chunks: their pieces are put together in one entry.
     Part,
@@ -69,7 +69,10 @@ impl Target<'_> {
     /// What writes a body of at most `bytes_max`.
     pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
         let place = match self.purpose {
-            Purpose::Object => Place::of_object(bytes_max),
+            Purpose::Object => {
+                let record = &self.bucket.record;
+                Place::of_object(bytes_max, record.data_pool() == record.pool)
+            }
             Purpose::Part => Place::Chunks,
         };
         let (store, budget) = (service.store.clone(), service.budget.clone());

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Service;
 use crate::clock::unix_ms;
-use crate::data::remove_chunks_of;
+use crate::data::remove_objects_of;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX, VERSION_PREFIX};
@@ -199,7 +199,7 @@ pub(super) async fn is_being_deleted(index: &Index) -> Result<bool, GatewayError
     }
 }
 
-/// Removes the chunks of garbage and of unfinished uploads. They come before the index object that
+/// Removes the data of garbage and of unfinished uploads. They come before the index object that
 /// names them, or a gateway that dies in between would leave orphans.
 async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError> {
     for prefix in [GARBAGE_PREFIX, PART_PREFIX] {
@@ -208,7 +208,7 @@ async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError>
             other => other?,
         };
         for (_, value) in records {
-            remove_chunks_of(&index.store, index.bucket.record.data_pool(), &decode_pieces(&value)?).await?;
+            remove_objects_of(index, shard, &decode_pieces(&value)?).await?;
         }
     }
     Ok(())

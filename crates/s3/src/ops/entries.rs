@@ -37,7 +37,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    fn new(record: Bytes, place: Option<String>) -> Result<Self, GatewayError> {
+    pub(super) fn new(record: Bytes, place: Option<String>) -> Result<Self, GatewayError> {
         Ok(Version { head: decode_head(&record)?, pieces: decode_pieces(&record)?, record, place })
     }
 }
@@ -242,11 +242,8 @@ impl Service {
     }
 
     fn written(&self, index: &Index, key: &str, head: EntryHead, pieces: &[Piece]) -> Written {
-        let is_versioned = index.bucket.record.versioning.is_some();
-        if is_versioned {
-            self.entry_hints.note(&index.bucket.record.id, key, encode_version(&head, pieces));
-        }
-        Written { head, is_versioned }
+        self.entry_hints.note(&index.bucket.record.id, key, encode_version(&head, pieces));
+        Written { head, is_versioned: index.bucket.record.versioning.is_some() }
     }
 
     /// Passes a write's outcome on, but forgets a bucket whose index turned out to be gone.

@@ -3,21 +3,24 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StorageClass, StreamingBlob};
 use s3s::header::X_AMZ_TAGGING_COUNT;
-use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
+use s3s::{Body, S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
 use super::conditions::ReadConditions;
-use super::encryption::{check_customer_key, customer_headers, encryption_answer, set_encryption};
+use super::encryption::{
+    CustomerKey, Sealing, check_customer_key, customer_headers, encryption_answer, set_encryption,
+};
 use super::entries::{Version, version_answer};
 use super::object_lock::set_lock;
-use crate::access::Asking;
+use crate::access::{Asked, Asking};
 use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
@@ -41,6 +44,22 @@ pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Res
             Err(error)
         }
     }
+}
+
+/// What a GET asks for, but for its key.
+struct Opening {
+    customer: Option<CustomerKey>,
+    conditions: ReadConditions,
+    range: Option<s3s::dto::Range>,
+    part_number: Option<i32>,
+}
+
+/// A version whose data is being read.
+struct Opened {
+    head: EntryHead,
+    wanted: Wanted,
+    sealing: Sealing,
+    data: BoxStream<'static, Result<Bytes, GatewayError>>,
 }
 
 /// What a read wants of an object's data.
@@ -129,46 +148,98 @@ impl Service {
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
+            if_match: input.if_match.take(),
+            if_none_match: input.if_none_match.take(),
+            if_modified_since: input.if_modified_since.take(),
+            if_unmodified_since: input.if_unmodified_since.take(),
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let opening = Opening { customer, conditions, range: input.range, part_number: input.part_number };
+        let key = input.key.as_str();
+        if input.version_id.is_none()
+            && let Some(opened) = self.open_guessed(&asking, &index, key, &opening).await
+        {
+            return Ok(self.answer(&input, &index, opened?));
+        }
         for attempt in 1.. {
-            let Version { head, pieces, .. } =
-                self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?;
-            conditions.check(&head)?;
-            let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
-            let bytes = wanted.bytes(&head);
-            let sealing = self.sealing_of(&index.bucket, &head.encryption, customer.clone()).await?;
-            let budget = Some(self.budget.clone());
-            let opened = self.open_data(&index, &input.key, &sealing.key, &pieces, bytes.clone(), budget).await;
-            let stream = match opened {
-                Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => continue,
-                other => other?,
-            };
-            let name = format!("{}/{}", input.bucket, input.key);
-            let frames = stream.map_ok(Frame::data).inspect_err(move |error| {
-                // The answer has begun: all that is left is to cut the connection.
-                tracing::error!(object = name, %error, "GET fails in the middle of its data");
-            });
-            let body = StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames)));
-
-            let mut output = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
-            output.version_id = version_answer(&index, &head);
-            output.content_length = Some(size(bytes.end - bytes.start));
-            output.body = Some(body);
-            output.content_range = wanted.content_range(&head);
-            output.parts_count = wanted.parts_count;
-            set_encryption!(output, sealing.answer());
-            let mut response = S3Response::new(output);
-            if wanted.range.is_some() {
-                response.status = Some(StatusCode::PARTIAL_CONTENT);
+            let found = self.object_for(&asking, &index, key, input.version_id.as_deref()).await?;
+            if found.place.is_none() {
+                self.entry_hints.note(&index.bucket.record.id, key, found.record.clone());
             }
-            return Ok(response);
+            match self.open_version(&index, key, &opening, found).await? {
+                Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {}
+                opened => return Ok(self.answer(&input, &index, opened?)),
+            }
         }
         Err(s3_error!(InternalError, "unreachable: every attempt returns"))
+    }
+
+    /// Opens what the newest version of a key probably is while its entry is read: one round instead of two.
+    /// `None` if it turns out to be another one.
+    async fn open_guessed(
+        &self,
+        asking: &Asking<'_>,
+        index: &Index,
+        key: &str,
+        opening: &Opening,
+    ) -> Option<S3Result<Opened>> {
+        let bucket_id = &index.bucket.record.id;
+        let guess = Version::new(self.entry_hints.newest(bucket_id, key)?, None).ok()?;
+        let asked = Asked { object: Some(&guess.head), ..Asked::key(&index.bucket, key, false) };
+        if guess.head.is_delete_marker || asking.check_pending(&asked).is_err() {
+            return None;
+        }
+        let record = guess.record.clone();
+        let (opened, entry) = futures::join!(self.open_version(index, key, opening, guess), index.entry(key));
+        let is_right = entry.is_ok_and(|entry| entry == Some(record));
+        match opened {
+            Ok(Err(GatewayError::Vanished { .. })) => None,
+            Ok(opened) if is_right => Some(opened.map_err(S3Error::from)),
+            Err(answer) if is_right => Some(Err(answer)),
+            _ => {
+                self.entry_hints.forget(bucket_id, key);
+                None
+            }
+        }
+    }
+
+    /// Opens what a GET wants of a version. The inner error is that its data cannot be read.
+    async fn open_version(
+        &self,
+        index: &Index,
+        key: &str,
+        opening: &Opening,
+        version: Version,
+    ) -> S3Result<Result<Opened, GatewayError>> {
+        let Version { head, pieces, .. } = version;
+        opening.conditions.check(&head)?;
+        let wanted = Wanted::new(opening.range, opening.part_number, &head, &pieces)?;
+        let sealing = self.sealing_of(&index.bucket, &head.encryption, opening.customer.clone()).await?;
+        let (bytes, budget) = (wanted.bytes(&head), Some(self.budget.clone()));
+        let data = self.open_data(index, key, &sealing.key, &pieces, bytes, budget).await;
+        Ok(data.map(|data| Opened { head, wanted, sealing, data: data.boxed() }))
+    }
+
+    fn answer(&self, input: &GetObjectInput, index: &Index, opened: Opened) -> S3Response<GetObjectOutput> {
+        let Opened { head, wanted, sealing, data } = opened;
+        let bytes = wanted.bytes(&head);
+        let name = format!("{}/{}", input.bucket, input.key);
+        let frames = data.map_ok(Frame::data).inspect_err(move |error| {
+            // The answer has begun: all that is left is to cut the connection.
+            tracing::error!(object = name, %error, "GET fails in the middle of its data");
+        });
+        let mut output = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
+        output.version_id = version_answer(index, &head);
+        output.content_length = Some(size(bytes.end - bytes.start));
+        output.body = Some(StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames))));
+        output.content_range = wanted.content_range(&head);
+        output.parts_count = wanted.parts_count;
+        set_encryption!(output, sealing.answer());
+        let mut response = S3Response::new(output);
+        if wanted.range.is_some() {
+            response.status = Some(StatusCode::PARTIAL_CONTENT);
+        }
+        response
     }
 
     pub(super) async fn head_object(

@@ -48,19 +48,19 @@ async fn a_full_cluster_is_told_and_nothing_remains() {
     step(&gateway, &["put_fails", "k", "9437184", "507", "InsufficientStorage"]).await;
     gateway.client.clear_faults();
     gateway.client.set_fault("s3i/", Fault::NoSpace);
-    step(&gateway, &["put_fails", "k", "2000", "507", "InsufficientStorage"]).await;
+    step(&gateway, &["put_fails", "k", "200000", "507", "InsufficientStorage"]).await;
     eventually("removal of the data", async || gateway.client.names("s3d/").is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_stays_when_it_is_uncertain_whether_it_became_visible() {
     let gateway = with_bucket(&[]).await;
-    let put = &["put_data_times_500", "503", "SlowDown"];
+    let put = &["put_data_times", "50000", "503", "SlowDown"];
     gateway.client.set_fault("s3i/", Fault::WriteTimesOut { happens: true });
     step(&gateway, put).await;
     gateway.client.clear_faults();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    step(&gateway, &["body_is", "bucket", "k", "data", "500"]).await;
+    step(&gateway, &["body_is", "bucket", "k", "data", "50000"]).await;
 
     gateway.client.set_fault("s3i/", Fault::WriteTimesOut { happens: false });
     step(&gateway, put).await;
@@ -195,15 +195,15 @@ async fn a_shutdown_lets_requests_end() {
         eventually("a write under way", async || gateway.client.slow_begun() > 0).await;
         stop.send(()).unwrap();
     };
-    let (_, ()) = tokio::join!(step(&gateway, &["put_zeros", "bucket", "k", "2000"]), stopping);
+    let (_, ()) = tokio::join!(step(&gateway, &["put_zeros", "bucket", "k", "200000"]), stopping);
     tokio::time::timeout(Duration::from_secs(5), gateway.served).await.unwrap().unwrap();
     assert!(tokio::net::TcpStream::connect(gateway.address).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_get_whose_data_is_collected_begins_anew() {
-    // In chunks, and in the index.
-    for (place, times) in [("s3d/", "1000"), ("d/", "1")] {
+    // In chunks, beside the index, and in it.
+    for (place, times) in [("s3d/", "50000"), ("@", "1000"), ("d/", "1")] {
         let gateway = with_bucket(&["put_times", "old", times]).await;
         gateway.client.set_fault(place, Fault::Slow(Duration::from_secs(4)));
         let replace = async {

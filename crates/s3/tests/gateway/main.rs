@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod beside;
 mod boto3;
 mod faults;
 mod forms;

@@ -1,7 +1,7 @@
 //! Requests of clients: retries, refusals, writes in flight.
 
 use atoll_pg::{PgState, Reached};
-use atoll_sim::{Answer, PG, Script, clone_of, create, read_block, remove, write_block};
+use atoll_sim::{Answer, PG, Script, clone_of, create, read_block, remove, write_block, write_key_if};
 use atoll_types::Refusal;
 use atoll_types::operation::PG_META_OBJECT;
 
@@ -101,6 +101,50 @@ fn a_clone_is_not_refused_before_its_source_is_gone_for_good() {
     script.run_while("not refused", |world| world.answer_of(clone).is_none());
     assert!(matches!(script.answer_of(clone), Some(Answer::Written(Err(Refusal::Invalid { .. })))));
     assert_eq!(script.answer_of(removal), Some(&Answer::Written(Ok(()))));
+    script.finish();
+}
+
+#[test]
+fn a_write_that_needs_another_object_is_never_there_without_it() {
+    for cut_off in [1, 2] {
+        let mut script = three_osds();
+        script.cut_one_way(0, cut_off, 10 * SECOND);
+        let data = script.start(0, write_block(0, 0, 1));
+        script.run_while("not ordered", |world| !world.shows(data, 0));
+        let entry = script.start(1, write_key_if(0, 1, "entry"));
+        script.run_while("not ordered", |world| !world.shows(entry, 0));
+        assert_eq!(script.answer_of(data), None, "it is ordered while the other write is in flight");
+        script.kill(0);
+        script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        for at in [1, 2] {
+            assert!(script.shows(data, at) || !script.shows(entry, at), "osd {at} has the one without the other");
+        }
+        script.run_while("not answered", |world| {
+            world.answer_of(data).is_none() || world.answer_of(entry).is_none()
+        });
+        assert_eq!(script.answer_of(data), Some(&Answer::Written(Ok(()))));
+        holds(&mut script, 0, 1);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_write_is_not_refused_for_an_object_before_that_is_gone_for_good() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // The removal shows at the primary, and may still be rolled back.
+    script.members[2].last_commit = u64::MAX / 2;
+    let removal = script.start(0, remove(0));
+    script.run_while("not ordered", |world| !world.shows(removal, 0));
+    let write = script.start(1, write_key_if(0, 1, "entry"));
+    script.run_for(100 * MS);
+    assert_eq!((script.answer_of(removal), script.answer_of(write)), (None, None));
+    script.kill(2);
+    script.members[2].last_commit = 0;
+    script.restart(2);
+    script.run_while("not refused", |world| world.answer_of(write).is_none());
+    let refused = Answer::Written(Err(Refusal::ConditionFailed { index: 0 }));
+    assert_eq!(script.answer_of(write), Some(&refused));
     script.finish();
 }
 

@@ -153,6 +153,10 @@ impl Condition {
                 writer.u8(7);
                 writer.u32(*pg_num);
             }
+            Condition::OtherExists { object } => {
+                writer.u8(8);
+                object.encode(writer);
+            }
         }
     }
 
@@ -166,6 +170,7 @@ impl Condition {
             5 => Condition::OmapEquals { key: omap_key(reader)?, value: omap_value(reader)? },
             6 => Condition::NotFenced { name: omap_key(reader)?, generation: reader.u64("generation")? },
             7 => Condition::PgNum { pg_num: reader.u32("number of PGs")? },
+            8 => Condition::OtherExists { object: ObjectName::decode(reader)? },
             value => return Err(CodecError::Invalid { what: "condition", value: u64::from(value) }),
         })
     }

@@ -34,6 +34,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Condition::OmapEquals { key: key.clone(), value: value.clone() },
         Condition::NotFenced { name: key.clone(), generation: 8 },
         Condition::PgNum { pg_num: 32 },
+        Condition::OtherExists { object: object.clone() },
     ];
     let entry = LogEntry {
         version,

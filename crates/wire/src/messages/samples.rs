@@ -105,7 +105,8 @@ fn conditions() -> impl Strategy<Value = Vec<Condition>> {
         short().prop_map(|key| Condition::OmapAbsent { key }),
     ];
     let pg_num = any::<u32>().prop_map(|pg_num| Condition::PgNum { pg_num });
-    vec(prop_oneof![equals, fence, plain, keys, pg_num], 0..4)
+    let other = name().prop_map(|object| Condition::OtherExists { object });
+    vec(prop_oneof![equals, fence, plain, keys, pg_num, other], 0..4)
 }
 
 fn log_entry() -> impl Strategy<Value = LogEntry> {

@@ -26,8 +26,8 @@ def put_canaries():
     assert read("bucket", "parts") == canary
 
 
-def put_data_times_500(status, error):
-    answer = code(s3.put_object, Bucket="bucket", Key="k", Body=b"data" * 500)
+def put_data_times(times, status, error):
+    answer = code(s3.put_object, Bucket="bucket", Key="k", Body=b"data" * int(times))
     assert answer == (int(status), error), answer
 
 
@@ -61,7 +61,7 @@ def break_uploads_off():
 def make_garbage():
     s3.create_bucket(Bucket="bucket")
     for number in range(30):
-        s3.put_object(Bucket="bucket", Key=f"k{number}", Body=bytes(70_000))
+        s3.put_object(Bucket="bucket", Key=f"k{number}", Body=bytes(100_000))
         s3.put_object(Bucket="bucket", Key=f"k{number}", Body=bytes(5 << 20))
     for number in range(10):
         s3.delete_object(Bucket="bucket", Key=f"k{number}")

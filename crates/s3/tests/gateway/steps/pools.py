@@ -75,17 +75,17 @@ def copies_are_there():
 
 def create_first():
     s3.create_bucket(Bucket="first")
-    s3.put_object(Bucket="first", Key="k", Body=b"first" * 500)
+    s3.put_object(Bucket="first", Key="k", Body=b"first" * 50_000)
 
 
 def create_second():
     s3.create_bucket(Bucket="second")
-    s3.put_object(Bucket="first", Key="k2", Body=b"first" * 500)
-    assert read("first", "k") == b"first" * 500
+    s3.put_object(Bucket="first", Key="k2", Body=b"first" * 50_000)
+    assert read("first", "k") == b"first" * 50_000
 
 
 def put_into_second():
-    s3.put_object(Bucket="second", Key="k", Body=b"second" * 500)
+    s3.put_object(Bucket="second", Key="k", Body=b"second" * 50_000)
 
 
 run_step(globals())

@@ -31,7 +31,8 @@ pub struct MemoryObject {
     pub version: u64,
 }
 
-/// What goes wrong with requests for objects, or reads of an omap's key, whose name has a prefix.
+/// What goes wrong with requests for objects, or reads of an omap's key, whose name has a prefix; `@` means the
+/// objects beside the index.
 #[derive(Clone)]
 pub enum Fault {
     /// Writes time out; whether they happen is up to the flag.
@@ -49,6 +50,8 @@ struct Cluster {
     data_only: BTreeSet<PoolId>,
     faults: Vec<(String, Fault)>,
     slow_begun: usize,
+    slow_now: usize,
+    slow_at_once: usize,
 }
 
 /// The client. Clones share the cluster.
@@ -100,10 +103,27 @@ impl MemoryClient {
         self.0.lock().unwrap().slow_begun
     }
 
+    /// Most requests that met [`Fault::Slow`] at the same time.
+    pub fn slow_at_once(&self) -> usize {
+        self.0.lock().unwrap().slow_at_once
+    }
+
+    async fn pause(&self, pause: Duration) {
+        {
+            let mut cluster = self.0.lock().unwrap();
+            cluster.slow_begun += 1;
+            cluster.slow_now += 1;
+            cluster.slow_at_once = cluster.slow_at_once.max(cluster.slow_now);
+        }
+        tokio::time::sleep(pause).await;
+        self.0.lock().unwrap().slow_now -= 1;
+    }
+
     fn fault(&self, object: &ObjectName, key: &[u8]) -> Option<Fault> {
         let cluster = self.0.lock().unwrap();
-        let found = cluster.faults.iter().find(|(prefix, _)| {
-            object.as_str().starts_with(prefix.as_str()) || key.starts_with(prefix.as_bytes())
+        let found = cluster.faults.iter().find(|(what, _)| {
+            let is_beside = what == "@" && object.as_str().contains('@');
+            is_beside || object.as_str().starts_with(what.as_str()) || key.starts_with(what.as_bytes())
         });
         found.map(|(_, fault)| fault.clone())
     }
@@ -124,6 +144,7 @@ impl MemoryClient {
                 Condition::OmapExists { key } => value(key).is_some(),
                 Condition::OmapAbsent { key } => value(key).is_none(),
                 Condition::OmapEquals { key, value: wanted } => value(key) == Some(wanted),
+                Condition::OtherExists { object } => cluster.objects.contains_key(&(pool, object.clone())),
                 Condition::NotFenced { .. } | Condition::PgNum { .. } => true,
             };
             if !holds {
@@ -333,8 +354,7 @@ impl ObjectClient for MemoryClient {
             _ => b"",
         };
         if let Some(Fault::Slow(pause)) = self.fault(&object, key) {
-            self.0.lock().unwrap().slow_begun += 1;
-            tokio::time::sleep(pause).await;
+            self.pause(pause).await;
         }
         self.read(pool, &object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
     }
@@ -342,10 +362,7 @@ impl ObjectClient for MemoryClient {
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
         match self.fault(&object, b"") {
-            Some(Fault::Slow(pause)) => {
-                self.0.lock().unwrap().slow_begun += 1;
-                tokio::time::sleep(pause).await;
-            }
+            Some(Fault::Slow(pause)) => self.pause(pause).await,
             Some(Fault::NoSpace) => {
                 let refusal = Refusal::NoSpace { osd: atoll_types::OsdId(3) };
                 return Err(ClientError::Refused { pool, object, refusal });
