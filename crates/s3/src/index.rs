@@ -155,7 +155,7 @@ impl Index {
         // The data is sent first.
         let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data));
         if written.is_ok() || changed.is_ok() {
-            data.is_beside();
+            data.note_beside();
         }
         match changed {
             // The data had to wait, for metadata that was not in memory.

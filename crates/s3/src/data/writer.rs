@@ -80,7 +80,7 @@ impl Unfinished {
     }
 
     /// The data is beside the index.
-    pub(crate) fn is_beside(&mut self) {
+    pub(crate) fn note_beside(&mut self) {
         if let Some(beside) = &mut self.beside {
             beside.is_written = true;
         }
