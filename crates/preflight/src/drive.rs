@@ -26,10 +26,12 @@ const READ_CHECK: &str = "drive.reads";
 const WRITE_CHECK: &str = "drive.synced_writes";
 const SWITCH_CHECK: &str = "drive.write_cache_switched";
 
-/// Disks with hardware behind them, real or virtual: no loop devices, RAM disks or stacked devices.
+/// Disks with hardware behind them, real or virtual: no loop devices, RAM disks or stacked devices, nor the single paths
+/// to an NVMe namespace, which the kernel hides.
 pub(crate) fn disks(facts: &Facts) -> Vec<String> {
     let mut disks = facts.names("sys/block");
-    disks.retain(|disk| facts.exists(&format!("sys/block/{disk}/device")));
+    let is_hidden = |disk: &str| facts.text(&format!("sys/block/{disk}/hidden")).as_deref() == Some("1");
+    disks.retain(|disk| facts.exists(&format!("sys/block/{disk}/device")) && !is_hidden(disk));
     disks
 }
 

@@ -154,7 +154,7 @@ class Guest:
         self.process = subprocess.Popen(
             [
                 "qemu-system-x86_64",
-                *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(memory_mib)),
+                *("-accel", "tcg,thread=multi", "-cpu", "max,cx16=off", "-smp", "2", "-m", str(memory_mib)),
                 *("-nographic", "-no-reboot", "-monitor", "none", "-serial", "stdio", "-vga", "none"),
                 *("-netdev", f"user,id=net{network}", "-device", "virtio-net-pci,netdev=net,romfile="),
                 *more,

@@ -157,6 +157,14 @@ mod tests {
     }
 
     #[test]
+    fn a_hidden_path_to_a_namespace_is_no_disk() {
+        let files = ["sys/block/nvme1n1/device/nqn", "sys/block/nvme1c1n1/device/nqn"].map(|name| (name, "nqn"));
+        let hidden = [("sys/block/nvme1n1/hidden", "0"), ("sys/block/nvme1c1n1/hidden", "1")];
+        let (_keep, facts) = facts_of(&[files, hidden].concat());
+        assert_eq!(crate::drive::disks(&facts), ["nvme1n1"]);
+    }
+
+    #[test]
     fn drives_of_this_host_are_none() {
         assert!(found(&[path("", "pcie", "", "")]).is_none());
         assert!(found(&[path("nvme1/", "pcie", "", "")]).is_none());
