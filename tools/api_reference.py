@@ -47,6 +47,7 @@ REASONS = {
         "cluster key",
         "operator",
         "metrics token",
+        "nvme host",
     ],
     "It destroys for good what the call puts into the trash, or keys without which data is lost.": [
         "image rm",

@@ -192,7 +192,9 @@ def test_fio_goes_on_when_one_of_two_gateways_is_killed(scenario, guest, cluster
 @pytest.fixture(scope="module")
 def secrets(cluster):
     """From now on the guest must prove itself: options of 'nvme connect' by which it does."""
-    assert kernel_has("nvme-tcp", "CONFIG_NVME_HOST_AUTH"), "the guest's kernel knows no DH-HMAC-CHAP; 'make nightly-packages'"
+    assert kernel_has("nvme-tcp", "CONFIG_NVME_HOST_AUTH"), (
+        "the guest's kernel knows no DH-HMAC-CHAP; 'make nightly-packages'"
+    )
     told = cluster.json("nvme", "host", "set", HOST, "--mutual", "--hash", "sha512")
     yield f"--dhchap-secret={told['secret']}", f"--dhchap-ctrl-secret={told['controller_secret']}"
     cluster.cli("nvme", "host", "rm", HOST)
