@@ -127,7 +127,9 @@ def cluster(guest, devices, nbd_port):
     for device in devices:
         cluster.cli(f"osd create --device /dev/{device}")
     options = f"--nbd-listen 0.0.0.0:{nbd_port} --s3-listen 127.0.0.1:8000 --admin-listen off"
-    cluster.cli(f"up --detach {options}", 240)
+    # OSDs of a slow guest may start after it has said that not all is well.
+    cluster.cli(f"up --detach {options}", 240, False)
+    wait_for("all PGs are whole", cluster.is_whole, 240, 2)
     cluster.cli("image create load --size 64M")
     cluster.cli(f"image access load --allow {HOST_ADDRESS}")
     cluster.cli(f"settings set device_silence_seconds {SILENCE_SECONDS}")
