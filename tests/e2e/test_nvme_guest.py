@@ -103,7 +103,7 @@ def test_the_kernel_takes_the_device_as_it_is(guest, disk):
         str(SIZE // 512),
         "512",
         "4096",
-        "512",
+        "4096",
         "1024",
         "write through",
     ]
