@@ -1,14 +1,13 @@
 //! Where the text of a join token comes from. It is as secret as a password, and every user of a host can read command
 //! lines, so it is never taken from there.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use atoll_node::JOIN_TOKEN_VARIABLE;
 
-/// What a command says in place of a file, if the token comes from there.
-pub const STANDARD_INPUT: &str = "-";
+use super::secret_file::read_secret_text;
+
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads a token from a file, from standard input (`-`), or, if no file is named, from `ATOLL_JOIN_TOKEN`.
@@ -22,13 +21,8 @@ pub fn read(file: Option<&Path>) -> anyhow::Result<Option<String>> {
              ('atoll cluster token rm'), and give another one in a file, by standard input ('-'), or in {JOIN_TOKEN_VARIABLE}"
         );
     }
-    let mut text = String::new();
-    let read = match file.as_os_str() == STANDARD_INPUT {
-        true => std::io::stdin().lock().take(TOKEN_BYTES_MAX).read_to_string(&mut text),
-        false => std::fs::File::open(file).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text)),
-    };
-    read.with_context(|| format!("cannot read a join token from {}", file.display()))?;
-    Ok(Some(text))
+    let mut text = read_secret_text(file, "a join token", TOKEN_BYTES_MAX)?;
+    Ok(Some(std::mem::take(&mut *text)))
 }
 
 /// The arguments of this process without those that say where a token is.

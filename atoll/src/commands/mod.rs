@@ -28,6 +28,7 @@ mod output;
 pub mod pg;
 pub mod pool;
 pub mod preflight;
+mod secret_file;
 pub mod settings;
 pub mod sim;
 pub mod slow;

@@ -1,6 +1,5 @@
 //! Secrets of NVMe hosts.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -14,6 +13,7 @@ use serde_json::json;
 use super::arguments::OutputArguments;
 use super::open_cluster::connected;
 use super::output::{ago, print_json, print_table};
+use super::secret_file::read_secret_text;
 
 #[derive(Subcommand)]
 pub enum HostCommand {
@@ -92,14 +92,7 @@ impl HashArgument {
 const SECRET_TEXT_BYTES_MAX: u64 = 1024;
 
 fn read_secret(file: &Path) -> anyhow::Result<DhchapSecret> {
-    let mut text = zeroize::Zeroizing::new(String::new());
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(SECRET_TEXT_BYTES_MAX).read_to_string(&mut text),
-        false => {
-            std::fs::File::open(file).and_then(|file| file.take(SECRET_TEXT_BYTES_MAX).read_to_string(&mut text))
-        }
-    };
-    read.with_context(|| format!("cannot read a secret from {}", file.display()))?;
+    let text = read_secret_text(file, "a secret", SECRET_TEXT_BYTES_MAX)?;
     let wrong = || format!("{} holds no secret of DH-HMAC-CHAP; 'nvme gen-dhchap-key' makes one", file.display());
     DhchapSecret::from_text(&text).with_context(wrong)
 }

@@ -1,9 +1,7 @@
 //! Operators, who may log in to the console.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use atoll_admin::operators;
 use atoll_terminal::{print_line, print_note};
 use atoll_types::operators::OperatorRole;
@@ -13,6 +11,7 @@ use serde_json::json;
 use super::arguments::OutputArguments;
 use super::open_cluster::connected;
 use super::output::{ago, print_json, print_table};
+use super::secret_file::read_secret_text;
 
 #[derive(Subcommand)]
 pub enum OperatorCommand {
@@ -92,14 +91,7 @@ const PASSWORD_BYTES_MAX: u64 = 4_096;
 
 /// A password, without the end of its line.
 fn read_password(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(PASSWORD_BYTES_MAX).read_to_string(&mut text),
-        false => {
-            std::fs::File::open(file).and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text))
-        }
-    };
-    read.with_context(|| format!("cannot read a password from {}", file.display()))?;
+    let text = read_secret_text(file, "a password", PASSWORD_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

@@ -31,6 +31,7 @@ use super::join_token;
 use super::key::{TransitArguments, transit_settings};
 use super::open_cluster::tokio_runtime;
 use super::output::shell_word;
+use super::secret_file::STANDARD_INPUT;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -420,7 +421,7 @@ fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) ->
     let mut command = Command::new(executable);
     command.args(foreground).env_remove(JOIN_TOKEN_VARIABLE).stdin(Stdio::null());
     if join.is_some() {
-        command.args(["--join", join_token::STANDARD_INPUT]).stdin(Stdio::piped());
+        command.args(["--join", STANDARD_INPUT]).stdin(Stdio::piped());
     }
     let mut child = std::os::unix::process::CommandExt::process_group(&mut command, 0)
         .stdout(log.try_clone()?)
