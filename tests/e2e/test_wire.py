@@ -15,7 +15,7 @@ from lib.load import BlockLoad
 from lib.nbd import (
     connect_patiently,
 )
-from lib.relay import ATTACKS, OTHER, Relay
+from lib.relay import ATTACKS, ENDS, OTHER, Relay
 from lib.s3 import Uploader, read
 from lib.waiting import stays, wait_for
 
@@ -329,8 +329,7 @@ def test_both_sides_change_their_keys_under_load(cluster, relays, relayed, note)
     note(", ".join(f"{relay.rekeyed['to']}+{relay.rekeyed['from']}" for relay in relays.values()))
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("way", ["to", "from"])
+@pytest.mark.parametrize(("way", "attack"), ENDS)
 def test_a_frame_that_is_changed_ends_the_connection(relays, relayed, way, attack):
     """A frame to or from an OSD is changed, repeated, left out, cut or exchanged: its receiver ends the connection."""
     relay = relays[ATTACKS.index(attack) % len(relays)]
@@ -341,6 +340,16 @@ def test_a_frame_that_is_changed_ends_the_connection(relays, relayed, way, attac
     expected = way if attack == "cut" else OTHER[way]
     assert relay.done["ended_by"] == expected, f"it was ended on the way {relay.done['ended_by']} the OSD"
     wait_for("a new connection", lambda: relay.connections > made, 10, 0.01)
+
+
+def test_sealed_data_that_is_changed_is_read_again(relays, relayed):
+    """A block is changed on its way to who opens it: he reads it once more, and the connection stays."""
+    for relay in relays.values():
+        relay.done, relay.attack = None, ("from", "sealed payload")
+        wait_for("a block comes by", lambda relay=relay: relay.done, 10, 0.01)
+    reads = relayed.reads
+    wait_for("reads go on", lambda: relayed.reads > reads + 50, 30)
+    assert not any(relay.done["ended_by"] for relay in relays.values())
 
 
 def test_nothing_wrong_was_given_out(cluster, relayed, note):

@@ -369,7 +369,7 @@ impl Router {
     /// An answer has come.
     pub fn reply(&mut self, now_ms: u64, osd: OsdId, message: Message) {
         let (sequence, result) = match message {
-            Message::ReadReply { sequence, result, payload } => {
+            Message::ReadReply { sequence, result, payload, .. } => {
                 (sequence, result.map(|outcome| Some((outcome, payload))))
             }
             Message::WriteReply { sequence, result } => (sequence, result.map(|()| None)),

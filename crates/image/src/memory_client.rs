@@ -131,6 +131,15 @@ impl MemoryClient {
         Ok(())
     }
 
+    /// Changes a bit of some answers whose seals the reader opens, as nothing but the reader checks them.
+    fn change_on_the_way(&self, data: &mut [u8]) {
+        let random = self.0.random.get() as usize;
+        if random.is_multiple_of(3) && !data.is_empty() {
+            let length = data.len();
+            data[(random / 3) % length] ^= 1;
+        }
+    }
+
     fn look(&self, name: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), Refusal> {
         if let ReadRequest::ObjectList { prefix, after, .. } = request {
             let objects = self.0.objects.borrow();
@@ -162,7 +171,7 @@ impl MemoryClient {
                     range(*offset, *length).map(|block| object.blocks.contains_key(&block)).collect();
                 (ReadOutcome::Extents { object_bytes, version, blocks: bits(&held) }, Bytes::new())
             }
-            ReadRequest::Data { offset, length } => {
+            ReadRequest::Data { offset, length, opens_seals } => {
                 let width = object.seal_bytes.unwrap_or(0);
                 let (mut data, mut seals) = (Vec::new(), Vec::new());
                 for block in range(*offset, *length) {
@@ -176,6 +185,9 @@ impl MemoryClient {
                     seal_bytes,
                     bytes: seals.into(),
                 });
+                if *opens_seals && object.seal_bytes.is_some_and(|width| width > 1) {
+                    self.change_on_the_way(&mut data);
+                }
                 (ReadOutcome::Data { object_bytes, version, seals }, data.into())
             }
             other => panic!("images do not ask for {other:?}"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_client::{ClientError, PoolClient, visit_objects};
-use atoll_types::{Condition, Mutation, PoolId, Refusal, WriteRequest};
+use atoll_types::{Condition, Mutation, PoolId, ReadRequest, Refusal, WriteRequest};
 use bytes::{Bytes, BytesMut};
 use futures::future::{join_all, try_join_all};
 
@@ -194,6 +194,18 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
+        match self.read_piece_by(piece, ReadRequest::data_to_open).await {
+            // Perhaps it was only changed on its way, which nothing else has looked at.
+            Err(ImageError::Seal(_)) => self.read_piece_by(piece, ReadRequest::checked_data).await,
+            done => done,
+        }
+    }
+
+    async fn read_piece_by(
+        &self,
+        piece: Piece,
+        request: impl Fn(u64, u32) -> ReadRequest,
+    ) -> Result<Bytes, ImageError> {
         if let Some(ahead) = self.ahead_of(piece.object) {
             let start = piece.start(self.object_bytes);
             return Box::pin(async move { ahead.state().read_blocks(start, piece.length).await }).await;
@@ -203,7 +215,7 @@ impl<C: PoolClient> Volume<C> {
             None
         } else {
             let name = object_name(&self.image_id, piece.object);
-            match self.client.read(self.pool, name, piece.offset, piece.length as u32).await {
+            match self.client.read_data(self.pool, name, request(piece.offset, piece.length as u32)).await {
                 Ok(extent) => Some(extent),
                 Err(error) if error.is_no_such_object() => None,
                 Err(error) => return Err(self.explain(error)),

@@ -136,8 +136,17 @@ pub trait ObjectClient: Clone {
         offset: u64,
         length: u32,
     ) -> impl Future<Output = Result<Extent, ClientError>> {
+        self.read_data(pool, object, ReadRequest::checked_data(offset, length))
+    }
+
+    /// Sends a [`ReadRequest::Data`].
+    fn read_data(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> impl Future<Output = Result<Extent, ClientError>> {
         async move {
-            let request = ReadRequest::Data { offset, length };
             match self.send_read(pool, object.clone(), request).await? {
                 (ReadOutcome::Data { object_bytes, version, seals }, data) => {
                     Ok(Extent { data, object_bytes, version, seals })

@@ -5,7 +5,7 @@ use atoll_metrics::{slow, traces};
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
-use atoll_types::{OsdId, PgId, Refusal, RequestId, TraceContext};
+use atoll_types::{OsdId, PgId, ReadRequest, Refusal, RequestId, TraceContext};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -72,11 +72,15 @@ impl Osd {
                 // Only data counts: an answer from metadata is made when it is sent.
                 let bytes = REQUEST_BYTES + request.data_bytes_bound();
                 let (kind, arrived_us) = (OperationKind::Read, self.context.now_us());
-                let operation = Operation { kind, pg, object: object.clone(), written_bytes: 0, arrived_us };
+                let opens_seals = matches!(request, ReadRequest::Data { opens_seals: true, .. });
+                let object_read = object.clone();
+                let operation =
+                    Operation { kind, pg, object: object_read, written_bytes: 0, arrived_us, opens_seals };
                 self.request_arrived(number, id, bytes, operation, part_of);
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
-                    let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
+                    let refusal =
+                        Message::ReadReply { sequence, opens_seals: false, result, payload: Bytes::new() };
                     return self.links.reply(&mut self.context, number, refusal);
                 }
                 self.with_pg(pg, |pg, view| pg.client_read(client, id, object, request, view));
@@ -85,7 +89,8 @@ impl Osd {
                 let written_bytes = request.payload.len() as u64;
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
                 let (object, arrived_us) = (request.object.clone(), self.context.now_us());
-                let operation = Operation { kind: OperationKind::Write, pg, object, written_bytes, arrived_us };
+                let (kind, opens_seals) = (OperationKind::Write, false);
+                let operation = Operation { kind, pg, object, written_bytes, arrived_us, opens_seals };
                 self.request_arrived(number, id, bytes, operation, part_of);
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };

@@ -323,9 +323,10 @@ impl Links {
     }
 
     /// Answers a client's request.
-    pub fn reply(&mut self, context: &mut Context, number: u64, message: Message) {
-        match &message {
-            Message::ReadReply { sequence, result, payload } => {
+    pub fn reply(&mut self, context: &mut Context, number: u64, mut message: Message) {
+        match &mut message {
+            Message::ReadReply { sequence, opens_seals, result, payload } => {
+                *opens_seals = self.operations.opens_seals(number, *sequence);
                 let error = result.as_ref().err().map(Refusal::name);
                 self.answered.push(((number, *sequence), Answered { read_bytes: payload.len() as u64, error }));
             }

@@ -37,6 +37,8 @@ pub(crate) struct Operation {
     /// Data that came with it.
     pub written_bytes: u64,
     pub arrived_us: u64,
+    /// Whether its client opens sealed data itself.
+    pub opens_seals: bool,
 }
 
 /// How an operation was answered.
@@ -121,6 +123,12 @@ impl Operations {
         if traces::is_on() {
             self.traced.arrived(connection, id, span);
         }
+    }
+
+    /// Whether the client of an operation opens sealed data itself.
+    pub fn opens_seals(&self, connection: u64, number: u64) -> bool {
+        let operation = self.in_flight.get(&connection).and_then(|operations| operations.get(number));
+        operation.is_some_and(|operation| operation.opens_seals)
     }
 
     pub fn is_traced(&self, connection: u64, number: u64) -> bool {
@@ -252,6 +260,7 @@ mod tests {
             object: ObjectName::new("object").unwrap(),
             written_bytes: 4096,
             arrived_us: 1_000_000,
+            opens_seals: false,
         }
     }
 

@@ -60,7 +60,9 @@ impl Outbox {
         result: Result<ReadOutcome, Refusal>,
         payload: Bytes,
     ) {
-        self.push(Action::Reply { client, message: Message::ReadReply { sequence, result, payload } });
+        // Who opens seals is known to the shell, which has the request.
+        let message = Message::ReadReply { sequence, opens_seals: false, result, payload };
+        self.push(Action::Reply { client, message });
     }
 
     /// Submits what leaves the history as it is. Anything else goes through

@@ -24,15 +24,14 @@ pub trait DataStore: Send + Sync + 'static {
 }
 
 impl dyn DataStore {
-    /// Reads a block-aligned range of an object.
+    /// Sends a [`ReadRequest::Data`].
     pub(crate) async fn read(
         &self,
         pool: PoolId,
         object: ObjectName,
-        offset: u64,
-        length: u32,
+        request: ReadRequest,
     ) -> Result<Extent, ClientError> {
-        match self.send_read(pool, object.clone(), ReadRequest::Data { offset, length }).await? {
+        match self.send_read(pool, object.clone(), request).await? {
             (ReadOutcome::Data { object_bytes, version, seals }, data) => {
                 Ok(Extent { data, object_bytes, version, seals })
             }

@@ -320,7 +320,7 @@ impl World {
         }
         let (sequence, answer) = match message {
             Message::WriteReply { sequence, result } => (sequence, Answer::Written(result)),
-            Message::ReadReply { sequence, result, payload } => (sequence, Answer::Found(result, payload)),
+            Message::ReadReply { sequence, result, payload, .. } => (sequence, Answer::Found(result, payload)),
             _ => unreachable!("clients get only replies"),
         };
         let of_this = |op: &Op| op.session == session && op.id.sequence == sequence;

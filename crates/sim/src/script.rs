@@ -217,7 +217,7 @@ pub fn write_key(object: u64, value: &'static str) -> Kind {
 
 /// Reads one block.
 pub fn read_block(object: u64, block: u64) -> Kind {
-    Kind::Read(object_name(object), ReadRequest::Data { offset: block * BLOCK, length: BLOCK as u32 })
+    Kind::Read(object_name(object), ReadRequest::checked_data(block * BLOCK, BLOCK as u32))
 }
 
 /// The contents of a block that was written as `value`.

@@ -80,7 +80,12 @@ impl World {
             Message::Read { id, pg, object, request, .. } => {
                 if !member.pgs.contains_key(&pg) {
                     let result = Err(Refusal::NotPrimary);
-                    let reply = Message::ReadReply { sequence: id.sequence, result, payload: Bytes::new() };
+                    let reply = Message::ReadReply {
+                        sequence: id.sequence,
+                        opens_seals: false,
+                        result,
+                        payload: Bytes::new(),
+                    };
                     return self.send_answer(conn, reply);
                 }
                 *member.owed_reads.entry((conn, id.sequence)).or_insert(0) += 1;

@@ -299,7 +299,7 @@ impl Object {
 pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), Refusal> {
     let object = object.ok_or(Refusal::NoSuchObject)?;
     let outcome = match request {
-        ReadRequest::Data { offset, length } => {
+        ReadRequest::Data { offset, length, .. } => {
             let data = object.data(*offset, u64::from(*length));
             let (object_bytes, version) = (object.size, object.version);
             let seals = object.seals(*offset, data.len() as u64);

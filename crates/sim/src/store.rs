@@ -166,7 +166,7 @@ impl Store {
         if let ReadRequest::ObjectList { prefix, after, .. } = request {
             return Ok((self.page(pg, prefix, after.as_ref()), Bytes::new()));
         }
-        if let ReadRequest::Data { offset, length } = request {
+        if let ReadRequest::Data { offset, length, .. } = request {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = first + (u64::from(*length) / BLOCK_BYTES as u64) as u32;
             let blocks: Vec<u32> = (first..end).filter(|block| self.is_bad(pg, object, *block)).collect();

@@ -137,8 +137,8 @@ impl Clients {
         let first = random.below(BLOCKS);
         let length = ((1 + random.below(BLOCKS)) * BLOCK) as u32;
         let request = match random.below(10) {
-            7.. if self.is_coded => ReadRequest::Data { offset: first * BLOCK, length },
-            0..6 => ReadRequest::Data { offset: first * BLOCK, length },
+            7.. if self.is_coded => ReadRequest::checked_data(first * BLOCK, length),
+            0..6 => ReadRequest::checked_data(first * BLOCK, length),
             6 => ReadRequest::Stat,
             7 => ReadRequest::OmapList { prefix: Bytes::from_static(b"k"), from: Bytes::new(), limit: 2 },
             _ => ReadRequest::OmapGet { key: key(random.below(KEYS)) },
@@ -150,7 +150,7 @@ impl Clients {
 /// The same range, but for its extents, of some reads of data.
 fn sometimes_extents(request: ReadRequest) -> ReadRequest {
     match request {
-        ReadRequest::Data { offset, length } if (offset + u64::from(length)) / BLOCK % 4 == 3 => {
+        ReadRequest::Data { offset, length, .. } if (offset + u64::from(length)) / BLOCK % 4 == 3 => {
             ReadRequest::Extents { offset, length }
         }
         request => request,
@@ -161,7 +161,7 @@ fn sometimes_extents(request: ReadRequest) -> ReadRequest {
 pub fn final_reads(objects: u64) -> Vec<Kind> {
     let objects = (0..objects).map(object_name);
     let requests = || {
-        let data = ReadRequest::Data { offset: 0, length: (BLOCKS * BLOCK * 2) as u32 };
+        let data = ReadRequest::checked_data(0, (BLOCKS * BLOCK * 2) as u32);
         let list = ReadRequest::OmapList { prefix: Bytes::new(), from: Bytes::new(), limit: 1_000 };
         [data, list, ReadRequest::Stat]
     };

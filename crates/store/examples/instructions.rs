@@ -118,7 +118,7 @@ fn measured_writes(store: &mut Store, turn: &[(ObjectKey, u64)], payload: &Bytes
 #[inline(never)]
 fn measured_reads(store: &mut Store, turn: &[(ObjectKey, u64)]) {
     for (key, offset) in turn {
-        let request = ReadRequest::Data { offset: *offset, length: BLOCK_BYTES as u32 };
+        let request = ReadRequest::checked_data(*offset, BLOCK_BYTES as u32);
         assert!(store.is_read_loaded(key.pg, &key.name, &request));
         store.read(key.clone(), *offset, BLOCK_BYTES as u32);
     }

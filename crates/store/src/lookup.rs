@@ -242,7 +242,7 @@ impl Store {
         }
         match request {
             ReadRequest::Stat | ReadRequest::ObjectList { .. } => Ok(()),
-            ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length } => {
+            ReadRequest::Data { offset, length, .. } | ReadRequest::Extents { offset, length } => {
                 let first = (*offset / BLOCK_BYTES as u64) as usize;
                 let count = u64::from(*length).div_ceil(BLOCK_BYTES as u64) as usize;
                 Ok(self.metadata.look_at_blocks(&object, first, count)?)

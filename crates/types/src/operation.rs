@@ -123,6 +123,9 @@ pub enum ReadRequest {
         offset: u64,
         /// Length in bytes.
         length: u32,
+        /// The reader opens what is sealed before it believes anything of it, and so notices what was changed on
+        /// the way; nothing else does then. Who cannot open it asks again without this.
+        opens_seals: bool,
     },
     /// Whether the object exists, its size and version.
     Stat,
@@ -162,6 +165,16 @@ pub enum ReadRequest {
 }
 
 impl ReadRequest {
+    /// Data that is checked on its way, sealed or not.
+    pub fn checked_data(offset: u64, length: u32) -> Self {
+        ReadRequest::Data { offset, length, opens_seals: false }
+    }
+
+    /// Data, to a reader that opens what is sealed before it believes anything of it.
+    pub fn data_to_open(offset: u64, length: u32) -> Self {
+        ReadRequest::Data { offset, length, opens_seals: true }
+    }
+
     /// At most so many bytes of data are read from the device for it.
     pub fn data_bytes_bound(&self) -> u64 {
         match self {

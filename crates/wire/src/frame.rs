@@ -3,16 +3,17 @@
 //! ```text
 //! control length u32 | payload length u32 | flags u32 | zero u32
 //! control segment    | check (16 bytes, or 4 in crc mode)
-//! payload            | check (only if there is a payload)
+//! payload            | check (only if there is a payload, and not if the receiver opens it)
 //! ```
 //!
 //! In the `secure` modes the checks are AES-GCM tags. The control segment is encrypted with the
 //! header as associated data; a payload is encrypted too, unless its flag says that the client has
 //! sealed it already: then it is the associated data of an empty message, so it is authenticated
-//! but not encrypted a second time. The nonces count: frame `n` uses `2n` for control and `2n + 1`
+//! but not encrypted a second time. A sealed payload that the receiver opens itself travels as it is,
+//! without a check: the seals, which the receiver has from the control segment, are its check. The nonces count: frame `n` uses `2n` for control and `2n + 1`
 //! for payload, under a key of its own per direction, so a replayed, dropped or reordered frame
-//! does not authenticate. In `crc` mode the checks are CRC-32C. Nothing is given out before its
-//! check was verified, and the lengths are bounded before anything is buffered for them.
+//! does not authenticate. In `crc` mode the checks are CRC-32C. Nothing that has a check is given out before it
+//! was verified, and the lengths are bounded before anything is buffered for them.
 //!
 //! The sender decides when a key has been used enough, and says so in the header of the last frame
 //! under it. The nonces count on.
@@ -34,6 +35,8 @@ const TAG_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
 const FLAG_PAYLOAD_SEALED: u32 = 1;
 const FLAG_LAST_OF_KEY: u32 = 2;
+/// Only with [`FLAG_PAYLOAD_SEALED`].
+const FLAG_PAYLOAD_UNCHECKED: u32 = 4;
 /// Most bytes that are sent under one key...
 const KEY_BYTES_MAX: u64 = 1 << 32;
 /// ... where each frame counts as this many bytes more, so that frames are bounded, too.
@@ -95,8 +98,8 @@ impl Protection {
 
     fn known_flags(&self) -> u32 {
         match self {
-            Protection::Secure(_) => FLAG_PAYLOAD_SEALED | FLAG_LAST_OF_KEY,
-            Protection::Crc => FLAG_PAYLOAD_SEALED,
+            Protection::Secure(_) => FLAG_PAYLOAD_SEALED | FLAG_PAYLOAD_UNCHECKED | FLAG_LAST_OF_KEY,
+            Protection::Crc => FLAG_PAYLOAD_SEALED | FLAG_PAYLOAD_UNCHECKED,
         }
     }
 
@@ -192,7 +195,7 @@ impl FrameEncoder {
         &mut self,
         control: &[u8],
         payload: &Bytes,
-        payload_sealed: bool,
+        seal: PayloadSeal,
         queue: &mut SendQueue,
     ) -> Result<(), FrameError> {
         invariants::segments_fit(control.len(), payload.len())?;
@@ -206,7 +209,7 @@ impl FrameEncoder {
         header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         self.key_use += KEY_BYTES_PER_FRAME + (control.len() + payload.len()) as u64;
         let is_last_of_key = self.key_use >= KEY_BYTES_MAX && matches!(self.protection, Protection::Secure(_));
-        let mut flags = if payload_sealed { FLAG_PAYLOAD_SEALED } else { 0 };
+        let mut flags = seal.flags();
         if is_last_of_key {
             flags |= FLAG_LAST_OF_KEY;
         }
@@ -226,7 +229,7 @@ impl FrameEncoder {
             }
         }
         if !payload.is_empty() {
-            self.append_payload(number, payload, payload_sealed, queue);
+            self.append_payload(number, payload, seal, queue);
         }
         if is_last_of_key {
             self.protection.advance();
@@ -238,9 +241,10 @@ impl FrameEncoder {
         Ok(())
     }
 
-    fn append_payload(&mut self, number: u64, payload: &Bytes, payload_sealed: bool, queue: &mut SendQueue) {
+    fn append_payload(&mut self, number: u64, payload: &Bytes, seal: PayloadSeal, queue: &mut SendQueue) {
         match &mut self.protection {
-            Protection::Secure(key) if payload_sealed => {
+            _ if seal == PayloadSeal::OpenedByReceiver => queue.push(payload.clone()),
+            Protection::Secure(key) if seal == PayloadSeal::Sealed => {
                 let tag = key.seal(nonce(number, 1), payload, &mut []);
                 queue.push(payload.clone());
                 queue.push_copy(tag.as_ref());
@@ -259,6 +263,37 @@ impl FrameEncoder {
     }
 }
 
+/// What clients have done to protect a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PayloadSeal {
+    /// Nothing: it is encrypted and checked with the frame.
+    None,
+    /// It is sealed: it is checked with the frame, but not encrypted a second time.
+    Sealed,
+    /// It is sealed, and the receiver opens it before it believes anything of it: the frame does not check it.
+    OpenedByReceiver,
+}
+
+impl PayloadSeal {
+    fn flags(self) -> u32 {
+        match self {
+            PayloadSeal::None => 0,
+            PayloadSeal::Sealed => FLAG_PAYLOAD_SEALED,
+            PayloadSeal::OpenedByReceiver => FLAG_PAYLOAD_SEALED | FLAG_PAYLOAD_UNCHECKED,
+        }
+    }
+
+    /// `None` if there is no such combination of flags.
+    fn of_flags(flags: u32) -> Option<Self> {
+        match flags & (FLAG_PAYLOAD_SEALED | FLAG_PAYLOAD_UNCHECKED) {
+            0 => Some(PayloadSeal::None),
+            FLAG_PAYLOAD_SEALED => Some(PayloadSeal::Sealed),
+            FLAG_PAYLOAD_UNCHECKED => None,
+            _ => Some(PayloadSeal::OpenedByReceiver),
+        }
+    }
+}
+
 /// A frame whose checks fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
@@ -266,19 +301,29 @@ pub struct Frame {
     pub control: Bytes,
     /// The payload: in the clear, or as the client sealed it.
     pub payload: Bytes,
-    /// Whether the client sealed the payload.
-    pub payload_sealed: bool,
+    /// Whether a client sealed the payload, and who is to notice that it was changed on the way.
+    pub seal: PayloadSeal,
 }
 
 struct Header {
     bytes: [u8; FRAME_HEADER_BYTES],
     control_bytes: usize,
     payload_bytes: usize,
-    payload_sealed: bool,
+    seal: PayloadSeal,
     is_last_of_key: bool,
 }
 
 impl Header {
+    /// Bytes of the payload that have a check.
+    fn checked_bytes(&self) -> usize {
+        if self.seal == PayloadSeal::OpenedByReceiver { 0 } else { self.payload_bytes }
+    }
+
+    /// The payload and its check, where each check has so many bytes.
+    fn payload_and_check_bytes(&self, check_bytes: usize) -> usize {
+        if self.checked_bytes() == 0 { self.payload_bytes } else { self.payload_bytes + check_bytes }
+    }
+
     fn parse(bytes: &[u8; FRAME_HEADER_BYTES], known_flags: u32) -> Result<Self, FrameError> {
         let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a field has 4 bytes"));
         let (control_bytes, payload_bytes) = (field(0) as usize, field(4) as usize);
@@ -297,14 +342,15 @@ impl Header {
                 limit: PAYLOAD_BYTES_MAX,
             });
         }
-        if flags & !known_flags != 0 || reserved != 0 {
+        let seal = PayloadSeal::of_flags(flags).filter(|_| flags & !known_flags == 0 && reserved == 0);
+        let Some(seal) = seal else {
             return Err(FrameError::UnknownFlags { flags: u64::from(reserved) << 32 | u64::from(flags) });
-        }
+        };
         Ok(Header {
             bytes: *bytes,
             control_bytes,
             payload_bytes,
-            payload_sealed: flags & FLAG_PAYLOAD_SEALED != 0,
+            seal,
             is_last_of_key: flags & FLAG_LAST_OF_KEY != 0,
         })
     }
@@ -340,7 +386,7 @@ impl FrameDecoder {
         let check_bytes = self.protection.check_bytes();
         let needed = match (&self.begun, received.first_chunk()) {
             (Some(begun), _) if begun.is_long => 0,
-            (Some(begun), _) => begun.header.payload_bytes + check_bytes,
+            (Some(begun), _) => begun.header.payload_and_check_bytes(check_bytes),
             (None, Some(header)) => Header::parse(header, self.protection.known_flags())
                 .map_or(0, |header| FRAME_HEADER_BYTES + header.control_bytes + check_bytes),
             (None, None) => 0,
@@ -371,11 +417,11 @@ impl FrameDecoder {
             self.begun = Some(begun);
             return Ok(None);
         };
-        invariants::frame_was_checked(begun.checked_segments, begun.header.payload_bytes);
+        invariants::frame_was_checked(begun.checked_segments, begun.header.checked_bytes());
         if begun.header.is_last_of_key {
             self.protection.advance();
         }
-        Ok(Some(Frame { control: begun.control, payload, payload_sealed: begun.header.payload_sealed }))
+        Ok(Some(Frame { control: begun.control, payload, seal: begun.header.seal }))
     }
 
     fn begin(&mut self, received: &mut Received) -> Result<Option<Begun>, FrameError> {
@@ -394,7 +440,7 @@ impl FrameDecoder {
         let mut control = received.split_to(header.control_bytes + check_bytes);
         self.open_control(number, &header, &mut control)?;
         control.truncate(header.control_bytes);
-        let sealed_bytes = header.payload_bytes + check_bytes;
+        let sealed_bytes = header.payload_and_check_bytes(check_bytes);
         // Memory is given only to a peer that knows the key: the header's check has fit.
         let is_long = header.payload_bytes >= LONG_PAYLOAD_BYTES && received.len() < sealed_bytes;
         if is_long {
@@ -405,7 +451,7 @@ impl FrameDecoder {
 
     fn take_payload(&mut self, begun: &mut Begun, received: &mut Received) -> Result<Option<Bytes>, FrameError> {
         let payload_bytes = begun.header.payload_bytes;
-        let sealed_bytes = payload_bytes + self.protection.check_bytes();
+        let sealed_bytes = begun.header.payload_and_check_bytes(self.protection.check_bytes());
         if begun.is_long {
             let Some(mut buffer) = received.take_long_run() else { return Ok(None) };
             self.open_payload(begun, &mut buffer.as_mut_slice()[..sealed_bytes])?;
@@ -435,10 +481,15 @@ impl FrameDecoder {
     }
 
     fn open_payload(&mut self, begun: &mut Begun, sealed: &mut [u8]) -> Result<(), FrameError> {
+        if begun.header.checked_bytes() == 0 {
+            return Ok(());
+        }
         let number = begun.number;
         let (data, check) = sealed.split_at_mut(begun.header.payload_bytes);
         let fits = match &mut self.protection {
-            Protection::Secure(key) if begun.header.payload_sealed => key.open(nonce(number, 1), data, check),
+            Protection::Secure(key) if begun.header.seal == PayloadSeal::Sealed => {
+                key.open(nonce(number, 1), data, check)
+            }
             Protection::Secure(key) => key.open(nonce(number, 1), &[], sealed),
             Protection::Crc => crc32c(data).to_le_bytes() == check,
         };

@@ -28,9 +28,9 @@ pub(crate) fn key_is_within_its_limit(used_bytes: u64, limit_bytes: u64) {
     assert!(used_bytes < limit_bytes, "a key was used for {used_bytes} bytes, {limit_bytes} are its limit");
 }
 
-/// A frame is given out when the checks of all its segments have fitted.
-pub(crate) fn frame_was_checked(checked_segments: u8, payload_bytes: usize) {
-    let segments = 1 + u8::from(payload_bytes > 0);
+/// A frame is given out when the checks of all its segments that have one have fitted.
+pub(crate) fn frame_was_checked(checked_segments: u8, checked_payload_bytes: usize) {
+    let segments = 1 + u8::from(checked_payload_bytes > 0);
     assert!(checked_segments == segments, "{checked_segments} of {segments} segments of a frame were checked");
 }
 

@@ -12,7 +12,7 @@ mod link;
 mod messages;
 mod scrub_finding;
 
-pub use frame::{FRAME_HEADER_BYTES, Frame, FrameDecoder, FrameEncoder, FrameError, SendQueue};
+pub use frame::{FRAME_HEADER_BYTES, Frame, FrameDecoder, FrameEncoder, FrameError, PayloadSeal, SendQueue};
 pub use handshake::{
     HANDSHAKE_BYTES_MAX, Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys,
 };

@@ -8,7 +8,7 @@ use atoll_codec::{CodecError, Writer};
 use atoll_types::frames::FrameMode;
 use bytes::Bytes;
 
-use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
+use crate::frame::{FrameDecoder, FrameEncoder, FrameError, PayloadSeal, SendQueue};
 use crate::handshake::{Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys};
 use crate::invariants;
 use crate::messages::{Message, Messages};
@@ -69,24 +69,19 @@ impl Open {
     /// Adds a message to the next frame, and makes the frame if the message has a payload or there are many. Only
     /// the last of a frame can have a payload.
     fn send(&mut self, message: &Message, queue: &mut SendQueue) -> Result<(), FrameError> {
-        let (payload, payload_sealed) = message.payload();
+        let (payload, seal) = message.payload();
         let before = self.gathered.len();
         message.encode(&mut self.gathered);
         if before > 0 && self.gathered.len() > GATHERED_BYTES_MAX {
             let long = self.gathered.split_off(before);
-            self.make_frame(&Bytes::new(), false, queue)?;
+            self.make_frame(&Bytes::new(), PayloadSeal::None, queue)?;
             self.gathered.raw(&long);
         }
-        if payload.is_empty() { Ok(()) } else { self.make_frame(&payload, payload_sealed, queue) }
+        if payload.is_empty() { Ok(()) } else { self.make_frame(&payload, seal, queue) }
     }
 
-    fn make_frame(
-        &mut self,
-        payload: &Bytes,
-        payload_sealed: bool,
-        queue: &mut SendQueue,
-    ) -> Result<(), FrameError> {
-        self.encoder.encode(self.gathered.as_slice(), payload, payload_sealed, queue)?;
+    fn make_frame(&mut self, payload: &Bytes, seal: PayloadSeal, queue: &mut SendQueue) -> Result<(), FrameError> {
+        self.encoder.encode(self.gathered.as_slice(), payload, seal, queue)?;
         self.gathered.clear();
         Ok(())
     }
@@ -178,7 +173,7 @@ impl Link {
         if let State::Open(open) = &mut self.state
             && !open.gathered.is_empty()
         {
-            open.make_frame(&Bytes::new(), false, &mut self.queue)?;
+            open.make_frame(&Bytes::new(), PayloadSeal::None, &mut self.queue)?;
         }
         Ok(self.queue.take())
     }
@@ -282,7 +277,12 @@ mod tests {
     fn read_reply(sequence: u64, payload: &'static [u8]) -> Message {
         let version = atoll_types::Version::default();
         let outcome = atoll_types::ReadOutcome::Data { object_bytes: 5, version, seals: None };
-        Message::ReadReply { sequence, result: Ok(outcome), payload: Bytes::from_static(payload) }
+        Message::ReadReply {
+            sequence,
+            opens_seals: false,
+            result: Ok(outcome),
+            payload: Bytes::from_static(payload),
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use atoll_types::{
 };
 use bytes::Bytes;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, PayloadSeal};
 use crate::scrub_finding::ScrubFinding;
 use shapes::{
     Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, SpanIds, Write, WriteResult,
@@ -58,6 +58,8 @@ kinds! {
         3 => ReadReply {
             /// The request's sequence.
             sequence: u64,
+            /// Whether the request said that the reader opens seals: the frame then does not check sealed data.
+            opens_seals: bool,
             /// What was found.
             result: Result<ReadOutcome, Refusal> as ReadResult,
             /// The data of [`ReadOutcome::Data`].
@@ -325,18 +327,22 @@ kinds! {
     }
 }
 
+fn is_sealed_data(result: &Result<ReadOutcome, Refusal>) -> bool {
+    matches!(result, Ok(ReadOutcome::Data { seals: Some(seals), .. }) if seals.are_of_ciphertext())
+}
+
 /// The messages of one frame: one or more, of which only the last can have a payload.
 pub struct Messages {
     reader: Reader,
     payload: Bytes,
-    payload_sealed: bool,
+    seal: PayloadSeal,
 }
 
 impl Messages {
     /// The messages of a frame, which has at least one.
     pub fn new(frame: Frame) -> Self {
-        let Frame { control, payload, payload_sealed } = frame;
-        Messages { reader: Reader::new(control), payload, payload_sealed }
+        let Frame { control, payload, seal } = frame;
+        Messages { reader: Reader::new(control), payload, seal }
     }
 
     /// Whether all were taken.
@@ -348,37 +354,41 @@ impl Messages {
     pub fn take(&mut self) -> Result<Message, CodecError> {
         let mut message = Message::decode_kind(&mut self.reader)?;
         if self.is_empty() {
-            message.put_payload(std::mem::take(&mut self.payload), self.payload_sealed);
+            message.put_payload(std::mem::take(&mut self.payload), self.seal)?;
         }
         Ok(message)
     }
 }
 
 impl Message {
-    /// The message's payload and whether the client sealed it.
-    pub fn payload(&self) -> (Bytes, bool) {
+    /// The message's payload and what is known of its seals.
+    pub fn payload(&self) -> (Bytes, PayloadSeal) {
+        let sealed_if = |is_sealed| if is_sealed { PayloadSeal::Sealed } else { PayloadSeal::None };
         match self {
-            Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
+            Message::Write { request, .. } => (request.payload.clone(), sealed_if(request.payload_sealed)),
             Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
-                (transaction.payload.clone(), transaction.payload_sealed)
+                (transaction.payload.clone(), sealed_if(transaction.payload_sealed))
             }
             Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
-                (transaction.payload.clone(), transaction.payload_sealed)
+                (transaction.payload.clone(), sealed_if(transaction.payload_sealed))
+            }
+            Message::ReadReply { result, payload, opens_seals: true, .. } if is_sealed_data(result) => {
+                (payload.clone(), PayloadSeal::OpenedByReceiver)
             }
             Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
-                let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(seals), .. }) if seals.are_of_ciphertext());
-                (payload.clone(), sealed)
+                (payload.clone(), sealed_if(is_sealed_data(result)))
             }
-            _ => (Bytes::new(), false),
+            _ => (Bytes::new(), PayloadSeal::None),
         }
     }
 
-    /// Puts in what came beside the control segment: the inverse of [`Message::payload`].
-    fn put_payload(&mut self, received: Bytes, received_sealed: bool) {
+    /// Puts in what came beside the control segment: the inverse of [`Message::payload`]. Only an answer to a reader
+    /// that opens seals may come without a check.
+    fn put_payload(&mut self, received: Bytes, seal: PayloadSeal) -> Result<(), CodecError> {
         match self {
             Message::Write { request, .. } => {
                 request.payload = received;
-                request.payload_sealed = received_sealed;
+                request.payload_sealed = seal == PayloadSeal::Sealed;
             }
             Message::Replicate { transaction, .. } | Message::Overwrite { transaction, .. } => {
                 transaction.put_payload(received);
@@ -389,6 +399,14 @@ impl Message {
             Message::ReadReply { payload, .. } | Message::CopyReply { payload, .. } => *payload = received,
             _ => {}
         }
+        let (payload, expected) = self.payload();
+        if seal == PayloadSeal::OpenedByReceiver && expected != seal {
+            return Err(CodecError::Invalid {
+                what: "length of an unchecked payload",
+                value: payload.len() as u64,
+            });
+        }
+        Ok(())
     }
 
     /// Appends what goes into the control segment.

@@ -7,7 +7,7 @@ import threading
 
 from lib import shared_rings
 
-FLAG_LAST_OF_KEY = 2
+FLAG_LAST_OF_KEY, FLAG_PAYLOAD_UNCHECKED = 2, 4
 TAG = 16
 OTHER = {"to": "from", "from": "to"}
 ATTACKS = [
@@ -23,6 +23,8 @@ ATTACKS = [
     "shorten",
     "cut",
 ]
+# What ends a connection, with its way. Data that OSDs send to who opens its seals has no check: only that changes.
+ENDS = [(way, attack) for way in OTHER for attack in ATTACKS if (way, attack[:7]) != ("from", "payload")]
 
 
 class Relay:
@@ -76,8 +78,9 @@ class Relay:
             sink.sendall(greeting + length + take(source, int.from_bytes(length, "big")))
             held = b""
             while True:
-                frame, control, payload = self._next(source, way)
-                what = self._attack(way, payload, state) if not held else None
+                frame, control, payload, is_checked = self._next(source, way)
+                kind = "payload" if is_checked else "sealed payload"
+                what = self._attack(way, kind if payload else "", state) if not held else None
                 if what == "exchange":
                     held = frame
                     continue
@@ -95,16 +98,20 @@ class Relay:
                 one.shutdown(socket.SHUT_RDWR)
 
     def _next(self, source, way):
-        """A frame, and the lengths of its control part and its payload."""
+        """A frame, the lengths of its control part and its payload, and whether that has a check."""
         header = take(source, 16)
         control, payload, flags, _ = struct.unpack("<IIII", header)
         self.rekeyed[way] += bool(flags & FLAG_LAST_OF_KEY)
-        return header + take(source, control + TAG + (payload + TAG if payload else 0)), control, payload
+        is_checked = not flags & FLAG_PAYLOAD_UNCHECKED
+        rest = payload + TAG * is_checked if payload else 0
+        return header + take(source, control + TAG + rest), control, payload, is_checked
 
     def _attack(self, way, payload, state):
-        """What is to be done to this frame, if anything."""
+        """What is to be done to this frame, with a payload of this kind, if anything."""
         with self.lock:
-            if not self.attack or self.attack[0] != way or (self.attack[1].startswith("payload") and not payload):
+            if not self.attack or self.attack[0] != way:
+                return None
+            if "payload" in self.attack[1] and not (payload and self.attack[1].startswith(payload)):
                 return None
             what, self.attack, self.done = self.attack[1], None, state
             return what
@@ -137,6 +144,7 @@ def changed(frame, control, what):
         "control": lambda: flipped(16 + control // 2),
         "tag": lambda: flipped(16 + control + TAG - 1),
         "payload": lambda: flipped(16 + control + TAG + 5),
+        "sealed payload": lambda: flipped(16 + control + TAG + 5),
         "payload tag": lambda: flipped(len(frame) - 1),
         "repeat": lambda: frame + frame,
         "leave out": lambda: b"",

@@ -17,7 +17,7 @@ impl Storage {
     /// Begins a read for a PG.
     pub fn read_object(&mut self, pg: PgId, token: Token, object: ObjectName, request: ReadRequest) {
         let key = ObjectKey { pg, name: object };
-        if let ReadRequest::Data { offset, length } = request {
+        if let ReadRequest::Data { offset, length, .. } = request {
             return self.read(key, offset, length, Reader::Pg { pg, token });
         }
         if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = &request {

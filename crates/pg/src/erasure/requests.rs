@@ -43,7 +43,7 @@ impl ClientRead {
     /// The read, if it is one of data.
     pub fn of((client, sequence): (ClientId, u64), request: &ReadRequest, times: ReadTimes) -> Option<Self> {
         let (offset, length, is_of_extents) = match *request {
-            ReadRequest::Data { offset, length } => (offset, length, false),
+            ReadRequest::Data { offset, length, .. } => (offset, length, false),
             ReadRequest::Extents { offset, length } => (offset, length, true),
             _ => return None,
         };
@@ -55,7 +55,7 @@ impl ClientRead {
         if self.is_of_extents {
             ReadRequest::Extents { offset, length }
         } else {
-            ReadRequest::Data { offset, length }
+            ReadRequest::checked_data(offset, length)
         }
     }
 }

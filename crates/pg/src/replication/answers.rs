@@ -73,7 +73,7 @@ impl Pg {
         let (result, payload) = match (answer, request) {
             (Ok((outcome, payload)), _) => (Ok(outcome), payload),
             (Err(ReadFailure::Refused(refusal)), _) => (Err(refusal), Bytes::new()),
-            (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length }) => {
+            (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length, .. }) => {
                 let me = self.config.me;
                 let text = format!("blocks {blocks:?} of '{object}' are damaged on {me}; reading another copy");
                 self.outbox.warn(text);

@@ -12,7 +12,7 @@ pub(crate) fn read_sees(request: &ReadRequest, touched: &Touched) -> bool {
         return true;
     }
     match request {
-        ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length } => {
+        ReadRequest::Data { offset, length, .. } | ReadRequest::Extents { offset, length } => {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = (offset + u64::from(*length)).div_ceil(BLOCK_BYTES as u64) as u32;
             touched.block_ranges.iter().any(|&(start, count)| start < end && first < start + count)
@@ -34,9 +34,8 @@ mod tests {
     fn reads_wait_only_for_what_they_would_see() {
         let touched =
             Touched { whole: false, block_ranges: vec![(4, 2)], omap_keys: vec![Bytes::from_static(b"o/key")] };
-        let data = |block: u64, blocks: u32| ReadRequest::Data {
-            offset: block * BLOCK_BYTES as u64,
-            length: blocks * BLOCK_BYTES as u32,
+        let data = |block: u64, blocks: u32| {
+            ReadRequest::checked_data(block * BLOCK_BYTES as u64, blocks * BLOCK_BYTES as u32)
         };
         assert!(read_sees(&data(5, 1), &touched));
         assert!(read_sees(&data(0, 5), &touched));

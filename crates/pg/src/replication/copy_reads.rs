@@ -139,7 +139,7 @@ impl Pg {
             return;
         }
         let Some(mut read) = self.reads.of_copy_answered(tag, epoch) else { return };
-        let request = ReadRequest::Data { offset: read.offset, length: read.length };
+        let request = ReadRequest::checked_data(read.offset, read.length);
         // The copy may contain a newer write that is not committed, or the checksums are not in
         // memory any more: the read begins again.
         // The view may still show an object that a split just ordered moves to another PG.

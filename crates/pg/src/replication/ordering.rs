@@ -76,7 +76,7 @@ impl Pg {
             return Attempt::Done;
         }
         let must_wait = match *read {
-            ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length }
+            ReadRequest::Data { offset, length, .. } | ReadRequest::Extents { offset, length }
                 if self.config.is_erasure_coded(&request.object) =>
             {
                 // Members may have a write that this OSD's store refused, until they roll it back.

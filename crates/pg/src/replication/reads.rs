@@ -49,7 +49,7 @@ pub(crate) struct SpanRead {
 
 impl SpanRead {
     pub fn request(&self) -> ReadRequest {
-        ReadRequest::Data { offset: self.offset, length: self.length }
+        ReadRequest::checked_data(self.offset, self.length)
     }
 
     /// Writes also look at whether blocks are shared.

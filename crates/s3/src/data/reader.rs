@@ -8,7 +8,7 @@ use std::sync::Arc;
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_objects::{ClientError, Extent};
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
-use atoll_types::{ObjectName, PoolId, Refusal};
+use atoll_types::{ObjectName, PoolId, ReadRequest, Refusal};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
@@ -150,6 +150,18 @@ impl DataReader {
     }
 
     async fn read_chunk(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+        match self.read_chunk_by(read, ReadRequest::data_to_open).await {
+            // Perhaps it was only changed on its way, which nothing else has looked at.
+            Err(GatewayError::Seal(_)) => self.read_chunk_by(read, ReadRequest::checked_data).await,
+            done => done,
+        }
+    }
+
+    async fn read_chunk_by(
+        &self,
+        read: &ChunkRead,
+        request: impl Fn(u64, u32) -> ReadRequest,
+    ) -> Result<Bytes, GatewayError> {
         let open = &self.pieces[read.piece];
         let chunk = read.range.start / CHUNK_BYTES;
         let chunk_start = chunk * CHUNK_BYTES;
@@ -167,7 +179,8 @@ impl DataReader {
         let end = read.range.end.div_ceil(SEGMENT);
         let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
         let share = self.share(u64::from(length)).await?;
-        let extent = match self.store.read(pool, object.clone(), first * SEGMENT - chunk_start, length).await {
+        let request = request(first * SEGMENT - chunk_start, length);
+        let extent = match self.store.read(pool, object.clone(), request).await {
             Err(error) if error.is_no_such_object() => return Err(vanished(&open.piece)),
             other => other?,
         };

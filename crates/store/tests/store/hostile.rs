@@ -161,7 +161,7 @@ fn use_all(store: &mut Store, disk: &mut SimulatedDisk, random: &mut Random) {
             look(store, disk, |store| store.seals(&object, 0, 4 << 20));
             look(store, disk, |store| store.omap_page(&object, b"", b"", 100));
             store.matches_checks(&object, 0, &[0; 100_000]);
-            store.is_read_loaded(pg, &name, &ReadRequest::Data { offset: 0, length: 1 << 20 });
+            store.is_read_loaded(pg, &name, &ReadRequest::checked_data(0, 1 << 20));
             let first = random.below(40);
             let (length, mutation) = match random.below(8) {
                 0 => (0, Mutation::Remove),

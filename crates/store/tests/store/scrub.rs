@@ -70,7 +70,7 @@ fn ranges_far_outside_are_looked_at_safely() {
         assert!(driver.store.is_write_loaded(PG, &name, &[], &[zero]));
         let write = Mutation::Write { offset, length: u32::MAX, seals: None };
         assert!(driver.store.is_write_loaded(PG, &name, &[], &[write]));
-        driver.store.is_read_loaded(PG, &name, &atoll_types::ReadRequest::Data { offset, length: 4096 });
+        driver.store.is_read_loaded(PG, &name, &atoll_types::ReadRequest::checked_data(offset, 4096));
         driver.store.read(key("object"), offset / 4096 * 4096, 4096);
         assert!(matches!(driver.store.next_event(), Some(StoreEvent::Read { .. })));
     }

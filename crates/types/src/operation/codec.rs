@@ -180,10 +180,11 @@ impl ReadRequest {
     /// Appends the request.
     pub fn encode(&self, writer: &mut Writer) {
         match self {
-            ReadRequest::Data { offset, length } => {
+            ReadRequest::Data { offset, length, opens_seals } => {
                 writer.u8(1);
                 writer.u64(*offset);
                 writer.u32(*length);
+                writer.u8(u8::from(*opens_seals));
             }
             ReadRequest::Stat => writer.u8(2),
             ReadRequest::OmapGet { key } => {
@@ -215,7 +216,11 @@ impl ReadRequest {
     /// Reads a request.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
         Ok(match reader.u8("read request")? {
-            1 => ReadRequest::Data { offset: reader.u64("offset")?, length: reader.u32("length")? },
+            1 => ReadRequest::Data {
+                offset: reader.u64("offset")?,
+                length: reader.u32("length")?,
+                opens_seals: reader.u8("opens seals")? != 0,
+            },
             2 => ReadRequest::Stat,
             3 => ReadRequest::OmapGet { key: omap_key(reader)? },
             4 => ReadRequest::OmapList {

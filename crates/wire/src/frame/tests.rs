@@ -26,7 +26,11 @@ fn modes() -> impl Strategy<Value = FrameMode> {
     prop_oneof![Just(FrameMode::Secure), Just(FrameMode::Secure128), Just(FrameMode::Crc)]
 }
 
-fn segments() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
+fn seal() -> impl Strategy<Value = PayloadSeal> {
+    prop_oneof![Just(PayloadSeal::None), Just(PayloadSeal::Sealed), Just(PayloadSeal::OpenedByReceiver)]
+}
+
+fn segments() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, PayloadSeal)> {
     let payload = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..300),
         proptest::collection::vec(any::<u8>(), 20_000..20_010),
@@ -34,17 +38,17 @@ fn segments() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
             (0..LONG_PAYLOAD_BYTES - 5 + more).map(|at| first.wrapping_add((at % 251) as u8)).collect()
         }),
     ];
-    (proptest::collection::vec(any::<u8>(), 0..300), payload, any::<bool>())
+    (proptest::collection::vec(any::<u8>(), 0..300), payload, seal())
 }
 
-fn encode(encoder: &mut FrameEncoder, (control, payload, sealed): &(Vec<u8>, Vec<u8>, bool)) -> BytesMut {
+fn encode(encoder: &mut FrameEncoder, (control, payload, seal): &(Vec<u8>, Vec<u8>, PayloadSeal)) -> BytesMut {
     let mut queue = SendQueue::default();
-    encoder.encode(control, &Bytes::from(payload.clone()), *sealed, &mut queue).unwrap();
+    encoder.encode(control, &Bytes::from(payload.clone()), *seal, &mut queue).unwrap();
     gather(&mut queue)
 }
 
 fn one(encoder: &mut FrameEncoder, control: &[u8]) -> BytesMut {
-    encode(encoder, &(control.to_vec(), b"payload".to_vec(), false))
+    encode(encoder, &(control.to_vec(), b"payload".to_vec(), PayloadSeal::None))
 }
 
 proptest! {
@@ -67,13 +71,14 @@ proptest! {
         for piece in sent.chunks(step) {
             received.push(piece);
             while let Some(frame) = decoder.decode(&mut received).unwrap() {
-                seen.push((frame.control.to_vec(), frame.payload.to_vec(), frame.payload_sealed));
+                seen.push((frame.control.to_vec(), frame.payload.to_vec(), frame.seal));
             }
         }
         prop_assert!(!received.has_news());
         prop_assert_eq!(seen, frames.into_iter().map(|(frame, _)| frame).collect::<Vec<_>>());
     }
 
+    /// But for one in a payload that the receiver opens itself.
     #[test]
     fn a_flipped_bit_is_never_given_out(
         mode in modes(), segments in segments(), rekeys: bool, position: prop::sample::Index, bit in 0u8..8,
@@ -85,7 +90,16 @@ proptest! {
         let mut sent = encode(&mut encoder, &segments);
         let position = position.index(sent.len());
         sent[position] ^= 1 << bit;
-        prop_assert!(!matches!(decoder.decode(&mut at_once(&sent)), Ok(Some(_))));
+        let (_, payload, seal) = segments;
+        let is_left_to_receiver =
+            seal == PayloadSeal::OpenedByReceiver && position >= sent.len() - payload.len();
+        match decoder.decode(&mut at_once(&sent)) {
+            Ok(Some(frame)) => {
+                prop_assert!(is_left_to_receiver && frame.seal == PayloadSeal::OpenedByReceiver);
+                prop_assert_ne!(&frame.payload[..], &payload[..]);
+            }
+            _ => prop_assert!(!is_left_to_receiver),
+        }
     }
 
     #[test]
@@ -194,7 +208,7 @@ fn last_of_key(payload_bytes: usize) -> u64 {
     let (mut encoder, _) = codec(FrameMode::Secure);
     let (payload, mut queue) = (Bytes::from(vec![0; payload_bytes]), SendQueue::default());
     loop {
-        encoder.encode(b"", &payload, true, &mut queue).unwrap();
+        encoder.encode(b"", &payload, PayloadSeal::Sealed, &mut queue).unwrap();
         let flags = queue.take()[0][8];
         if flags & FLAG_LAST_OF_KEY as u8 != 0 {
             return encoder.next_frame;
@@ -227,9 +241,36 @@ fn a_sealed_payload_is_not_encrypted_again() {
     for mode in SECURE {
         let (mut encoder, _) = codec(mode);
         let payload = vec![0x5a; 4096];
-        let sent = encode(&mut encoder, &(b"control".to_vec(), payload.clone(), true));
+        let sent = encode(&mut encoder, &(b"control".to_vec(), payload.clone(), PayloadSeal::Sealed));
         assert!(sent.windows(4096).any(|window| window == payload));
-        let sent = encode(&mut encoder, &(b"control".to_vec(), payload.clone(), false));
+        let sent = encode(&mut encoder, &(b"control".to_vec(), payload.clone(), PayloadSeal::None));
         assert!(!sent.windows(16).any(|window| window == &payload[..16]));
     }
+}
+
+#[test]
+fn nobody_else_decides_who_checks_a_payload() {
+    let payload = vec![0x5a; 4096];
+    for mode in [FrameMode::Secure, FrameMode::Secure128, FrameMode::Crc] {
+        for seal in [PayloadSeal::None, PayloadSeal::Sealed, PayloadSeal::OpenedByReceiver] {
+            let sent = encode(&mut codec(mode).0, &(b"control".to_vec(), payload.clone(), seal));
+            for flags in 0..8 {
+                let mut changed = sent.clone();
+                changed[8] = flags;
+                let opened = codec(mode).1.decode(&mut at_once(&changed));
+                let is_as_sent = u32::from(flags) == seal.flags();
+                assert_eq!(matches!(opened, Ok(Some(_))), is_as_sent, "{mode} {seal:?} as {flags}: {opened:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_payload_that_is_not_sealed_has_a_check() {
+    let mut sent = one(&mut codec(FrameMode::Crc).0, b"control");
+    sent[8] = FLAG_PAYLOAD_UNCHECKED as u8;
+    assert!(matches!(
+        codec(FrameMode::Crc).1.decode(&mut at_once(&sent)),
+        Err(FrameError::UnknownFlags { flags: 4 })
+    ));
 }

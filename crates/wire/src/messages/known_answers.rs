@@ -87,12 +87,13 @@ pub(super) fn every_kind() -> Vec<Message> {
     let mut all = vec![
         Message::Read { id, pg, epoch, object: object.clone(), request: list },
         Message::Write { id, answered_below: 4, pg, epoch, request: write },
-        Message::ReadReply { sequence: 6, result: Ok(page), payload: Bytes::new() },
-        Message::ReadReply { sequence: 6, result: Ok(data.clone()), payload: payload.clone() },
+        Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(page), payload: Bytes::new() },
+        Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(data.clone()), payload: payload.clone() },
+        Message::ReadReply { sequence: 6, opens_seals: true, result: Ok(data.clone()), payload: payload.clone() },
         Message::Read { id, pg, epoch, object: object.clone(), request: extents },
         Message::Read { id, pg, epoch, object: object.clone(), request: objects },
-        Message::ReadReply { sequence: 6, result: Ok(bits), payload: Bytes::new() },
-        Message::ReadReply { sequence: 6, result: Ok(listed), payload: Bytes::new() },
+        Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(bits), payload: Bytes::new() },
+        Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(listed), payload: Bytes::new() },
         Message::WriteReply { sequence: 6, result: Ok(()) },
         Message::Replicate { epoch, transaction: transaction.clone().into(), committed: version },
         Message::ReplicateAck { pg, epoch, version, room: Room::Overwrites },
@@ -162,11 +163,11 @@ pub(super) fn every_kind() -> Vec<Message> {
 }
 
 fn line_of(message: &Message) -> String {
-    let (payload, payload_sealed) = message.payload();
+    let (payload, seal) = message.payload();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let text = format!("{message:?}");
     let name = text.split([' ', '{']).next().unwrap_or_default();
-    format!("{name} {} payload={} sealed={payload_sealed}", hex(&encode(message)), hex(&payload))
+    format!("{name} {} payload={} seal={seal:?}", hex(&encode(message)), hex(&payload))
 }
 
 #[test]

@@ -145,7 +145,11 @@ fn write_request() -> impl Strategy<Value = WriteRequest> {
 
 fn read_request() -> impl Strategy<Value = ReadRequest> {
     prop_oneof![
-        any::<(u64, u32)>().prop_map(|(offset, length)| ReadRequest::Data { offset, length }),
+        any::<(u64, u32, bool)>().prop_map(|(offset, length, opens_seals)| ReadRequest::Data {
+            offset,
+            length,
+            opens_seals
+        }),
         Just(ReadRequest::Stat),
         short().prop_map(|key| ReadRequest::OmapGet { key }),
         (short(), short(), any::<u32>()).prop_map(|(prefix, from, limit)| ReadRequest::OmapList {

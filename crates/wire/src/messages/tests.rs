@@ -10,8 +10,8 @@ fn any_message() -> impl Strategy<Value = Message> {
 }
 
 fn frame_of(message: &Message) -> Frame {
-    let (payload, payload_sealed) = message.payload();
-    Frame { control: encode(message), payload, payload_sealed }
+    let (payload, seal) = message.payload();
+    Frame { control: encode(message), payload, seal }
 }
 
 fn with_control(frame: &Frame, control: Bytes) -> Frame {
@@ -77,4 +77,17 @@ fn the_page_has_the_table_of_messages() {
     let page = pages.iter().find_map(|page| std::fs::read_to_string(page).ok()).expect("a page of the protocol");
     let expected = table::markdown("message", Message::KINDS);
     assert_eq!(table::marked(&page, "messages"), Some(&*expected), "run the example message_table");
+}
+
+#[test]
+fn only_answers_to_readers_that_open_seals_come_without_a_check() {
+    for message in known_answers::every_kind() {
+        let frame = Frame { seal: PayloadSeal::OpenedByReceiver, ..frame_of(&message) };
+        let may = message.payload().1 == PayloadSeal::OpenedByReceiver;
+        if !frame.payload.is_empty() {
+            assert_eq!(decode(frame).is_ok(), may, "{message:?}");
+        }
+        let is_answer = matches!(message, Message::ReadReply { opens_seals: true, result: Ok(_), .. });
+        assert_eq!(may, is_answer, "{message:?}");
+    }
 }

@@ -49,6 +49,8 @@ struct Cluster {
     /// Erasure-coded: there is no omap.
     data_only: BTreeSet<PoolId>,
     faults: Vec<(String, Fault)>,
+    /// If bits are changed on the way: the answers to readers that open seals, of which every other one is changed.
+    answers_to_open: Option<usize>,
     slow_begun: usize,
     slow_now: usize,
     slow_at_once: usize,
@@ -96,6 +98,16 @@ impl MemoryClient {
     /// Removes objects with a prefix behind the gateway's back.
     pub fn lose(&self, prefix: &str) {
         self.0.lock().unwrap().objects.retain(|(_, name), _| !name.as_str().starts_with(prefix));
+    }
+
+    /// From now on changes a bit of every other answer that nothing checks but the reader.
+    pub fn change_on_the_way(&self) {
+        self.0.lock().unwrap().answers_to_open = Some(0);
+    }
+
+    /// How many answers were changed.
+    pub fn changed_on_the_way(&self) -> usize {
+        self.0.lock().unwrap().answers_to_open.unwrap_or(0).div_ceil(2)
     }
 
     /// Requests that met [`Fault::Slow`] so far.
@@ -180,7 +192,7 @@ impl MemoryClient {
         name: &ObjectName,
         request: &ReadRequest,
     ) -> Result<(ReadOutcome, Bytes), Refusal> {
-        let cluster = self.0.lock().unwrap();
+        let mut cluster = self.0.lock().unwrap();
         let asks_omap = matches!(request, ReadRequest::OmapGet { .. } | ReadRequest::OmapList { .. });
         if cluster.data_only.contains(&pool) && asks_omap {
             return Err(invalid("there is no omap in this pool"));
@@ -188,7 +200,17 @@ impl MemoryClient {
         let object = cluster.objects.get(&(pool, name.clone())).ok_or(Refusal::NoSuchObject)?;
         let none = Bytes::new();
         match request {
-            ReadRequest::Data { offset, length } => read_data(object, *offset, u64::from(*length)),
+            ReadRequest::Data { offset, length, opens_seals } => {
+                let (outcome, mut data) = read_data(object, *offset, u64::from(*length))?;
+                let is_unchecked = *opens_seals && object.unit.is_some() && !data.is_empty();
+                if let (true, Some(answers)) = (is_unchecked, &mut cluster.answers_to_open) {
+                    *answers += 1;
+                    if *answers % 2 == 1 {
+                        data = data.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 0)).collect();
+                    }
+                }
+                Ok((outcome, data))
+            }
             ReadRequest::Extents { .. } | ReadRequest::ObjectList { .. } => {
                 unreachable!("the gateway does not ask for it")
             }
