@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::memory_client::Fault;
-use crate::support::{self, POOL, Store, TestGateway, eventually, require_boto3, serve, start};
+use crate::support::{self, POOL, Store, TestGateway, eventually, serve, start};
 use atoll_s3::{Gateway, GatewayConfig};
 use atoll_types::{ObjectName, pg_of_object};
 
@@ -14,7 +14,6 @@ async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
 
 /// With a bucket of that name, and one pool.
 async fn with_bucket() -> TestGateway {
-    require_boto3().await;
     let gateway = start(|config| config.garbage_grace = Duration::ZERO).await;
     step(&gateway, &["create_bucket"]).await;
     gateway

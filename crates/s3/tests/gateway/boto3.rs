@@ -1,9 +1,7 @@
 //! The gateway through HTTP with a real S3 client: boto3.
 
-use crate::support::{
-    TestGateway, command, python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings,
-    write_pair,
-};
+use crate::support::programs::installed;
+use crate::support::{TestGateway, python, start, start_with_data_pool, start_with_tls, tls_settings, write_pair};
 use atoll_iam::Identities;
 use atoll_iam::operations::{Context, Operation, Parameters, RANDOM_BYTES};
 use atoll_keys::KeyService;
@@ -12,7 +10,6 @@ use atoll_types::identities::FIRST_ACCOUNT;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
-    require_boto3().await;
     let gateway = start_with_data_pool(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
     let said = python(&gateway, &[script]).await;
@@ -26,7 +23,6 @@ async fn boto3_conformance() {
 /// What is not done is refused, and nothing has changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_refusals() {
-    require_boto3().await;
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_refusals.py");
     let said = python(&gateway, &[script]).await;
@@ -37,7 +33,6 @@ async fn boto3_refusals() {
 /// Versions, object lock, tags, and what is told about the parts of objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_versions() {
-    require_boto3().await;
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_versions.py");
     let said = python(&gateway, &[script]).await;
@@ -48,7 +43,6 @@ async fn boto3_versions() {
 /// Policies, ACLs, ownership of objects, public access.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_access() {
-    require_boto3().await;
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_access.py");
     let said = python(&gateway, &[script]).await;
@@ -59,7 +53,6 @@ async fn boto3_access() {
 /// The same over TLS, where boto3 sends checksums as trailers, also if nobody signs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_access_over_tls() {
-    require_boto3().await;
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["127.0.0.1"]);
     let change = |config: &mut atoll_s3::GatewayConfig| config.garbage_grace = std::time::Duration::ZERO;
@@ -73,7 +66,6 @@ async fn boto3_access_over_tls() {
 /// Every operation of S3 with credentials that must not do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_credentials() {
-    require_boto3().await;
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_credentials.py");
     let said = python(&gateway, &[script]).await;
@@ -84,7 +76,6 @@ async fn boto3_credentials() {
 /// Users, groups, roles and policies, and temporary credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_identities() {
-    require_boto3().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iam.py");
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let (key, secret) = add_service_account(&gateway).await;
@@ -118,7 +109,6 @@ async fn add_service_account(gateway: &TestGateway) -> (String, String) {
 /// Rules for scripts of other origins: as boto3 sets them, and as browsers ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_cross_origin() {
-    require_boto3().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_cors.py");
     let gateway = start(|config| {
         config.domain = Some("s3.example.com".into());
@@ -133,7 +123,6 @@ async fn boto3_cross_origin() {
 /// Uploads by HTML form, as boto3 signs them and otherwise, without TLS and with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_forms() {
-    require_boto3().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_forms.py");
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["127.0.0.1"]);
@@ -151,7 +140,6 @@ async fn boto3_forms() {
 /// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance_over_tls() {
-    require_boto3().await;
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["127.0.0.1"]);
     let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
@@ -163,7 +151,6 @@ async fn boto3_conformance_over_tls() {
 /// SSE-S3, SSE-KMS, SSE-C and bucket defaults.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_kinds_of_encryption() {
-    require_boto3().await;
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["127.0.0.1"]);
     let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
@@ -186,7 +173,7 @@ async fn aws_command_line() {
     std::fs::write(file("tree/large"), &data).unwrap();
     std::fs::write(file("tree/small"), b"small").unwrap();
     let aws = async |arguments: &[&str]| {
-        let output = command("aws")
+        let output = tokio::process::Command::new(installed("aws"))
             .args(["--endpoint-url", &format!("http://{}", gateway.address), "--region", "us-east-1"])
             .args(arguments)
             .env("AWS_ACCESS_KEY_ID", &gateway.users[0].0)

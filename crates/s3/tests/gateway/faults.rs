@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::memory_client::Fault;
-use crate::support::{self, TestGateway, eventually, require_boto3, start};
+use crate::support::{self, TestGateway, eventually, start};
 use bytes::Bytes;
 
 async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
@@ -12,7 +12,6 @@ async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
 
 /// A gateway with a bucket, after a first step.
 async fn with_bucket(first: &[&str]) -> TestGateway {
-    require_boto3().await;
     let gateway = start(|config| {
         config.garbage_grace = Duration::ZERO;
         config.stall_timeout = Duration::from_millis(500);
@@ -39,6 +38,14 @@ async fn no_plaintext_is_stored() {
         chunks += usize::from(name.starts_with("s3d/"));
     });
     assert_eq!((bytes, chunks), (3 * 6_000_000, 6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_changed_on_its_way_is_read_again_with_a_check() {
+    let gateway = with_bucket(&[]).await;
+    gateway.client.change_on_the_way();
+    step(&gateway, &["put_canaries"]).await;
+    assert!(gateway.client.changed_on_the_way() > 1, "the step reads sealed data");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +124,6 @@ async fn uploads_that_break_off_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_is_collected_after_its_grace() {
-    require_boto3().await;
     let grace = Duration::from_secs(2);
     let gateway = start(|config| config.garbage_grace = grace).await;
     step(&gateway, &["make_garbage"]).await;
@@ -219,7 +225,6 @@ async fn a_get_whose_data_is_collected_begins_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_requests_share_a_small_memory_budget() {
-    require_boto3().await;
     let gateway = start(|config| config.memory_max = 1).await;
     step(&gateway, &["work_at_once"]).await;
 }

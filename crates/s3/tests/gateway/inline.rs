@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use crate::support::memory_client::Fault;
-use crate::support::{self, POOL, TestGateway, require_boto3, start_with_data_pool};
+use crate::support::{self, POOL, TestGateway, start_with_data_pool};
 use bytes::Bytes;
 
 async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
@@ -11,7 +11,6 @@ async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
 
 /// With a bucket of that name and a pool for data that knows no omap.
 async fn with_bucket() -> TestGateway {
-    require_boto3().await;
     let gateway = start_with_data_pool(|config| config.garbage_grace = Duration::ZERO).await;
     step(&gateway, &["create_bucket"]).await;
     gateway

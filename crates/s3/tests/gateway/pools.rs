@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::{self, DATA_POOL, POOL, TestGateway, require_boto3, start, start_with_data_pool};
+use crate::support::{self, DATA_POOL, POOL, TestGateway, start, start_with_data_pool};
 use atoll_types::PoolId;
 
 const OTHER_POOL: PoolId = PoolId(3);
@@ -20,7 +20,6 @@ fn pools(gateway: &TestGateway) -> (Vec<PoolId>, Vec<PoolId>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_goes_to_the_data_pool_and_indexes_do_not() {
-    require_boto3().await;
     let gateway = start_with_data_pool(|config| config.garbage_grace = Duration::ZERO).await;
     step(&gateway, &["create_and_fill"]).await;
     assert_eq!(pools(&gateway), (vec![DATA_POOL], vec![POOL]));
@@ -35,7 +34,6 @@ async fn data_goes_to_the_data_pool_and_indexes_do_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_may_name_its_pool_and_copies_go_between_pools() {
-    require_boto3().await;
     let gateway = start_with_data_pool(|_| {}).await;
     gateway.add_coded_pool(OTHER_POOL, "cold", 1 << 20);
     gateway.add_coded_pool(PoolId(4), "disks", 4 << 10);
@@ -49,7 +47,6 @@ async fn a_bucket_may_name_its_pool_and_copies_go_between_pools() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_data_pool_everything_is_in_one() {
-    require_boto3().await;
     let gateway = start(|config| config.data_pool = Some("data".into())).await;
     step(&gateway, &["create_first"]).await;
     assert_eq!(pools(&gateway), (vec![POOL], vec![POOL]));

@@ -1,5 +1,5 @@
 //! Buckets whose new objects are not sealed, and what nobody can have stored or given out without sealing.
-use crate::support::{self, TestGateway, require_boto3, start, start_with_tls, tls_settings, write_pair};
+use crate::support::{self, TestGateway, start, start_with_tls, tls_settings, write_pair};
 use atoll_keys::{KeyService, SecretKey};
 use atoll_s3::{BucketDirectory, unsealed_permit_context};
 use atoll_types::records::BucketRecord;
@@ -65,7 +65,6 @@ fn forge_heads(gateway: &TestGateway, prefix: &str, change: impl Fn(&mut serde_j
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unsealed_objects_are_stored_as_they_are_and_answers_say_so() {
-    require_boto3().await;
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["127.0.0.1"]);
     let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
@@ -83,7 +82,6 @@ async fn unsealed_objects_are_stored_as_they_are_and_answers_say_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sealing_that_is_switched_on_again_is_for_new_objects_and_parts() {
-    require_boto3().await;
     let gateway = start(|_| {}).await;
     let record = make_bucket(&gateway, "plain").await;
     set_permit(&gateway, &record, Some(permit(&gateway, &record).await)).await;
@@ -96,7 +94,6 @@ async fn sealing_that_is_switched_on_again_is_for_new_objects_and_parts() {
 /// Who can write cluster state, but has no key service.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_permit_permits_nothing() {
-    require_boto3().await;
     let gateway = start(|_| {}).await;
     let record = make_bucket(&gateway, "bucket").await;
     let other = make_bucket(&gateway, "other").await;
@@ -111,7 +108,6 @@ async fn a_forged_permit_permits_nothing() {
 /// Small ones are in the index, where the same holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn small_unsealed_objects_are_in_the_index_as_they_are() {
-    require_boto3().await;
     let gateway = start(|_| {}).await;
     let record = make_bucket(&gateway, "plain").await;
     set_permit(&gateway, &record, Some(permit(&gateway, &record).await)).await;
@@ -140,7 +136,6 @@ async fn small_unsealed_objects_are_in_the_index_as_they_are() {
 /// Who can write the bucket's index: a malicious OSD.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_cannot_say_that_sealed_data_is_not() {
-    require_boto3().await;
     let gateway = start(|_| {}).await;
     make_bucket(&gateway, "bucket").await;
     let id = step(&gateway, &["put_and_begin_upload", "bucket", "k"]).await;

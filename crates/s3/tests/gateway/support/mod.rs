@@ -2,10 +2,10 @@
 
 pub mod memory_client;
 pub mod memory_directory;
+pub mod programs;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -179,23 +179,22 @@ pub fn write_pair(directory: &std::path::Path, name: &str, names: &[&str]) -> Ve
 /// Runs a Python program with the endpoint and the users' credentials; prints and returns what it
 /// says. It must succeed.
 pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
-    let mut command = command("python3");
     let scheme = if gateway.certificate.is_some() { "https" } else { "http" };
-    if let Some(certificate) = &gateway.certificate {
-        command.env("AWS_CA_BUNDLE", certificate);
-    }
-    command
-        .args(program)
-        .env("S3_ENDPOINT", format!("{scheme}://{}", gateway.address))
-        .env("S3_ACCESS_KEY", &gateway.users[0].0)
-        .env("S3_SECRET_KEY", &gateway.users[0].1)
-        .env("S3_OTHER_ACCESS_KEY", &gateway.users[1].0)
-        .env("S3_OTHER_SECRET_KEY", &gateway.users[1].1)
-        .env("NO_PROXY", "*");
-    let output = command.output().await.expect("python3 must be installed to run this test");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let endpoint = format!("{scheme}://{}", gateway.address);
+    let [user, other] = [&gateway.users[0], &gateway.users[1]];
+    let mut environment = vec![
+        ("S3_ENDPOINT", endpoint.as_str()),
+        ("S3_ACCESS_KEY", &user.0),
+        ("S3_SECRET_KEY", &user.1),
+        ("S3_OTHER_ACCESS_KEY", &other.0),
+        ("S3_OTHER_SECRET_KEY", &other.1),
+        ("NO_PROXY", "*"),
+    ];
+    let certificate = gateway.certificate.as_ref().map(|path| path.to_str().expect("a path of ASCII"));
+    environment.extend(certificate.map(|path| ("AWS_CA_BUNDLE", path)));
+    let (status, said) = programs::run(program, &environment).await;
     println!("{said}");
-    assert!(output.status.success(), "{program:?} failed with {}:\n{said}", output.status);
+    assert!(status == 0, "{program:?} failed with {status}:\n{said}");
     said
 }
 
@@ -216,18 +215,6 @@ pub async fn ask(gateway: &TestGateway, method: &str, url: &str, headers: &[(&st
     }
     let answer = sender.send_request(request.body(String::new()).unwrap()).await.unwrap();
     (answer.status().as_u16(), answer.into_body().collect().await.unwrap().to_bytes().to_vec())
-}
-
-/// A command of `.venv`, where `make test` installs Python packages, or of this machine.
-pub fn command(name: &str) -> tokio::process::Command {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin").join(name);
-    tokio::process::Command::new(if installed.exists() { installed } else { PathBuf::from(name) })
-}
-
-pub async fn require_boto3() {
-    let found = command("python3").args(["-c", "import boto3"]).output().await;
-    let is_there = found.is_ok_and(|output| output.status.success());
-    assert!(is_there, "this test needs python3 with boto3: tools/python_venv.sh installs it");
 }
 
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
