@@ -15,7 +15,7 @@ TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKER
 # Scenarios side by side: each module is one worker's.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build dist check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -23,11 +23,11 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver libjemalloc-dev python3 python3-venv libfabric-dev
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver libjemalloc-dev python3 python3-venv libfabric-dev nvme-cli
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages
-	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static nvme-cli ibverbs-providers librdmacm1
+	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static ibverbs-providers librdmacm1
 	@tools/postgresql_package.sh
 	@tools/guest_kernel.sh
 
@@ -37,6 +37,11 @@ venv: test-packages
 
 build: packages
 	cargo build --release -p atoll
+
+# A package for others, in target/dist: it takes half an hour to build, and less CPU to run.
+dist: packages
+	@tools/packages.sh zstd
+	@tools/dist.sh
 
 demo: build
 	@echo "Examples below use 'atoll': export PATH=$(CURDIR)/target/release:\$$PATH"
@@ -70,8 +75,9 @@ unit: venv
 	$(TEST_CARGO) test --profile $(PROFILE) --workspace --all-targets -q --no-run
 	@$(MAKE) --no-print-directory --jobs --output-sync crate-tests lib-tests doc-tests transit-tests binary
 
+# More at once than there are processors, because most of them wait.
 crate-tests:
-	$(TEST_CARGO) test --profile $(PROFILE) --workspace -q --test '*'
+	RUST_TEST_THREADS=4 $(TEST_CARGO) test --profile $(PROFILE) --workspace -q --test '*'
 
 lib-tests:
 	$(TEST_CARGO) test --profile $(PROFILE) --workspace -q --lib --bins

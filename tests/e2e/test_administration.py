@@ -329,6 +329,7 @@ def test_settings_are_kept(cluster):
     refused(cluster, "settings", "set", "near_full_percent", "101", words=["101"])
 
 
+@pytest.mark.nightly
 def test_osds_that_poll_busily_serve_as_usual(cluster):
     """OSDs that poll busily serve as usual."""
     refused(cluster, "settings", "set", "busy_poll_us", "1001", words=["1000"])
@@ -356,6 +357,7 @@ def test_the_balancer_wants_pgs_elsewhere_than_chance_has_put_them(cluster, note
     note(f"{len(found)} of {len(cluster.json('pg', 'ls'))} PGs; {min(wanted)} to {max(wanted)} PGs for each OSD")
 
 
+@pytest.mark.nightly
 def test_the_coordinator_hangs_another_takes_over(cluster, hanging, note):
     """The coordinator hangs: another takes over, sees that it is down, and with noout leaves it in."""
     cluster.cli("flag", "set", "noout")

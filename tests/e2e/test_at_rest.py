@@ -245,6 +245,7 @@ def test_everything_is_read_back_after_kill_9_and_a_restart(filled, note):
     cluster.down()
 
 
+@pytest.mark.nightly
 def test_a_wrong_passphrase_a_wrong_key_file_and_none_at_all(filled, note):
     """A wrong passphrase, a wrong key file and none at all: exit code 1, and the error says what to do."""
     wrong = filled.secret("wrong", "not it")

@@ -114,6 +114,7 @@ def test_three_clients_write_and_read(cluster, note):
     note(f"{report['verified']} reads compared")
 
 
+@pytest.mark.nightly
 def test_a_rate_is_kept(cluster, note):
     """A rate is kept, and one that is too high shows as waiting."""
     slow = bench(
@@ -187,6 +188,7 @@ def test_nbd_two_clients_of_one_export(cluster):
     assert report["errors"] == 0 and report["verified"] > 0, str(report)
 
 
+@pytest.mark.nightly
 def test_objects_a_mixture_of_all_operations_and_sizes(cluster):
     """Objects: a mixture of all operations and sizes, compared."""
     report = bench(
@@ -210,6 +212,7 @@ def test_objects_a_mixture_of_all_operations_and_sizes(cluster):
     assert set(report["by_kind"]) == {"get", "put", "list", "delete"}, str(report["by_kind"])
 
 
+@pytest.mark.nightly
 def test_each_osd_by_itself(cluster):
     """Each OSD by itself."""
     report = bench(cluster, "osds", "--seconds", "0.3", "--rounds", "2")

@@ -16,8 +16,13 @@ from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
-SCHEMES = ["light", "dark"]
-WIDTHS = [360, 1920]
+# Widths in pixels with schemes of colours. In the quick tier each is seen once.
+LOOKS = [
+    (360, "light"),
+    (1920, "dark"),
+    pytest.param(360, "dark", marks=pytest.mark.nightly),
+    pytest.param(1920, "light", marks=pytest.mark.nightly),
+]
 # Longer than the pause between two refreshes.
 REFRESH_SECONDS = 7
 # Of an image that only this test has.
@@ -219,8 +224,7 @@ def test_pages_are_served_with_a_strict_policy(address):
 # --- pages
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_page_shows_its_data_without_an_error(console, part, width, scheme):
     """It has one heading of the first level, fits the width, and neither it nor the content policy complains."""
@@ -268,8 +272,7 @@ def things(cluster, admin):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_a_page_of_one_thing_shows_what_it_has(console, things, kind, width, scheme):
     part, names = things[kind]
     console.resize(width, 900)

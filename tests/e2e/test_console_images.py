@@ -50,6 +50,12 @@ def cloned(admin, name):
     return name
 
 
+def commands(admin):
+    """What was done, and by whom."""
+    events = admin.call("GET", "/api/v1/events?limit=1000").document["events"]
+    return {event["summary"]: event["user"] for event in events if event["code"] == "COMMAND"}
+
+
 def test_a_snapshot_is_cloned_and_the_clone_flattened(console, cluster, admin):
     """Nobody writes to the clone: the admin server copies."""
     console.open("images/golden").button("Clone first").click()
@@ -64,6 +70,7 @@ def test_a_snapshot_is_cloned_and_the_clone_flattened(console, cluster, admin):
     assert console.errors() == []
 
 
+@pytest.mark.nightly
 def test_a_flattening_is_stopped(console, admin):
     cloned(admin, "slow")
     begun = admin.call("POST", "/api/v1/images/slow/flatten", {"rate_bytes": SLOW})
@@ -110,6 +117,7 @@ def test_an_image_moves_to_another_pool(console, cluster, admin):
     assert console.errors() == []
 
 
+@pytest.mark.nightly
 def test_a_move_is_cancelled(console, cluster, admin):
     """The image is where it was, with what was written meanwhile, and nothing of the move is left."""
     fill(cluster, "returner")
@@ -129,6 +137,7 @@ def test_a_move_is_cancelled(console, cluster, admin):
     assert not [name for name in names() if name.startswith("returner.")]
     again = admin.call("POST", f"{path}/cancel", {})
     assert again.status == 409 and "nothing to cancel" in again.document["message"], f"{again}"
+    assert commands(admin).get("atoll image migrate --cancel --no-wait returner") == "ann (console)"
     assert console.errors() == []
 
 
@@ -205,13 +214,11 @@ def test_an_osd_is_drained_and_removed(console, admin, cluster):
 
 
 def test_what_was_done_is_in_the_log_of_events_with_who_did_it(admin):
-    events = admin.call("GET", "/api/v1/events?limit=1000").document["events"]
-    done = {event["summary"]: event["user"] for event in events if event["code"] == "COMMAND"}
+    done = commands(admin)
     for command in (
         "atoll image clone --pool=second --sealing=on golden@first clone",
         "atoll image flatten --no-wait clone",
         "atoll image migrate --pool=second --sealing=off --no-wait mover",
-        "atoll image migrate --cancel --no-wait returner",
         "atoll image access --reset --access=multi-attach shared",
         "atoll image lock break --yes held",
     ):

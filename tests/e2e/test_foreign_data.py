@@ -98,6 +98,7 @@ def test_everything_is_there_with_cluster_json_put_back(small):
 # --- devices
 
 
+@pytest.mark.nightly
 def test_an_osd_refuses_the_device_of_another_cluster(scenario, three):
     """Another cluster's device in the place of an OSD's own is named and not served."""
     other = Small(scenario, "other")

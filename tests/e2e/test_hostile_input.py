@@ -22,6 +22,7 @@ from lib.load import BlockLoad
 from lib.nbd import OPTION_GO, OPTION_MAGIC, REQUEST_MAGIC
 from lib.processes import is_alive, resident_bytes
 from lib.s3 import Uploader, error_of
+from lib.tiers import nightly_but
 from lib.waiting import Failed, stays, under_load, wait_for
 
 pytestmark = pytest.mark.needs("etcdctl")
@@ -279,7 +280,7 @@ def test_truncated_changed_and_random_input(scenario, target, name, note):
     target.check_alive()
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", nightly_but(["osd.0", "gateway", "nbd"], PROCESSES))
 def test_many_short_connections(target, name):
     """1,000 short connections to each port of a process."""
     for address in target.addresses(name):

@@ -294,6 +294,7 @@ def test_osds_are_announced_again(stored):
     changes(stored.hosts, "after-pause")
 
 
+@pytest.mark.nightly
 def test_etcd_is_killed_and_started_again_on_its_data(stored, note):
     """etcd is killed and started again on its data, with I/O going on."""
     etcd, load = stored.etcd, Load(stored.hosts)
@@ -438,6 +439,7 @@ def console(host):
     return within(host.namespace, lambda: Caller.logged_in(address, user))
 
 
+@pytest.mark.nightly
 def test_top_shows_what_both_hosts_do_on_each(embedded):
     """OSDs of both hosts, and the gateway and the image of the first, are seen from the second, and as a sum."""
     e1, e2 = embedded
@@ -473,9 +475,10 @@ def test_the_console_charts_both_hosts(embedded):
 def test_slow_operations_of_both_hosts_are_shown_on_each(embedded):
     """A write that waits for the second host's OSD is told there by the first host's gateway, and by its console."""
     e1, e2 = embedded
-    e1.put("seen", "slow", b"before")
+    within(e1.namespace, lambda: e1.s3(attempts=3).create_bucket(Bucket="held-up"))
+    e1.put("held-up", "slow", b"before")
     with stopped(e2.process_ids()["osd.1"]):
-        thread = threading.Thread(target=e1.put, args=("seen", "slow", b"after"))
+        thread = threading.Thread(target=e1.put, args=("held-up", "slow", b"after"))
         thread.start()
         time.sleep(0.5)
     thread.join(60)
@@ -484,10 +487,11 @@ def test_slow_operations_of_both_hosts_are_shown_on_each(embedded):
     told = json.loads(e2.cli("slow", "--json", "--limit", "1000").stdout)
     for document in (found, told):
         assert document["unanswered"] == [], document["unanswered"]
-        puts = [(one["host"], one["process"]) for one in document["operations"] if one["object"] == "/seen/slow"]
+        puts = [(one["host"], one["process"]) for one in document["operations"] if one["object"] == "/held-up/slow"]
         assert ("e1", "gateway") in puts, document["operations"]
 
 
+@pytest.mark.nightly
 def test_a_host_that_does_not_answer_is_named(embedded, note):
     """With the reason and soon, by 'atoll slow' and the console; the rest is told."""
     e1, e2 = embedded

@@ -90,6 +90,7 @@ def test_an_image_moves_while_it_is_written(cluster, note):
     note(f"{load.acked} acks, {count} blocks; silences {', '.join(f'{s * 1000:.0f} ms' for s in silences)}")
 
 
+@pytest.mark.nightly
 def test_a_killed_server_and_a_killed_command_lose_nothing(cluster, note):
     """The NBD server is killed while an image moves, and so is the command; both go on."""
     fill(cluster, "killed")
@@ -176,6 +177,7 @@ def test_a_move_is_cancelled_when_the_new_pool_does_not_answer(cluster):
     assert cluster.read_image("stranded", 0, MIB) == NOISE
 
 
+@pytest.mark.nightly
 def test_a_move_cannot_be_cancelled_when_its_old_place_was_changed(cluster):
     refused = lambda name: cluster.cli("image", "migrate", name, "--cancel", ok=(1,)).stderr
     cluster.create_image("forked", "8M")
@@ -212,6 +214,7 @@ def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):
     assert pool_of(cluster, "idle") == "coded" and not leftovers(cluster, "idle")
 
 
+@pytest.mark.nightly
 @pytest.mark.nightly
 def test_a_clone_is_flattened_while_it_is_written(cluster):
     fill(cluster, "golden")

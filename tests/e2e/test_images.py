@@ -123,6 +123,7 @@ def test_two_removers(cluster):
     assert "twice" not in trash(cluster)
 
 
+@pytest.mark.nightly
 def test_what_is_in_use_is_not_removed(cluster):
     cluster.create_image("used", "64M")
     other = holder(cluster, "used")
@@ -315,6 +316,7 @@ def test_extents_are_those_of_a_model(cluster, pool):
     assert found == blocks
 
 
+@pytest.mark.nightly
 def test_large_empty_images_cost_little(cluster, note):
     cluster.create_image("vast", "64T")
     started = time.monotonic()

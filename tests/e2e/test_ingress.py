@@ -21,6 +21,7 @@ from lib.ports import free_port
 from lib.processes import is_alive
 from lib.s3 import read
 from lib.scenario import REPOSITORY
+from lib.tiers import nightly_but
 from lib.waiting import under_load, wait_for
 
 pytestmark = pytest.mark.needs("haproxy", "curl")
@@ -196,7 +197,7 @@ def second(cluster):
     return second
 
 
-@pytest.fixture(scope="module", params=EXAMPLE)
+@pytest.fixture(scope="module", params=nightly_but(["termination"], EXAMPLE))
 def place(scenario, cluster, second, request):
     """HAProxy, which finds both gateways healthy."""
     place = Place(scenario, cluster, second, request.param)

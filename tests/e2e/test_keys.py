@@ -14,6 +14,7 @@ from lib.cluster import MIB
 from lib.nbd import NbdError
 from lib.s3 import error_of, read
 from lib.scenario import REPOSITORY
+from lib.tiers import nightly_but
 from lib.transit import TOKEN, Transit
 from lib.waiting import wait_for
 
@@ -122,7 +123,7 @@ def test_sse_kms_with_a_key_that_the_engine_has_and_one_that_it_has_not(project)
     assert refused == (400, "KMS.NotFoundException"), f"{refused}"
 
 
-@pytest.fixture(scope="module", params=["hang", "sealed"])
+@pytest.fixture(scope="module", params=nightly_but(["hang"], ["hang", "sealed"]))
 def silent(sealed, request):
     """The engine does not answer, or is sealed. It answers again at the end."""
     for bucket in ("one", "two"):

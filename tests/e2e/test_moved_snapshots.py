@@ -102,6 +102,7 @@ def migrating(cluster, name, *more):
     return subprocess.Popen(command, env=cluster.environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.nightly
 def test_snapshots_move_with_an_image_that_is_written(cluster, note):
     """To an erasure-coded pool, under load, with the NBD server and the command killed on the way; and back."""
     disk = Modelled(cluster, "live").with_history()

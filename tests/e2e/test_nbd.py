@@ -156,7 +156,7 @@ def test_fio_with_unaligned_sizes_verifies(scenario, cluster):
         dict(rw="randwrite", bs="4k", iodepth=2048, size="32M"),
         dict(rw="randread", bs="4k", iodepth=2048, size="32M"),
         dict(rw="write", bs="4M", iodepth=48, size="192M"),
-        dict(rw="read", bs="4M", iodepth=48, size="192M"),
+        pytest.param(dict(rw="read", bs="4M", iodepth=48, size="192M"), marks=pytest.mark.nightly),
         dict(rw="read", bs="32M", iodepth=6, size="192M"),
         dict(rw="randrw", bs="64k", iodepth=256, numjobs=6, thread=None, size="16M"),
     ],

@@ -170,6 +170,7 @@ def test_secrets_are_wrapped_and_rewrapped(cluster, connect, secrets):
     assert not any(secret in text for secret in secrets)
 
 
+@pytest.mark.needs("nvme")
 def test_a_new_secret_takes_the_place_of_the_old_one(scenario, cluster, connect, secrets):
     """A host that is connected stays; its next connection needs the new secret."""
     made = scenario.run("nvme", "gen-dhchap-key", "--hmac=1", f"--nqn={PROVEN}").stdout.strip()

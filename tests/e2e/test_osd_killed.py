@@ -104,6 +104,7 @@ def test_two_osds_killed_at_once(cluster, load, note):
     note(load.stalls(killed))
 
 
+@pytest.mark.nightly
 def test_an_osd_that_is_killed_again_as_soon_as_it_is_back(cluster, load, note):
     """An OSD that is killed again as soon as it is back, three times."""
     killed = time.monotonic()

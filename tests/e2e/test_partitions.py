@@ -36,8 +36,9 @@ CALM_SECONDS = 1
 
 
 # Faults of the quick tier; those of the nightly one are much like others, or other scenarios have them.
-QUICK = ("not_from_etcd", "falls_silent")
+QUICK = ("falls_silent",)
 NIGHTLY = (
+    "not_from_etcd",
     "cannot_send",
     "from_etcd_only",
     "osd_paused_long",

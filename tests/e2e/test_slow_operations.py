@@ -99,6 +99,7 @@ def test_the_replication_of_each_write_is_timed(cluster):
     assert timed() == written() >= WRITES
 
 
+@pytest.mark.nightly
 def test_operations_that_wait_are_counted(cluster, note):
     """Reads wait in their PGs for writes that members have not acknowledged. The writes take as long as that."""
     waiting, most = "atoll_osd_pg_waiting_operations", "atoll_osd_pg_waiting_operations_max"

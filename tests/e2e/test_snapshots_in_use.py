@@ -106,6 +106,7 @@ def killed_and_restarted(cluster, name, seconds):
 # --- ext4, in the quick tier: without the kernel, as any user
 
 
+@pytest.mark.nightly
 def test_ext4_recovers_in_clones(cluster, scenario, note):
     """ext4, written block by block: with the journal replayed e2fsck finds nothing, and the right files are there."""
     cluster.create_image("ext4", "256M")

@@ -213,6 +213,7 @@ def test_what_was_sent_is_counted(cluster, collector, traced):
     assert exported(cluster, "dropped") == exported(cluster, "failed") == 0
 
 
+@pytest.mark.nightly
 def test_some_are_exported_of_many(cluster, collector, traced):
     settings(cluster, trace_one_in="10")
     from_here = len(collector.found(kind=2, name="write"))
@@ -252,6 +253,7 @@ def test_slow_operations_are_exported_although_none_is_sampled(cluster, collecto
     assert all("parentSpanId" not in one for one in found), "nobody knew at its start that it would be slow"
 
 
+@pytest.mark.nightly
 @pytest.mark.nightly
 def test_a_collector_that_is_away_holds_nothing_up(cluster, collector, traced):
     settings(cluster, trace_one_in="1", trace_endpoint="http://127.0.0.1:1")

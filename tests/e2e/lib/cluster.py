@@ -119,7 +119,8 @@ class Cluster:
 
     def down(self, timeout=60):
         self.cli("down", timeout=timeout)
-        assert not self.all_pids(), f"still running after 'atoll down': {self.all_pids()}"
+        # The supervisor itself may take a moment to be gone.
+        wait_for("all processes have ended", lambda: not self.all_pids(), 2, 0.05)
 
     def process_ids(self):
         """What processes.json says: names and process ids."""

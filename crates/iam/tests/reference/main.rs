@@ -293,7 +293,7 @@ fn engine_allows(world: &World) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn engine_decides_as_the_plain_evaluator(world in world()) {

@@ -73,7 +73,7 @@ fn cut_power(history: &mut History) {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() {
-    let wanted = setting("ATOLL_CRASH_POINTS", 3_000);
+    let wanted = setting("ATOLL_CRASH_POINTS", 1_500);
     let per_history = setting("ATOLL_CRASH_POINTS_PER_HISTORY", POINTS_PER_HISTORY);
     let points = AtomicU64::new(0);
     let started = std::time::Instant::now();

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Builds the program as a package would have it, optimised for what `atoll bench` does with it: once with counters,
+# which a run of the matrix `data-path` fills, and once more with thin link-time optimisation and what they say. Takes
+# some half an hour. The outcome is target/dist/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Of the toolchain of rust-toolchain.toml: counters have no format of their own.
+rustup component add llvm-tools
+target=$(rustc -vV | sed -n 's/^host: //p')
+merge=$(echo "$(rustc --print sysroot)/lib/rustlib/$target/bin/llvm-profdata")
+counts=$PWD/target/dist-counts
+rm -rf "$counts"
+mkdir -p "$counts"
+
+# With a target named, flags are not for build scripts and macros.
+build() {
+    RUSTFLAGS="$1" cargo build --profile dist --target "$target" -p atoll "${@:2}"
+}
+
+echo "building with counters"
+CARGO_PROFILE_DIST_LTO=off build "-Cprofile-generate=$counts/raw" --target-dir target/dist-counting
+echo "counting"
+"target/dist-counting/$target/dist/atoll" bench run data-path --profile guard \
+    --out "$counts/records" --dir "$counts/clusters"
+"$merge" merge -o "$counts/merged" "$counts/raw"
+rm -rf "$counts/raw"
+echo "building with what was counted"
+build "-Cprofile-use=$counts/merged"
+
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+name=atoll-$version-linux-${target%%-*}
+rm -rf "target/dist/$name"
+mkdir -p "target/dist/$name"
+install "target/$target/dist/atoll" target/dist/atoll
+install -t "target/dist/$name" target/dist/atoll
+cp -r README.md LICENSE CHANGELOG.md monitoring "target/dist/$name"
+tar -C target/dist --zstd -cf "target/dist/$name.tar.zst" "$name"
+rm -rf "target/dist/$name"
+ls -l "target/dist/$name.tar.zst" target/dist/atoll
