@@ -352,6 +352,19 @@ def test_sealed_data_that_is_changed_is_read_again(relays, relayed):
     assert not any(relay.done["ended_by"] for relay in relays.values())
 
 
+def test_unsealed_data_that_is_changed_ends_the_connection(cluster, relays):
+    """What nobody can open has the frame's check: the NBD server ends the connection, and reads on another."""
+    cluster.create_image("unsealed", "256M", "--sealing", "off")
+    blocks = range(0, 256 * MIB, 4 * MIB)
+    with cluster.nbd("unsealed") as connection:
+        for at in blocks:
+            connection.write(at, bytes([at // MIB]) * 4096)
+        for relay in relays.values():
+            relay.done, relay.attack = None, ("from", "payload")
+        assert all(connection.read(at, 4096) == bytes([at // MIB]) * 4096 for at in blocks)
+    assert {relay.done["ended_by"] for relay in relays.values()} == {"to"}, "an OSD has sent no block, or it passed"
+
+
 def test_nothing_wrong_was_given_out(cluster, relayed, note):
     """Nothing wrong was given out, and all I/O went on."""
     load = relayed

@@ -368,11 +368,11 @@ impl Router {
 
     /// An answer has come.
     pub fn reply(&mut self, now_ms: u64, osd: OsdId, message: Message) {
-        let (sequence, result) = match message {
-            Message::ReadReply { sequence, result, payload, .. } => {
-                (sequence, result.map(|outcome| Some((outcome, payload))))
+        let (sequence, opens_seals, result) = match message {
+            Message::ReadReply { sequence, opens_seals, result, payload } => {
+                (sequence, opens_seals, result.map(|outcome| Some((outcome, payload))))
             }
-            Message::WriteReply { sequence, result } => (sequence, result.map(|()| None)),
+            Message::WriteReply { sequence, result } => (sequence, false, result.map(|()| None)),
             _ => return,
         };
         // An answer of an OSD that was the primary is no use once the request was sent to the next
@@ -380,6 +380,11 @@ impl Router {
         let outstanding = self.outstanding.get(&sequence).filter(|outstanding| outstanding.sent_to == Some(osd));
         let Some(outstanding) = outstanding else { return };
         invariants::answer_is_of_the_last_attempt(sequence, outstanding.sent_to, osd);
+        if opens_seals && !outstanding.call.opens_seals() {
+            // Nobody would notice what was changed of it on the way.
+            let error = ClientError::UnexpectedAnswer { object: outstanding.call.object().clone() };
+            return self.complete(sequence, Err(error));
+        }
         match result {
             Ok(found) => self.complete(sequence, Ok(found)),
             Err(refusal) if refusal.is_retryable() => self.retry_later(now_ms, sequence, refusal.to_string()),
@@ -408,6 +413,10 @@ impl Router {
 }
 
 impl Call {
+    fn opens_seals(&self) -> bool {
+        matches!(self, Call::Read(_, ReadRequest::Data { opens_seals: true, .. }))
+    }
+
     fn object(&self) -> &ObjectName {
         match self {
             Call::Read(object, _) => object,

@@ -131,6 +131,11 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Whether data did not open with its seal.
+    pub(crate) fn is_not_authentic(&self) -> bool {
+        matches!(self, ImageError::Seal(SealError::NotAuthentic { .. }))
+    }
+
     /// Whether what was sent may have been done, and may still be.
     pub(crate) fn is_undecided(&self) -> bool {
         matches!(self, ImageError::Client(ClientError::TimedOut { .. }))

@@ -98,17 +98,27 @@ impl<C: PoolClient> State<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
-        let stored = self.stored(piece).await?;
-        open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
+        match self.read_here(piece, ReadRequest::data_to_open).await {
+            Err(error) if error.is_not_authentic() => {
+                tell_second_read(&self.image_id, piece, &error);
+                self.read_here(piece, ReadRequest::checked_data).await
+            }
+            done => done,
+        }
     }
 
-    /// What is stored of a piece in this state; `None` if there is no object.
-    pub async fn stored(&self, piece: Piece) -> Result<Option<Extent>, ImageError> {
-        let found = self.found(piece.object, async |name| {
-            let extent = self.client.read(self.pool, name, piece.offset, piece.length as u32).await?;
+    async fn read_here(
+        &self,
+        piece: Piece,
+        request: impl Fn(u64, u32) -> ReadRequest,
+    ) -> Result<Bytes, ImageError> {
+        let stored = self.found(piece.object, async |name| {
+            let request = request(piece.offset, piece.length as u32);
+            let extent = self.client.read_data(self.pool, name, request).await?;
             Ok((extent.version, extent))
         });
-        found.await
+        let stored = stored.await?;
+        open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
     }
 
     /// What `read` finds in an object of this state, with the version that it comes from; `None` if there is no
@@ -310,6 +320,13 @@ pub(crate) async fn or_in_parent<C: PoolClient>(
     let below = Box::pin(parent.state.mapped(Piece { length, ..piece })).await?;
     mapped.iter_mut().zip(below).for_each(|(mapped, below)| *mapped |= below);
     Ok(mapped)
+}
+
+/// Data did not open that nothing has checked on its way: it is read once more, with a check, to tell what was changed
+/// on the way from what is stored wrongly.
+pub(crate) fn tell_second_read(image_id: &str, piece: Piece, error: &ImageError) {
+    let object = object_name(image_id, piece.object);
+    tracing::warn!("object '{object}': {error}; reading it again with a check on its way");
 }
 
 /// The plain bytes of a piece: what is stored of it, and its parent's where it was not written.

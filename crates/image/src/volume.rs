@@ -22,7 +22,7 @@ use crate::objects::ignore_absent;
 use crate::pieces::{BLOCK, Piece, pieces};
 use crate::range_locks::RangeLocks;
 use crate::sealing::Sealing;
-use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_parent};
+use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_parent, tell_second_read};
 
 /// Objects that a trim or a look at extents asks for at once.
 const OBJECTS_AT_ONCE: usize = 32;
@@ -194,22 +194,24 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
-        match self.read_piece_by(piece, ReadRequest::data_to_open).await {
-            // Perhaps it was only changed on its way, which nothing else has looked at.
-            Err(ImageError::Seal(_)) => self.read_piece_by(piece, ReadRequest::checked_data).await,
-            done => done,
-        }
-    }
-
-    async fn read_piece_by(
-        &self,
-        piece: Piece,
-        request: impl Fn(u64, u32) -> ReadRequest,
-    ) -> Result<Bytes, ImageError> {
         if let Some(ahead) = self.ahead_of(piece.object) {
             let start = piece.start(self.object_bytes);
             return Box::pin(async move { ahead.state().read_blocks(start, piece.length).await }).await;
         }
+        match self.read_here(piece, ReadRequest::data_to_open).await {
+            Err(error) if error.is_not_authentic() => {
+                tell_second_read(&self.image_id, piece, &error);
+                self.read_here(piece, ReadRequest::checked_data).await
+            }
+            done => done,
+        }
+    }
+
+    async fn read_here(
+        &self,
+        piece: Piece,
+        request: impl Fn(u64, u32) -> ReadRequest,
+    ) -> Result<Bytes, ImageError> {
         let parent = self.parent();
         let stored = if self.is_known_absent(piece.object) {
             None

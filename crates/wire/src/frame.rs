@@ -10,10 +10,11 @@
 //! header as associated data; a payload is encrypted too, unless its flag says that the client has
 //! sealed it already: then it is the associated data of an empty message, so it is authenticated
 //! but not encrypted a second time. A sealed payload that the receiver opens itself travels as it is,
-//! without a check: the seals, which the receiver has from the control segment, are its check. The nonces count: frame `n` uses `2n` for control and `2n + 1`
-//! for payload, under a key of its own per direction, so a replayed, dropped or reordered frame
-//! does not authenticate. In `crc` mode the checks are CRC-32C. Nothing that has a check is given out before it
-//! was verified, and the lengths are bounded before anything is buffered for them.
+//! without a check: the seals, which the receiver has from the control segment, are its check. The
+//! nonces count: frame `n` uses `2n` for control and `2n + 1` for payload, under a key of its own per
+//! direction, so a replayed, dropped or reordered frame does not authenticate. In `crc` mode the
+//! checks are CRC-32C. Nothing that has a check is given out before it was verified, and the lengths
+//! are bounded before anything is buffered for them.
 //!
 //! The sender decides when a key has been used enough, and says so in the header of the last frame
 //! under it. The nonces count on.

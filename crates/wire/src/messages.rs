@@ -402,7 +402,7 @@ impl Message {
         let (payload, expected) = self.payload();
         if seal == PayloadSeal::OpenedByReceiver && expected != seal {
             return Err(CodecError::Invalid {
-                what: "length of an unchecked payload",
+                what: "bytes of a payload without a check",
                 value: payload.len() as u64,
             });
         }

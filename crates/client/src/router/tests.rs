@@ -125,6 +125,26 @@ fn requests_wait_for_map_and_connection_and_survive_both_changing() {
 }
 
 #[test]
+fn what_nothing_checked_is_for_who_opens_seals_only() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 1));
+    router.connected(1, OsdId(0));
+    drain(&mut router);
+    let object = || ObjectName::new("object").unwrap();
+    let outcome = ReadOutcome::Data { object_bytes: 0, version: atoll_types::Version::default(), seals: None };
+    for (request, is_taken) in
+        [(ReadRequest::checked_data(0, 4096), false), (ReadRequest::data_to_open(0, 4096), true)]
+    {
+        let call = Call::Read(object(), request);
+        let sequence = router.start(1, 1_000, Target::ByName(PoolId(1)), call, None);
+        drain(&mut router);
+        let (result, payload) = (Ok(outcome.clone()), Bytes::new());
+        router.reply(2, OsdId(0), Message::ReadReply { sequence, opens_seals: true, result, payload });
+        assert_eq!(drain(&mut router), [format!("complete {sequence} {is_taken}")]);
+    }
+}
+
+#[test]
 fn the_span_goes_before_each_attempt_of_its_request_and_no_other() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_objects::{ClientError, Extent};
-use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
+use atoll_seal::{SEGMENT_BYTES, SealError, SegmentCipher};
 use atoll_types::{ObjectName, PoolId, ReadRequest, Refusal};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -150,14 +150,21 @@ impl DataReader {
     }
 
     async fn read_chunk(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
-        match self.read_chunk_by(read, ReadRequest::data_to_open).await {
-            // Perhaps it was only changed on its way, which nothing else has looked at.
-            Err(GatewayError::Seal(_)) => self.read_chunk_by(read, ReadRequest::checked_data).await,
-            done => done,
-        }
+        // Before both attempts: the reads ahead of others may not come between them.
+        let share = self.share(u64::from(segments_of(read).1)).await?;
+        let bytes = match self.open_chunk(read, ReadRequest::data_to_open).await {
+            // Nothing has checked it on its way, so that may be where it was changed.
+            Err(GatewayError::Seal(error @ SealError::NotAuthentic { .. })) => {
+                let data_id = hex::encode(self.pieces[read.piece].piece.data_id);
+                tracing::warn!("data '{data_id}': {error}; reading it again with a check on its way");
+                self.open_chunk(read, ReadRequest::checked_data).await?
+            }
+            done => done?,
+        };
+        Ok(Bytes::from_owner(Plaintext { bytes, _share: share }))
     }
 
-    async fn read_chunk_by(
+    async fn open_chunk(
         &self,
         read: &ChunkRead,
         request: impl Fn(u64, u32) -> ReadRequest,
@@ -175,10 +182,8 @@ impl DataReader {
             refusal: Refusal::Corrupt { detail },
         };
 
-        let first = read.range.start / SEGMENT;
-        let end = read.range.end.div_ceil(SEGMENT);
-        let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
-        let share = self.share(u64::from(length)).await?;
+        let (first, length) = segments_of(read);
+        let end = first + u64::from(length) / SEGMENT;
         let request = request(first * SEGMENT - chunk_start, length);
         let extent = match self.store.read(pool, object.clone(), request).await {
             Err(error) if error.is_no_such_object() => return Err(vanished(&open.piece)),
@@ -208,8 +213,15 @@ impl DataReader {
         };
         let from = (read.range.start - first * SEGMENT) as usize;
         let until = (read.range.end - first * SEGMENT) as usize;
-        Ok(Bytes::from_owner(Plaintext { bytes, _share: share }).slice(from..until))
+        Ok(bytes.slice(from..until))
     }
+}
+
+/// The first segment of a read, and the length in bytes of all.
+fn segments_of(read: &ChunkRead) -> (u64, u32) {
+    let first = read.range.start / SEGMENT;
+    let length = (read.range.end.div_ceil(SEGMENT) - first) * SEGMENT;
+    (first, u32::try_from(length).expect("a read stays within one chunk"))
 }
 
 fn vanished(piece: &Piece) -> GatewayError {

@@ -228,3 +228,12 @@ async fn many_requests_share_a_small_memory_budget() {
     let gateway = start(|config| config.memory_max = 1).await;
     step(&gateway, &["work_at_once"]).await;
 }
+
+/// A second read of the same data does not wait behind what other requests read ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_read_again_share_a_small_memory_budget() {
+    let gateway = start(|config| config.memory_max = 1).await;
+    gateway.client.change_on_the_way();
+    step(&gateway, &["work_at_once"]).await;
+    assert!(gateway.client.changed_on_the_way() > 1);
+}

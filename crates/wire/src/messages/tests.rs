@@ -1,5 +1,6 @@
 //! What must hold for every kind of the table.
 
+use atoll_types::Seals;
 use atoll_types::operation::table;
 use proptest::prelude::*;
 
@@ -77,6 +78,20 @@ fn the_page_has_the_table_of_messages() {
     let page = pages.iter().find_map(|page| std::fs::read_to_string(page).ok()).expect("a page of the protocol");
     let expected = table::markdown("message", Message::KINDS);
     assert_eq!(table::marked(&page, "messages"), Some(&*expected), "run the example message_table");
+}
+
+#[test]
+fn what_is_not_sealed_has_a_check_whoever_asks() {
+    let marks = Seals { unit_bytes: 4096, seal_bytes: 1, bytes: Bytes::from_static(&[1]) };
+    for seals in [None, Some(marks)] {
+        let (object_bytes, version) = (5, Version::default());
+        let result = Ok(ReadOutcome::Data { object_bytes, version, seals });
+        let payload = Bytes::from_static(b"plain");
+        let message = Message::ReadReply { sequence: 1, opens_seals: true, result, payload };
+        let frame = frame_of(&message);
+        assert_eq!(frame.seal, PayloadSeal::None);
+        assert!(decode(Frame { seal: PayloadSeal::OpenedByReceiver, ..frame }).is_err());
+    }
 }
 
 #[test]
