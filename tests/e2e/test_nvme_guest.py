@@ -50,7 +50,7 @@ def subsystem(cluster):
 @pytest.fixture(scope="module")
 def guest(scenario):
     files = {"/etc/nvme/hostnqn": f"{HOST}\n".encode(), "/etc/nvme/hostid": f"{HOST_ID}\n".encode()}
-    modules, programs = ("nvme-core", "nvme-tcp"), ("nvme", "fio")
+    modules, programs = ("nvme-core", "nvme-tcp"), {"nvme": "nvme", "fio": "fio"}
     with Guest(scenario.directory, modules, programs, files, append="nvme_core.multipath=Y") as guest:
         yield guest
 

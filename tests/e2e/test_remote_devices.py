@@ -73,7 +73,7 @@ def nbd_port():
 @pytest.fixture(scope="module")
 def guest(scenario, nbd_port):
     files = {"/etc/nvme/hostnqn": f"{HOST}\n".encode(), "/etc/nvme/hostid": f"{HOST_ID}\n".encode()}
-    modules, programs = ("nvme-core", "nvme-tcp"), ("nvme", str(scenario.atoll))
+    modules, programs = ("nvme-core", "nvme-tcp"), {"nvme": "nvme", "atoll": scenario.atoll}
     forwarded = f",hostfwd=tcp:127.0.0.1:{nbd_port}-:{nbd_port}"
     with Guest(scenario.directory, modules, programs, files, memory_mib=3072, network=forwarded) as guest:
         yield guest

@@ -104,7 +104,8 @@ def module_files(modules, wanted):
 
 
 def initial_file_system(modules, wanted_modules, programs, files):
-    """An archive of modules, programs, and other files by their paths: their bytes, or where to copy them from."""
+    """An archive of modules, programs by the names that they get, and other files by their paths: their bytes, or where
+    to copy them from."""
     directory, file, link = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
     entries, folders = [], set()
 
@@ -121,9 +122,9 @@ def initial_file_system(modules, wanted_modules, programs, files):
     put("bin/busybox", file, pathlib.Path(shutil.which("busybox")).read_bytes())
     put("bin/sh", link, b"busybox")
     needed = set()
-    for program in programs:
+    for name, program in programs.items():
         path = shutil.which(program)
-        put(f"usr/bin/{pathlib.Path(path).name}", file, pathlib.Path(path).read_bytes())
+        put(f"usr/bin/{name}", file, pathlib.Path(path).read_bytes())
         needed.update(libraries(path))
     for path, data in files.items():
         if isinstance(data, pathlib.Path):

@@ -58,7 +58,7 @@ class RdmaGuest(Guest):
         super().__init__(
             scenario.directory,
             MODULES,
-            ("rdma", "ip"),
+            {"rdma": "rdma", "ip": "ip"},
             files,
             memory_mib=3072,
             network=f",hostfwd=tcp:127.0.0.1:{self.nbd_port}-:10809",
