@@ -4,6 +4,7 @@ An initial file system made here holds the modules, busybox, and programs of thi
 machine's loopback at 10.0.2.2, and is driven by a shell on its serial console.
 """
 
+import contextlib
 import gzip
 import lzma
 import os
@@ -34,10 +35,13 @@ ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
-export PS1= PS2=
 stty -echo
+# What the kernel says of a path that is lost stays out of what is read here; `dmesg` has it.
+dmesg -n 1
 echo GUEST-IS-UP
-exec sh
+# A shell whose output is no terminal edits no lines: one that does takes the end of a job in the background for the
+# end of its input, and ends.
+sh 2>&1 | cat
 """
 
 
@@ -176,6 +180,8 @@ class Guest:
         self.close()
 
     def close(self):
+        with contextlib.suppress(Failed, OSError):
+            self.run("dmesg", 10)
         self.process.kill()
         self.process.wait()
         self.log.write_text(self.text)

@@ -76,7 +76,7 @@ class RdmaGuest(Guest):
         self.run("(rdma link delete rxe0; echo $? > /tmp/removed) < /dev/null > /dev/null 2>&1 &")
 
     def is_adapter_removed(self):
-        return self.finish(self.start("grep -q '^0$' /tmp/removed"))[1] == 0
+        return self.finish(self.start("grep -qs '^0$' /tmp/removed"))[1] == 0
 
     def up(self, transport="rdma"):
         """Starts a cluster."""
