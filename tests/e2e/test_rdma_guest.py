@@ -4,8 +4,8 @@ There the tests of the fabric run as they run over sockets elsewhere, and a clus
 """
 
 import json
+import os
 import pathlib
-import subprocess
 
 import pytest
 from lib.cluster import MIB
@@ -23,10 +23,12 @@ pytestmark = [
 
 
 def fabric_tests(scenario):
-    """The tests of the fabric as a program, of the profile of the binary that is tested."""
+    """The tests of the fabric as a program: that which is named, or of the profile of the binary that is tested."""
+    if program := os.environ.get("ATOLL_FABRIC_TESTS"):
+        return program
     profile = pathlib.Path(scenario.atoll).parent.name
     command = ("cargo", "test", "--profile", profile, "-p", "atoll-fabric", "--lib", "--no-run")
-    done = subprocess.run((*command, "--message-format=json"), cwd=REPOSITORY, check=True, capture_output=True)
+    done = scenario.run(*command, "--message-format=json", timeout=300, cwd=REPOSITORY)
     built = [json.loads(line) for line in done.stdout.splitlines()]
     return next(path for path in (one.get("executable") for one in built) if path)
 
@@ -74,6 +76,7 @@ def finish(guest, image, running):
         for load in running:
             assert load.verify(connection) > 0
             assert not load.wrong, "\n".join(load.wrong[:5])
+            assert not load.error_texts, "\n".join(load.error_texts[:5])
 
 
 def test_a_cluster_works_over_soft_roce(cluster):
@@ -92,16 +95,20 @@ def test_a_cluster_works_over_soft_roce(cluster):
 
 def test_an_osd_that_is_killed_in_mid_transfer_loses_nothing(cluster):
     """It comes back over RDMA."""
-    running = loads(cluster, "killed")
+    running, old = loads(cluster, "killed"), cluster.process_id("osd.1")
     goes_on(running)
     cluster.kill("osd.1")
     goes_on(running)
+    wait_for("osd.1 is started again", lambda: cluster.process_id("osd.1") not in (None, old), 60, 1)
+    wait_for("all OSDs are up", lambda: cluster.json("status")["osds_up"] == 3, 60, 1)
     finish(cluster, "killed", running)
     cluster.wait_for_links("rdma")
+    wait_for("no link is over TCP", lambda: set(cluster.links()) == {"rdma"}, 60, 1)
 
 
 def test_an_adapter_that_is_removed_in_mid_transfer_loses_nothing(cluster):
     """All links over RDMA end, and TCP carries on. No process holds the removal up once it has ended."""
+    cluster.wait_for_links("rdma")
     running = loads(cluster, "removed")
     goes_on(running)
     cluster.remove_adapter()

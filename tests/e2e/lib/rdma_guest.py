@@ -116,7 +116,7 @@ class RdmaGuest(Guest):
         """The process id of one of the cluster's processes."""
         record = self.run("cat /disk/d/processes.json")
         children = json.loads(record[record.index("{") :])["children"]
-        return next(child["pid"] for child in children if child["name"] == name)
+        return next((child["pid"] for child in children if child["name"] == name), None)
 
     def kill(self, name):
         """kill -9 of one process, which the supervisor starts again."""
