@@ -17,6 +17,9 @@ from lib.waiting import under_load, wait_for
 
 pytestmark = [
     pytest.mark.nightly,
+    # All PGs peer anew in two emulated processors, which takes a minute and a half when the machine has more to do.
+    # Each wait has its own limit.
+    pytest.mark.limit(600),
     pytest.mark.needs("qemu-system-x86_64", "busybox", "nvme", "fio"),
 ]
 
