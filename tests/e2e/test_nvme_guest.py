@@ -155,7 +155,8 @@ def test_fio_goes_on_when_the_target_is_killed(guest, cluster, disk):
     old = cluster.process_ids()["nvme"]
     os.kill(old, signal.SIGKILL)
     cluster.restarted("nvme", old)
-    guest.finish(running, 200)
+    output, code = guest.finish(running, 200)
+    assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
 
 
 def test_fio_goes_on_when_one_of_two_gateways_is_killed(scenario, guest, cluster, subsystem, note):
