@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 
+from lib.processes import RUN_MARK
 from lib.waiting import Failed
 
 HOST_ADDRESS = "10.0.2.2"
@@ -169,9 +170,15 @@ class Guest:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # A run that is killed leaves no guest behind.
+            env=os.environ | ({RUN_MARK: session} if (session := os.environ.get("ATOLL_E2E_SESSION")) else {}),
         )
         threading.Thread(target=self._read, daemon=True).start()
-        self._wait("GUEST-IS-UP", 120)
+        try:
+            self._wait("GUEST-IS-UP", 120)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self):
         return self
