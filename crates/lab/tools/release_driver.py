@@ -4,7 +4,7 @@
   up        starts it; the last line of its output is JSON: its data directory, its binary and its processes
   down      ends it and removes its directory
 """
-import argparse, json, os, pathlib, shutil, socket, subprocess, sys
+import argparse, json, os, pathlib, shlex, shutil, socket, subprocess, sys
 
 VARIABLE = "ATOLL_BEFORE"
 EXAMPLES = """examples:
@@ -86,7 +86,8 @@ def up(arguments):
     data = directory / DATA
     s3, s3_tls, nbd = (f"127.0.0.1:{port}" for port in free_ports(3))
     command = [binary, "up", "--detach", "--data", data, "--s3-listen", s3, "--s3-tls-listen", s3_tls, "--nbd-listen", nbd]
-    run(command + ["--osds", str(arguments.osds), "--osd-size", arguments.osd_size], SECONDS_TO_START)
+    command += ["--osds", str(arguments.osds), "--osd-size", arguments.osd_size, *shlex.split(arguments.more)]
+    run(command, SECONDS_TO_START)
     version = run([binary, "--version"], 10).strip()
     return {"title": f"{version} ({binary.name}), {arguments.osds} OSDs", "version": version.split()[-1], "protections": "",
             "servers": servers(data), "atoll": {"data": str(data), "binary": str(binary)}}
@@ -130,6 +131,7 @@ def main():
     start.add_argument("--binary", help=f"the other release's atoll (default: the variable {VARIABLE})")
     start.add_argument("--osds", type=int, choices=range(1, 65), metavar="N", default=3)
     start.add_argument("--osd-size", default="10G", help="of each OSD's device, a sparse file (default: %(default)s)")
+    start.add_argument("--more", default="", help="further options of its 'atoll up', as one text, such as '--transport tcp'")
     arguments = parser.parse_args()
     if arguments.command == "down":
         return down(arguments)

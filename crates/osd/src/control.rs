@@ -11,6 +11,8 @@ use atoll_types::{OsdId, PgId};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc as channel;
 
+use crate::proposals::Proposals;
+
 const LEASE_TERM: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -106,8 +108,9 @@ async fn run(
     tokio::spawn(follow_map(client.clone(), events));
     tokio::spawn(keep_presence(client.clone(), up.clone()));
     tokio::spawn(atoll_coordinator::run(client.clone(), up.id));
+    let proposals = Proposals::default();
     while let Some(request) = requests.recv().await {
-        tokio::spawn(serve(client.clone(), up.id, request));
+        tokio::spawn(serve(client.clone(), up.id, request, proposals.clone()));
     }
 }
 
@@ -162,9 +165,11 @@ async fn propose(
     client.transact(&transaction).await.map(drop)
 }
 
-async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
+async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest, proposals: Proposals) {
     match request {
         ControlRequest::Propose { pg, expected_revision, record, split_off } => {
+            // Its PG repeats it until it sees an answer.
+            let Some(_under_way) = proposals.begin((pg, expected_revision)) else { return };
             // The new record, ours or another process's, comes back through the watch.
             match propose(&client, pg, expected_revision, &record, split_off.as_deref()).await {
                 Ok(_) => {}

@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod operations;
 mod pgs;
+mod proposals;
 mod recovery;
 mod removed_pools;
 mod reports;
