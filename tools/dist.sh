@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the program as a package would have it, optimised for what `atoll bench` does with it: once with counters,
 # which a run of the matrix `data-path` fills, and once more with thin link-time optimisation and what they say. Takes
-# some half an hour. The outcome is target/dist/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
+# some half an hour. The outcome is target/package/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,7 @@ build() {
 echo "building with counters"
 CARGO_PROFILE_DIST_LTO=off build "-Cprofile-generate=$counts/raw" --target-dir target/dist-counting
 echo "counting"
-"target/dist-counting/$target/dist/atoll" bench run data-path --profile guard \
+"target/dist-counting/$target/package/atoll" bench run data-path --profile guard \
     --out "$counts/records" --dir "$counts/clusters"
 "$merge" merge -o "$counts/merged" "$counts/raw"
 rm -rf "$counts/raw"
@@ -30,11 +30,11 @@ build "-Cprofile-use=$counts/merged"
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 name=atoll-$version-linux-${target%%-*}
-rm -rf "target/dist/$name"
-mkdir -p "target/dist/$name"
-install "target/$target/dist/atoll" target/dist/atoll
-install -t "target/dist/$name" target/dist/atoll
-cp -r README.md LICENSE CHANGELOG.md monitoring "target/dist/$name"
-tar -C target/dist --zstd -cf "target/dist/$name.tar.zst" "$name"
-rm -rf "target/dist/$name"
-ls -l "target/dist/$name.tar.zst" target/dist/atoll
+rm -rf "target/package/$name"
+mkdir -p "target/package/$name"
+install "target/$target/package/atoll" target/package/atoll
+install -t "target/package/$name" target/package/atoll
+cp -r README.md LICENSE CHANGELOG.md monitoring "target/package/$name"
+tar -C target/package --zstd -cf "target/package/$name.tar.zst" "$name"
+rm -rf "target/package/$name"
+ls -l "target/package/$name.tar.zst" target/package/atoll

@@ -22,9 +22,10 @@ use crate::pgs::Saving;
 use crate::store::Store;
 use crate::superblock::Superblock;
 
-/// Requests that a checkpoint has in flight at least, and at most. It is in no hurry until clients fill the log: one
-/// that is done early has only taken the device from them, and their log records wait behind its writes.
-const REQUESTS_MIN: usize = 1;
+/// Requests that a checkpoint makes at once at least, and at most. It is in no hurry until clients fill the log: one
+/// that is done early has only taken the device from them, and their log records wait behind its writes. But blocks that
+/// go to their places together share a doorbell of the device and interrupts.
+const REQUESTS_MIN: usize = 16;
 const REQUESTS_MAX: u64 = 128;
 /// Blocks by which a checkpoint has to be behind for one more request.
 const BEHIND_PER_REQUEST: u64 = 64;
@@ -278,16 +279,26 @@ impl Store {
         let trims_below = checkpoint.superblock.wal_sequence;
         invariants::checkpoint_applies_durable_records_only(self.log.durable_through(), trims_below);
         let requests_max = self.requests_max(checkpoint);
-        // Several at once cost fewer system calls and doorbells than one after the other.
-        if checkpoint.requests.len() > requests_max / 2 {
+        let is_behind = requests_max > REQUESTS_MIN;
+        let left_max = if is_behind { requests_max / 2 } else { 0 };
+        if checkpoint.requests.len() > left_max {
             return;
         }
-        while checkpoint.requests.len() < requests_max {
-            let wrote_pages = self.write_some_pages(checkpoint);
-            if !self.apply_next_run(checkpoint) && !wrote_pages || self.poisoned.is_some() {
+        // Pages are written in long pieces, of which one at a time is enough unless the checkpoint is behind.
+        while self.write_some_pages(checkpoint) | self.apply_runs(checkpoint, requests_max) {
+            if !is_behind || checkpoint.requests.len() >= requests_max || self.poisoned.is_some() {
                 return;
             }
         }
+    }
+
+    /// Starts to apply adjacent blocks until so many requests are in flight. False when there are none left.
+    fn apply_runs(&mut self, checkpoint: &mut Checkpoint, requests_max: usize) -> bool {
+        let mut has_applied = false;
+        while checkpoint.requests.len() < requests_max && self.apply_next_run(checkpoint) {
+            has_applied = true;
+        }
+        has_applied
     }
 
     fn write_some_pages(&mut self, checkpoint: &mut Checkpoint) -> bool {
