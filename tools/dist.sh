@@ -21,7 +21,7 @@ build() {
 echo "building with counters"
 CARGO_PROFILE_DIST_LTO=off build "-Cprofile-generate=$counts/raw" --target-dir target/dist-counting
 echo "counting"
-"target/dist-counting/$target/package/atoll" bench run data-path --profile guard \
+"target/dist-counting/$target/dist/atoll" bench run data-path --profile guard \
     --out "$counts/records" --dir "$counts/clusters"
 "$merge" merge -o "$counts/merged" "$counts/raw"
 rm -rf "$counts/raw"
@@ -32,7 +32,7 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 name=atoll-$version-linux-${target%%-*}
 rm -rf "target/package/$name"
 mkdir -p "target/package/$name"
-install "target/$target/package/atoll" target/package/atoll
+install "target/$target/dist/atoll" target/package/atoll
 install -t "target/package/$name" target/package/atoll
 cp -r README.md LICENSE CHANGELOG.md monitoring "target/package/$name"
 tar -C target/package --zstd -cf "target/package/$name.tar.zst" "$name"
