@@ -106,7 +106,9 @@ def test_a_frame_that_is_changed_ends_the_connection(cluster, relays, note):
     """A frame over a Unix socket is changed or cut: its receiver ends the connection, and no I/O fails."""
     load = BlockLoad(lambda: cluster.nbd("disk"), threads=4, blocks_per_thread=16384, read_share=0.5).start()
     wait_for("writes are acked", lambda: load.acked > 50 and load.reads > 50, 30)
-    change_frames(relays, [("to", "control"), ("from", "control"), ("to", "cut"), ("from", "tag")])
+    change_frames(
+        relays, [("to", "control"), ("from", "control"), ("from", "sealed payload"), ("to", "cut"), ("from", "tag")]
+    )
     assert load.stop(60) and not load.wrong and not load.error_texts, f"{load.wrong[:3]} {load.error_texts[:3]}"
     note(f"{load.acked} writes, {load.reads} reads")
 

@@ -98,20 +98,10 @@ impl<C: PoolClient> State<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
-        match self.read_here(piece, ReadRequest::data_to_open).await {
-            Err(error) if error.is_not_authentic() => {
-                tell_second_read(&self.image_id, piece, &error);
-                self.read_here(piece, ReadRequest::checked_data).await
-            }
-            done => done,
-        }
+        read_to_open(&self.image_id, piece, async |request| self.read_here(piece, request).await).await
     }
 
-    async fn read_here(
-        &self,
-        piece: Piece,
-        request: impl Fn(u64, u32) -> ReadRequest,
-    ) -> Result<Bytes, ImageError> {
+    async fn read_here(&self, piece: Piece, request: fn(u64, u32) -> ReadRequest) -> Result<Bytes, ImageError> {
         let stored = self.found(piece.object, async |name| {
             let request = request(piece.offset, piece.length as u32);
             let extent = self.client.read_data(self.pool, name, request).await?;
@@ -322,11 +312,21 @@ pub(crate) async fn or_in_parent<C: PoolClient>(
     Ok(mapped)
 }
 
-/// Data did not open that nothing has checked on its way: it is read once more, with a check, to tell what was changed
-/// on the way from what is stored wrongly.
-pub(crate) fn tell_second_read(image_id: &str, piece: Piece, error: &ImageError) {
-    let object = object_name(image_id, piece.object);
-    tracing::warn!("object '{object}': {error}; reading it again with a check on its way");
+/// Reads a piece by requests of data to open. What does not open is read once more, with a check on its way, to tell
+/// what was changed there from what is stored wrongly.
+pub(crate) async fn read_to_open(
+    image_id: &str,
+    piece: Piece,
+    read: impl AsyncFn(fn(u64, u32) -> ReadRequest) -> Result<Bytes, ImageError>,
+) -> Result<Bytes, ImageError> {
+    match read(ReadRequest::data_to_open).await {
+        Err(error) if error.is_not_authentic() => {
+            let object = object_name(image_id, piece.object);
+            tracing::warn!("object '{object}': {error}; reading it again with a check on its way");
+            read(ReadRequest::checked_data).await
+        }
+        done => done,
+    }
 }
 
 /// The plain bytes of a piece: what is stored of it, and its parent's where it was not written.

@@ -22,7 +22,7 @@ use crate::objects::ignore_absent;
 use crate::pieces::{BLOCK, Piece, pieces};
 use crate::range_locks::RangeLocks;
 use crate::sealing::Sealing;
-use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_parent, tell_second_read};
+use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_parent, read_to_open};
 
 /// Objects that a trim or a look at extents asks for at once.
 const OBJECTS_AT_ONCE: usize = 32;
@@ -198,20 +198,10 @@ impl<C: PoolClient> Volume<C> {
             let start = piece.start(self.object_bytes);
             return Box::pin(async move { ahead.state().read_blocks(start, piece.length).await }).await;
         }
-        match self.read_here(piece, ReadRequest::data_to_open).await {
-            Err(error) if error.is_not_authentic() => {
-                tell_second_read(&self.image_id, piece, &error);
-                self.read_here(piece, ReadRequest::checked_data).await
-            }
-            done => done,
-        }
+        read_to_open(&self.image_id, piece, async |request| self.read_here(piece, request).await).await
     }
 
-    async fn read_here(
-        &self,
-        piece: Piece,
-        request: impl Fn(u64, u32) -> ReadRequest,
-    ) -> Result<Bytes, ImageError> {
+    async fn read_here(&self, piece: Piece, request: fn(u64, u32) -> ReadRequest) -> Result<Bytes, ImageError> {
         let parent = self.parent();
         let stored = if self.is_known_absent(piece.object) {
             None

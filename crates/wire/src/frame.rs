@@ -175,7 +175,7 @@ impl SendQueue {
 pub struct FrameEncoder {
     protection: Protection,
     next_frame: u64,
-    /// Bytes sent under the key, and some for each frame.
+    /// Bytes sent under the key, payloads without a check too, and some for each frame.
     key_use: u64,
 }
 

@@ -24,7 +24,7 @@ ATTACKS = [
     "cut",
 ]
 # What ends a connection, with its way. Data that OSDs send to who opens its seals has no check: only that changes.
-ENDS = [(way, attack) for way in OTHER for attack in ATTACKS if (way, attack[:7]) != ("from", "payload")]
+ENDS = [(way, attack) for way in OTHER for attack in ATTACKS if way == "to" or not attack.startswith("payload")]
 
 
 class Relay:
@@ -106,12 +106,12 @@ class Relay:
         rest = payload + TAG * is_checked if payload else 0
         return header + take(source, control + TAG + rest), control, payload, is_checked
 
-    def _attack(self, way, payload, state):
+    def _attack(self, way, kind, state):
         """What is to be done to this frame, with a payload of this kind, if anything."""
         with self.lock:
             if not self.attack or self.attack[0] != way:
                 return None
-            if "payload" in self.attack[1] and not (payload and self.attack[1].startswith(payload)):
+            if "payload" in self.attack[1] and not (kind and self.attack[1].startswith(kind)):
                 return None
             what, self.attack, self.done = self.attack[1], None, state
             return what
