@@ -5,6 +5,7 @@
 
 mod bitmap;
 mod changes;
+mod hints;
 pub(crate) mod keys;
 mod listing;
 pub(crate) mod page;

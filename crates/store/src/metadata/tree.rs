@@ -6,9 +6,9 @@
 //! each other if a bug or another program wrote them. The error is then
 //! [`PageError::Contradiction`].
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
 
+use super::hints::{HintOf, Hints};
 use super::page::{
     KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, Page, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes,
     entry_bytes,
@@ -35,21 +35,8 @@ pub(crate) struct Tree {
     /// Leaf and place of the entry that was inserted last. The next insertion just behind it probably
     /// goes on in order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
-    /// For keys with the same [`hint_of`], where the last way down for one of them led to. An operation
-    /// looks at the same few entries several times.
-    hints: Box<[Cell<Hint>]>,
-}
-
-const HINT_COUNT: usize = 1024;
-
-/// Where a key may be.
-#[derive(Clone, Copy)]
-struct Hint {
-    leaf: u32,
-    index: u32,
-    /// What [`Pages::turn`] was then: until the next turn the way to the leaf stays in memory. Later it
-    /// must be looked at anew even if it is there, or what is in use would look unused and be evicted.
-    turn: u64,
+    /// Where ways down led to.
+    hints: Hints,
 }
 
 /// Where an entry is.
@@ -59,52 +46,43 @@ pub(crate) struct Place {
     index: usize,
 }
 
-/// Which of the tree's hints is for a key.
-fn hint_of(key: &[u8]) -> usize {
-    // Multiplying by an odd number with many bits set mixes upwards: FxHash, as rustc uses it.
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-    let (words, rest) = key.as_chunks::<8>();
-    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let hash = rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)));
-    (hash >> 32) as usize % HINT_COUNT
-}
-
 /// Like [`Page::search`], but tries the hint first.
-fn search_by(hint: &Cell<Hint>, page: &Page, leaf: u32, key: &[u8]) -> Result<usize, usize> {
-    let known = hint.get();
-    if known.leaf == leaf && page.has_at(known.index as usize, key) {
-        return Ok(known.index as usize);
+fn search_by(hint: &HintOf<'_>, page: &Page, leaf: u32, key: &[u8]) -> Result<usize, usize> {
+    let known = hint.get().filter(|known| known.leaf == leaf);
+    if let Some(index) = known.map(|known| usize::from(known.index))
+        && page.has_at(index, key)
+    {
+        return Ok(index);
     }
     let place = page.search(key);
-    if let (true, Ok(index)) = (known.leaf == leaf, place) {
-        hint.set(Hint { index: index as u32, ..known });
+    if let (Some(known), Ok(index)) = (known, place) {
+        hint.set(leaf, index, known.turn);
     }
     place
 }
 
 impl Tree {
     pub fn new(pages: Pages, root: u32) -> Self {
-        let hint = Hint { leaf: root, index: 0, turn: pages.turn() };
-        Tree { pages, root, inserted_last: None, hints: vec![Cell::new(hint); HINT_COUNT].into() }
+        Tree { pages, root, inserted_last: None, hints: Hints::new() }
     }
 
     /// The value of a key. Branches above its leaf need not be in memory afterwards: see
     /// [`Tree::touch`].
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, PageError> {
-        let hint = &self.hints[hint_of(key)];
-        match self.get_by(hint, hint.get().leaf, key) {
+        let hint = self.hints.of(key);
+        match hint.get().and_then(|known| self.get_by(&hint, known.leaf, key)) {
             Some(found) => Ok(found),
-            None => Ok(self.descend_for(hint, key)?.0),
+            None => Ok(self.descend_for(&hint, key)?.0),
         }
     }
 
     /// The value of a key, if this is a leaf in memory and one that must have the key if any has: it has
     /// keys on both sides of it, or the key itself.
     pub fn get_in(&self, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.get_by(&self.hints[hint_of(key)], leaf, key)
+        self.get_by(&self.hints.of(key), leaf, key)
     }
 
-    fn get_by(&self, hint: &Cell<Hint>, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
+    fn get_by(&self, hint: &HintOf<'_>, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
         let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf())?;
         match search_by(hint, page, leaf, key) {
             Ok(index) => Some(Some(page.value(index))),
@@ -114,27 +92,29 @@ impl Tree {
 
     /// The value of a key, and the leaf that has it or would have it. The way there is in memory.
     pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), PageError> {
-        let cell = &self.hints[hint_of(key)];
-        let hint = cell.get();
-        if hint.turn == self.pages.turn()
-            && let Ok(page) = self.pages.get(hint.leaf)
-            && page.is_leaf()
-            && page.has_at(hint.index as usize, key)
-        {
-            return Ok((Some(page.value(hint.index as usize)), hint.leaf));
+        let hint = self.hints.of(key);
+        match self.place_by(&hint, key).filter(|(_, turn)| *turn == self.pages.turn()) {
+            Some((place, _)) => Ok((Some(self.value_at(place)?), place.leaf)),
+            None => self.descend_for(&hint, key),
         }
-        self.descend_for(cell, key)
     }
 
-    fn descend_for(&self, hint: &Cell<Hint>, key: &[u8]) -> Result<(Option<&[u8]>, u32), PageError> {
+    fn descend_for(&self, hint: &HintOf<'_>, key: &[u8]) -> Result<(Option<&[u8]>, u32), PageError> {
+        let (leaf, place) = self.descend_to(hint, key)?;
+        let value = place.ok().map(|index| self.value_at(Place { leaf, index })).transpose()?;
+        Ok((value, leaf))
+    }
+
+    /// The leaf that has a key or would have it, and the place there; the hint gets both.
+    fn descend_to(&self, hint: &HintOf<'_>, key: &[u8]) -> Result<(u32, Result<usize, usize>), PageError> {
         let mut leaf = self.root;
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(leaf)?;
             if page.is_leaf() {
                 let place = page.search(key);
                 let (Ok(index) | Err(index)) = place;
-                hint.set(Hint { leaf, index: index as u32, turn: self.pages.turn() });
-                return Ok((place.ok().map(|index| page.value(index)), leaf));
+                hint.set(leaf, index, self.pages.turn());
+                return Ok((leaf, place));
             }
             leaf = page.child(page.child_index(key));
         }
@@ -143,14 +123,20 @@ impl Tree {
 
     /// Where a key is, until something is put or removed or pages are evicted. The way there need not be in memory.
     pub fn place(&self, key: &[u8]) -> Result<Option<Place>, PageError> {
-        let cell = &self.hints[hint_of(key)];
-        let Hint { leaf, index, .. } = cell.get();
-        let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
-        if page.is_some_and(|page| page.has_at(index as usize, key)) {
-            return Ok(Some(Place { leaf, index: index as usize }));
+        let hint = self.hints.of(key);
+        if let Some((place, _)) = self.place_by(&hint, key) {
+            return Ok(Some(place));
         }
-        let (value, leaf) = self.descend_for(cell, key)?;
-        Ok(value.map(|_| Place { leaf, index: cell.get().index as usize }))
+        let (leaf, place) = self.descend_to(&hint, key)?;
+        Ok(place.ok().map(|index| Place { leaf, index }))
+    }
+
+    /// Where the hint has the key, and the turn of the hint.
+    fn place_by(&self, hint: &HintOf<'_>, key: &[u8]) -> Option<(Place, u64)> {
+        let known = hint.get()?;
+        let index = usize::from(known.index);
+        let page = self.pages.get(known.leaf).ok()?;
+        (page.is_leaf() && page.has_at(index, key)).then_some((Place { leaf: known.leaf, index }, known.turn))
     }
 
     /// The value at a place.
@@ -259,8 +245,8 @@ impl Tree {
     /// As [`Tree::put`], with the leaf that the key was in. If it still has the key, it is the right one.
     pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), PageError> {
         let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
-        let hint = &self.hints[hint_of(key)];
-        if let Some(Ok(index)) = page.map(|page| search_by(hint, page, leaf, key))
+        let hint = self.hints.of(key);
+        if let Some(Ok(index)) = page.map(|page| search_by(&hint, page, leaf, key))
             && self.pages.get_mut(leaf).replace(index, value)
         {
             return Ok(());
