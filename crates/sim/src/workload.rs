@@ -137,11 +137,13 @@ impl Clients {
         let first = random.below(BLOCKS);
         let length = ((1 + random.below(BLOCKS)) * BLOCK) as u32;
         let request = match random.below(10) {
-            7.. if self.is_coded => ReadRequest::checked_data(first * BLOCK, length),
-            0..6 => ReadRequest::checked_data(first * BLOCK, length),
             6 => ReadRequest::Stat,
-            7 => ReadRequest::OmapList { prefix: Bytes::from_static(b"k"), from: Bytes::new(), limit: 2 },
-            _ => ReadRequest::OmapGet { key: key(random.below(KEYS)) },
+            // Erasure-coded objects have no omap.
+            7 if !self.is_coded => {
+                ReadRequest::OmapList { prefix: Bytes::from_static(b"k"), from: Bytes::new(), limit: 2 }
+            }
+            8.. if !self.is_coded => ReadRequest::OmapGet { key: key(random.below(KEYS)) },
+            _ => ReadRequest::checked_data(first * BLOCK, length),
         };
         Kind::Read(object, sometimes_extents(request))
     }

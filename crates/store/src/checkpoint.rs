@@ -285,8 +285,11 @@ impl Store {
             return;
         }
         // Pages are written in long pieces, of which one at a time is enough unless the checkpoint is behind.
-        while self.write_some_pages(checkpoint) | self.apply_runs(checkpoint, requests_max) {
-            if !is_behind || checkpoint.requests.len() >= requests_max || self.poisoned.is_some() {
+        loop {
+            let has_written = self.write_some_pages(checkpoint);
+            let has_applied = self.apply_runs(checkpoint, requests_max);
+            let has_room = checkpoint.requests.len() < requests_max && self.poisoned.is_none();
+            if !(has_written || has_applied) || !is_behind || !has_room {
                 return;
             }
         }

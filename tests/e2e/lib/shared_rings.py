@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 
-RING_BYTES = 256 << 10
+RING_BYTES = 512 << 10
 BYTES_AT = 4096
 SHARED_BYTES = BYTES_AT + 2 * RING_BYTES
 OFFER = b"ATOLLSM\x01" + struct.pack("<I", RING_BYTES)

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::memory::SharedMemory;
 
-/// Bytes that a ring has room for: a power of two. Both rings of a connection fit into a processor's second cache.
-pub(super) const RING_BYTES: usize = 256 << 10;
+/// Bytes that a ring has room for: a power of two. A part of a long payload stays in a processor's second cache from
+/// when it is produced until it is consumed.
+pub(super) const RING_BYTES: usize = 512 << 10;
 
 /// So much is produced or consumed before the peer hears of it, so that both work at the same time.
 const STEP_BYTES: usize = 64 << 10;
