@@ -210,7 +210,9 @@ def test_a_full_file_system_stops_neither_osds_nor_cluster_state(tight):
     first = next(number for number in range(200) if put(number) != 200)
     assert first > 3 and [put(first) for _ in range(3)] == [507] * 3
     code, found = wait_for(
-        "health says that OSDs are full", lambda: (p := problems(tight))[1].get("OSD_FULL") and p, 10
+        "health says that OSDs have no room to grow",
+        lambda: (p := problems(tight))[1].get("OSD_FILE_SYSTEM_FULL") and p,
+        10,
     )
     assert code == 2, found
     assert tight.children() == pids, "no process has ended"

@@ -271,10 +271,26 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         problems,
         "OSD_FULL",
         Severity::Error,
-        members(view).filter(|(_, usage)| usage.is_full).map(described).collect(),
+        members(view).filter(|(_, usage)| usage.is_full && !usage.is_file_system_full).map(described).collect(),
         |number| format!("{} {} full: PGs with data there take no new data", count(number, "OSD"), are(number)),
         "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight'); what \
          is there can be overwritten and trimmed, and 'atoll settings set full_percent 97' gives some room for a while",
+    );
+    add(
+        problems,
+        "OSD_FILE_SYSTEM_FULL",
+        Severity::Error,
+        members(view).filter(|(_, usage)| usage.is_file_system_full).map(described).collect(),
+        |number| {
+            format!(
+                "{} {} no new data: the file system under {} device file is almost full",
+                count(number, "OSD"),
+                takes(number),
+                its(number)
+            )
+        },
+        "free space on that file system ('df -h' on the OSD's host), or give the OSD a device of its own; device files \
+         are sparse, and it has less room than they may grow by",
     );
     let full_percent = view.settings.full_percent;
     if full_percent > FULL_PERCENT_DEFAULT {
@@ -310,6 +326,10 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         },
         "add OSDs, or delete data, before it is full; if only one is so full, 'atoll osd reweight' it",
     );
+}
+
+fn takes(count: usize) -> &'static str {
+    if count == 1 { "takes" } else { "take" }
 }
 
 fn uses(count: usize) -> &'static str {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_pg::{Pg, PgState};
-use atoll_store::{PoolUsage, Store};
+use atoll_store::{BackingRoom, PoolUsage, Store};
 use atoll_types::PoolId;
 use atoll_types::records::{OsdPoolUsage, OsdUsageRecord, RECORD_FORMAT};
 
@@ -73,6 +73,7 @@ impl Reports {
             total_bytes: usage.total_bytes,
             used_bytes: usage.used_bytes,
             is_full: store.is_full(),
+            is_file_system_full: store.backing_room() != BackingRoom::Enough,
             object_count: usage.object_count,
             primary_pg_states,
             corrupt_block_count: usage.corrupt_block_count,

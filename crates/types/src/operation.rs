@@ -277,7 +277,7 @@ pub enum Refusal {
         generation: u64,
     },
     /// An OSD of the PG has no space left.
-    #[error("no space left on {osd}: delete data or add OSDs")]
+    #[error("no space left on {osd}: 'atoll health' says what is full; delete data or add OSDs")]
     NoSpace {
         /// The full OSD.
         osd: crate::ids::OsdId,

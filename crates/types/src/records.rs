@@ -146,6 +146,9 @@ pub struct OsdUsageRecord {
     pub used_bytes: u64,
     /// Whether it refuses new data for lack of space.
     pub is_full: bool,
+    /// Whether the file system under its device file is almost full, so that the file cannot grow.
+    #[serde(default)]
+    pub is_file_system_full: bool,
     /// Objects stored.
     pub object_count: u64,
     /// PGs for which it is the primary, by state: `active`, `peering`, ...

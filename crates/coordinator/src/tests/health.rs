@@ -85,6 +85,8 @@ fn out_by_wish_is_a_note_and_out_by_itself_a_warning() {
 fn space_and_damage() {
     let mut view = healthy(4);
     usage(&mut view, 0).is_full = true;
+    let of_full_file_system = usage(&mut view, 3);
+    (of_full_file_system.is_full, of_full_file_system.is_file_system_full) = (true, true);
     usage(&mut view, 1).used_bytes = 850;
     usage(&mut view, 2).used_bytes = 849;
     usage(&mut view, 3).corrupt_block_count = 2;
@@ -93,6 +95,7 @@ fn space_and_damage() {
     let health = evaluate(&view, 1);
     assert_eq!(problem(&health, "OSD_FULL").subjects.len(), 1);
     assert_eq!(problem(&health, "OSD_FULL").severity, Severity::Error);
+    assert_eq!(problem(&health, "OSD_FILE_SYSTEM_FULL").subjects, ["osd.3 (10 B of 1000 B)"]);
     assert_eq!(problem(&health, "OSD_NEAR_FULL").subjects, ["osd.1 (850 B of 1000 B)"]);
     assert_eq!(problem(&health, "OSD_DAMAGED_BLOCKS").subjects, ["osd.3 (2)"]);
 }
