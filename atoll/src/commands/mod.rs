@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod nbd;
 pub mod nvme;
 mod nvme_host;
+mod nvme_tls;
 mod open_cluster;
 pub mod operator;
 pub mod osd;

@@ -35,7 +35,7 @@ On the host:
         #[arg(long, value_name = "IP:PORT")]
         listen: Vec<SocketAddr>,
     },
-    /// Set, list and remove the secrets of hosts, without which these cannot connect (DH-HMAC-CHAP)
+    /// Set, list and remove what hosts need to connect: secrets (DH-HMAC-CHAP) and keys for TLS
     #[command(subcommand)]
     Host(HostCommand),
 }
@@ -65,7 +65,7 @@ fn run_target(daemon: &DaemonArguments, listen: &[SocketAddr]) -> anyhow::Result
     let target = NvmeTarget::new(&client, bridge, admin, secrets, open.cluster.cluster_id.clone());
     for address in listen {
         let address = target.listen(address).with_context(|| format!("cannot listen on {address}"))?;
-        tracing::info!("NVMe/TCP is served on {address}, without encryption");
+        tracing::info!("NVMe/TCP is served on {address}, with TLS to hosts that have a key for it");
     }
     let _inside = tokio.enter();
     runtime.block_on(std::future::pending::<()>())?;

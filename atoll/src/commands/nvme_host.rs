@@ -1,16 +1,18 @@
-//! Secrets of NVMe hosts.
+//! Secrets of NVMe hosts, and who has which.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use atoll_admin::nvme_hosts;
 use atoll_nvme::protocol::{DhchapSecret, HashFunction, HostSecrets};
 use atoll_terminal::{print_line, print_note};
-use atoll_types::nvme_hosts::NvmeHostRecord;
+use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::arguments::OutputArguments;
+use super::nvme_tls::{self, TlsArguments};
 use super::open_cluster::connected;
 use super::output::{ago, print_json, print_table};
 use super::secret_file::read_secret_text;
@@ -37,8 +39,37 @@ images it may use.")]
         #[command(flatten)]
         secrets: SecretArguments,
     },
-    /// List the hosts that have secrets
+    /// List the hosts that have secrets or keys for TLS
     Ls(OutputArguments),
+    /// Set the key of a host for TLS: from then on it connects with that, or not at all. One that is made is shown this once
+    #[command(after_help = "\
+Examples:
+  atoll nvme host set-tls nqn.2014-08.org.nvmexpress:uuid:3f1c...                      makes and shows a key
+  atoll nvme host set-tls nqn.2014-08.org.nvmexpress:uuid:3f1c... --allow-plain        it may connect without, too
+  atoll nvme host set-tls nqn.2014-08.org.nvmexpress:uuid:3f1c... --key-file ./key     of 'nvme gen-tls-key'
+
+On the host, with tlshd running:
+  nvme check-tls-key --keyfile=./key --subsysnqn=SUBNQN --insert                       once for each SUBNQN
+  nvme connect -t tcp -a 10.0.0.1 -s 4420 -n SUBNQN --tls
+
+A host that is connected stays; its next connection needs the key. '--allow' of 'atoll image access' still says which
+images it may use.")]
+    SetTls {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The host's name, as in its /etc/nvme/hostnqn
+        host: String,
+        #[command(flatten)]
+        key: TlsArguments,
+    },
+    /// Remove the key of a host for TLS, which then connects without
+    #[command(after_help = "Example:\n  atoll nvme host rm-tls nqn.2014-08.org.nvmexpress:uuid:3f1c...")]
+    RmTls {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The host's name
+        host: String,
+    },
     /// Remove the secrets of a host, which then connects without
     #[command(after_help = "Example:\n  atoll nvme host rm nqn.2014-08.org.nvmexpress:uuid:3f1c...")]
     Rm {
@@ -113,16 +144,15 @@ impl SecretArguments {
 pub fn run(command: &HostCommand) -> anyhow::Result<()> {
     match command {
         HostCommand::Set { output, host, secrets } => set(output, host, secrets),
+        HostCommand::SetTls { output, host, key } => nvme_tls::set(output, host, key),
+        HostCommand::RmTls { output, host } => nvme_tls::remove(output, host),
         HostCommand::Ls(output) => connected(output, async |_, client| {
-            let hosts = nvme_hosts::list(&client).await?;
+            let hosts = by_host(nvme_hosts::list(&client).await?, nvme_hosts::list_tls(&client).await?);
             if output.json {
-                return print_json(&hosts.iter().map(described).collect::<Vec<_>>());
+                return print_json(&hosts.iter().map(|(host, found)| found.described(host)).collect::<Vec<_>>());
             }
-            let row = |record: &NvmeHostRecord| {
-                let mutual = if record.controller_secret.is_some() { "yes" } else { "no" };
-                vec![record.host.clone(), mutual.into(), format!("{} ago", ago(record.created_unix_ms))]
-            };
-            print_table(&["HOST", "MUTUAL", "SET"], &hosts.iter().map(row).collect::<Vec<_>>());
+            let rows: Vec<_> = hosts.iter().map(|(host, found)| found.row(host)).collect();
+            print_table(&["HOST", "SECRET", "SECRET SET", "TLS", "TLS KEY SET"], &rows);
             Ok(())
         }),
         HostCommand::Rm { output, host } => connected(output, async |_, client| {
@@ -134,6 +164,61 @@ pub fn run(command: &HostCommand) -> anyhow::Result<()> {
             Ok(())
         }),
     }
+}
+
+/// What one host has.
+#[derive(Default)]
+struct Found {
+    secret: Option<NvmeHostRecord>,
+    tls: Option<NvmeTlsRecord>,
+}
+
+/// All hosts that have something, by name.
+fn by_host(secrets: Vec<NvmeHostRecord>, keys: Vec<NvmeTlsRecord>) -> BTreeMap<String, Found> {
+    let mut hosts = BTreeMap::<String, Found>::new();
+    for record in secrets {
+        let host = record.host.clone();
+        hosts.entry(host).or_default().secret = Some(record);
+    }
+    for record in keys {
+        let host = record.host.clone();
+        hosts.entry(host).or_default().tls = Some(record);
+    }
+    hosts
+}
+
+impl Found {
+    fn described(&self, host: &str) -> serde_json::Value {
+        json!({
+            "host": host,
+            "secret": self.secret.as_ref().map(|record| json!({
+                "is_mutual": record.controller_secret.is_some(),
+                "created_unix_ms": record.created_unix_ms,
+            })),
+            "tls": self.tls.as_ref().map(|record| json!({
+                "is_plain_allowed": record.is_plain_allowed,
+                "created_unix_ms": record.created_unix_ms,
+            })),
+        })
+    }
+
+    fn row(&self, host: &str) -> Vec<String> {
+        let (secret, secret_set) = match &self.secret {
+            None => ("none", String::new()),
+            Some(record) if record.controller_secret.is_some() => ("mutual", set_ago(record.created_unix_ms)),
+            Some(record) => ("host", set_ago(record.created_unix_ms)),
+        };
+        let (tls, tls_set) = match &self.tls {
+            None => ("none", String::new()),
+            Some(record) if record.is_plain_allowed => ("allowed", set_ago(record.created_unix_ms)),
+            Some(record) => ("required", set_ago(record.created_unix_ms)),
+        };
+        vec![host.into(), secret.into(), secret_set, tls.into(), tls_set]
+    }
+}
+
+fn set_ago(unix_ms: u64) -> String {
+    format!("{} ago", ago(unix_ms))
 }
 
 /// All but the secrets.

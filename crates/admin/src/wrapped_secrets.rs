@@ -11,7 +11,7 @@ use atoll_s3::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
-use atoll_types::nvme_hosts::NvmeHostRecord;
+use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};
 use atoll_types::records::{BucketRecord, ImageRecord, RemovedImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ pub struct KeyUses {
     pub users: u64,
     /// The key under which temporary credentials are made.
     pub sts_keys: u64,
-    /// Parts of 32 bytes of secrets of NVMe hosts.
+    /// Parts of 32 bytes of secrets and keys of NVMe hosts.
     pub nvme_secrets: u64,
 }
 
@@ -123,16 +123,31 @@ impl Wrapped for NvmeHostRecord {
         let controller = self.controller_secret.as_mut().map(|secret| (SecretRole::Controller, secret));
         let both = std::iter::once((SecretRole::Host, &mut self.secret)).chain(controller);
         let host = &self.host;
-        both.flat_map(|(role, secret)| {
-            let parts = secret.wrapped_parts.iter_mut().enumerate();
-            parts.map(move |(part, wrapped)| (secret_part_context(host, role, part), wrapped))
-        })
-        .collect()
+        both.flat_map(|(role, secret)| nvme_parts(host, role, secret)).collect()
     }
 
     fn count(uses: &mut KeyUses) -> &mut u64 {
         &mut uses.nvme_secrets
     }
+}
+
+impl Wrapped for NvmeTlsRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        nvme_parts(&self.host, SecretRole::Tls, &mut self.key).collect()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.nvme_secrets
+    }
+}
+
+fn nvme_parts<'a>(
+    host: &str,
+    role: SecretRole,
+    secret: &'a mut WrappedNvmeSecret,
+) -> impl Iterator<Item = (String, &'a mut String)> {
+    let parts = secret.wrapped_parts.iter_mut().enumerate();
+    parts.map(move |(part, wrapped)| (secret_part_context(host, role, part), wrapped))
 }
 
 /// How much each version of a key has wrapped, by what wrapped secrets say.
@@ -148,6 +163,7 @@ impl UsesByVersion {
         uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
         uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
         uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
+        uses.add::<NvmeTlsRecord>(state, keys::NVME_TLS).await?;
         Ok(uses)
     }
 
@@ -200,6 +216,7 @@ pub async fn rewrap_all(
     walk.records::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
     walk.records::<StsKeyRecord>(keys::STS_KEY).await?;
     walk.records::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
+    walk.records::<NvmeTlsRecord>(keys::NVME_TLS).await?;
     Ok(walk.report)
 }
 

@@ -53,6 +53,8 @@ pub const IMAGE_WATCHERS: &str = "/atoll/image_watchers/";
 pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
 /// Prefix of NVMe hosts that must prove themselves.
 pub const NVME_HOSTS: &str = "/atoll/nvme_hosts/";
+/// Prefix of NVMe hosts that have keys for TLS.
+pub const NVME_TLS: &str = "/atoll/nvme_tls/";
 /// Prefix of buckets.
 pub const BUCKETS: &str = "/atoll/buckets/";
 /// Prefix of access keys. It is named by what they were when each was a user.
@@ -112,6 +114,11 @@ pub fn metrics_token(name: &str) -> String {
 /// An NVMe host that must prove itself.
 pub fn nvme_host(host: &str) -> String {
     format!("{NVME_HOSTS}{host}")
+}
+
+/// An NVMe host that has a key for TLS.
+pub fn nvme_tls(host: &str) -> String {
+    format!("{NVME_TLS}{host}")
 }
 
 /// Says that a host has a backup of its keys.

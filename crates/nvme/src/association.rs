@@ -14,7 +14,7 @@ use atoll_image::Purpose;
 
 use crate::connection::Connection;
 use crate::protocol::{Controller, ControllerConfig, ControllerEvent, LBA_BYTES, Namespace, Subject};
-use crate::target::NvmeTarget;
+use crate::target::{Caller, NvmeTarget};
 
 /// A discovery controller looks for other subsystems every so many rounds.
 const DISCOVERY_ROUNDS: u32 = 5;
@@ -26,6 +26,8 @@ pub(crate) struct Association {
     pub controller_id: u16,
     pub client: Client,
     own_address: SocketAddr,
+    /// Whether its admin queue came with TLS, as all its queues must then.
+    pub is_secured: bool,
     /// The image, unless this is a discovery controller.
     pub image: Option<String>,
     device: RefCell<Option<OpenedExport>>,
@@ -50,10 +52,10 @@ impl Association {
     pub fn new(
         target: &Rc<NvmeTarget>,
         config: ControllerConfig,
-        client: Client,
-        own_address: SocketAddr,
+        caller: Caller,
         device: Option<OpenedExport>,
     ) -> Rc<Self> {
+        let Caller { client, own_address, is_secured, .. } = caller;
         let is_image = matches!(config.subject, Subject::Namespace { .. });
         let image = target.names.image(&config.subsystem).filter(|_| is_image).map(ToOwned::to_owned);
         let metrics = image.as_ref().map(|image| ImageMetrics::of(image, &client.describe()));
@@ -64,6 +66,7 @@ impl Association {
             controller_id,
             client,
             own_address,
+            is_secured,
             image,
             device: RefCell::new(device),
             metrics,

@@ -23,7 +23,7 @@ pub(crate) struct Unproved {
 impl Connection {
     /// The host is told that it must prove itself. Nothing is opened for it before it has.
     pub(crate) async fn begin_authentication(self: &Rc<Self>, request: ConnectRequest, secrets: HostSecrets) {
-        let announced = self.target.announce(&request, &self.client(&request)).await;
+        let announced = self.target.announce(&request, &self.client(&request), self.is_secured()).await;
         if self.is_over() {
             return;
         }
@@ -95,7 +95,7 @@ impl Connection {
             Progress::Failed(failure) => {
                 let host = self.unproved.take().map(|unproved| unproved.request.host).unwrap_or_default();
                 let why = format!("NVMe host {host}: {failure}");
-                note(SecurityEvent::FailedNvmeAuthentication, self.stream.peer_address(), why);
+                note(SecurityEvent::FailedNvmeAuthentication, self.transport.peer_address(), why);
                 self.end_with(id, response, CloseReason::NotAuthenticated(failure));
             }
             Progress::Done => self.let_in(id, response).await,

@@ -12,13 +12,15 @@ use atoll_security_log::{SecurityEvent, note};
 
 use crate::association::Association;
 use crate::authentication::Unproved;
+use crate::handshake::TlsPeer;
 use crate::metrics;
 use crate::perform::{perform, status_of};
 use crate::protocol::{
     Action, CloseReason, CommandId, ConnectRefusal, ConnectRequest, IoKind, Namespace, QueueConfig, QueueSession,
     Response, Status,
 };
-use crate::target::{Caller, NvmeTarget};
+use crate::target::{Caller, Demands, NvmeTarget};
+use crate::transport::Transport;
 
 /// Bytes of all commands of one connection that are being served or whose answers wait to be sent.
 const COMMAND_BYTES_MAX: u64 = 16 << 20;
@@ -30,7 +32,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Connection {
     pub(crate) target: Rc<NvmeTarget>,
-    pub(crate) stream: Stream,
+    pub(crate) transport: Transport,
+    /// Who has proved by TLS that it has a key.
+    pub(crate) tls_peer: RefCell<Option<TlsPeer>>,
     pub(crate) session: RefCell<QueueSession>,
     /// Until the host has proved itself, if it must.
     pub(crate) unproved: RefCell<Option<Unproved>>,
@@ -46,7 +50,8 @@ pub(crate) struct Connection {
 pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
     let connection = Rc::new(Connection {
         target: Rc::clone(&target),
-        stream,
+        transport: Transport::new(stream),
+        tls_peer: RefCell::default(),
         session: RefCell::new(QueueSession::new(QueueConfig::default())),
         unproved: RefCell::default(),
         association: RefCell::default(),
@@ -65,11 +70,8 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
             connection.abort();
         }
     });
-    while !connection.session.borrow().is_closed() {
-        if connection.stream.receive().await.is_err() {
-            break;
-        }
-        connection.take_pdus();
+    if connection.begin().await {
+        connection.take_all().await;
     }
     connection.abort();
     target.count_connections(-1);
@@ -88,7 +90,7 @@ impl Connection {
         if let Some(requests) = &*self.requests.borrow() {
             requests.end();
         }
-        self.stream.abort();
+        self.transport.abort();
     }
 
     pub fn is_over(&self) -> bool {
@@ -100,12 +102,32 @@ impl Connection {
         self.session.borrow_mut().set_namespace(namespace);
     }
 
+    /// Takes what the host sends until there is no more.
+    async fn take_all(self: &Rc<Self>) {
+        loop {
+            self.take_pdus();
+            if self.session.borrow().is_closed()
+                || self.transport.has_peer_closed()
+                || self.transport.receive().await.is_err()
+            {
+                return;
+            }
+            if let Err(error) = self.transport.open_received() {
+                tracing::warn!(
+                    "the connection of {} ends because TLS was broken: {error}",
+                    self.transport.peer_address()
+                );
+                return self.transport.close();
+            }
+        }
+    }
+
     fn take_pdus(self: &Rc<Self>) {
         if let Some(association) = &*self.association.borrow() {
             association.controller.borrow_mut().heard(self.target.runtime.now_ms());
         }
         loop {
-            let consumed = self.stream.with_received(|received| {
+            let consumed = self.transport.with_unread(|received| {
                 let before = received.len();
                 self.session.borrow_mut().receive(received);
                 before - received.len()
@@ -114,10 +136,10 @@ impl Connection {
             let session = self.session.borrow();
             if session.is_saturated() {
                 // Nothing more is taken from this host until something is done.
-                return self.stream.pause();
+                return self.transport.pause();
             }
             if consumed.unwrap_or(0) == 0 {
-                return self.stream.expect_bytes(session.needed_bytes());
+                return self.transport.expect_bytes(session.needed_bytes());
             }
         }
     }
@@ -127,6 +149,7 @@ impl Connection {
         while let Some(action) = self.next_action() {
             self.act(action);
         }
+        self.transport.flush();
     }
 
     fn next_action(&self) -> Option<Action> {
@@ -135,7 +158,7 @@ impl Connection {
 
     fn act(self: &Rc<Self>, action: Action) {
         match action {
-            Action::Send(bytes) => self.stream.send([bytes]),
+            Action::Send(bytes) => self.transport.send(bytes),
             Action::Io { id, kind } => {
                 let connection = Rc::clone(self);
                 self.target.runtime.spawn(async move { connection.serve_command(id, kind).await });
@@ -165,19 +188,26 @@ impl Connection {
             Action::Close(reason) => {
                 match reason {
                     CloseReason::Violated(error) => {
-                        note(SecurityEvent::MalformedInput, self.stream.peer_address(), error);
+                        note(SecurityEvent::MalformedInput, self.transport.peer_address(), error);
                     }
                     reason => tracing::debug!("NVMe connection closed: {reason}"),
                 }
-                self.stream.close_after_send();
+                self.transport.close();
             }
         }
     }
 
     async fn connect(self: Rc<Self>, request: ConnectRequest) {
-        let connected = match self.target.secrets_of(&request.host).await {
-            Ok(Some(secrets)) => return self.begin_authentication(request, secrets).await,
-            Ok(None) => self.join(&request, None).await,
+        let demands = self.target.demands_on(&request.host).await;
+        let allowed = demands.and_then(|demands| {
+            self.check_channel(&request, demands.security)?;
+            Ok(demands)
+        });
+        let connected = match allowed {
+            Ok(Demands { secrets: Some(secrets), .. }) => {
+                return self.begin_authentication(request, secrets).await;
+            }
+            Ok(Demands { secrets: None, .. }) => self.join(&request, None).await,
             Err(refusal) => Err(refusal),
         };
         if !self.is_over.get() {
@@ -215,7 +245,12 @@ impl Connection {
 
     /// Who the host says that it is.
     pub(crate) fn client(&self, request: &ConnectRequest) -> Client {
-        Client { address: self.stream.peer_address(), certificate: None, nvme_host: Some(request.host.clone()) }
+        Client { address: self.transport.peer_address(), certificate: None, nvme_host: Some(request.host.clone()) }
+    }
+
+    /// Whether TLS protects what is sent.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.tls_peer.borrow().is_some()
     }
 
     async fn find_controller(
@@ -224,11 +259,12 @@ impl Connection {
         announced: Option<u16>,
     ) -> Result<Rc<Association>, ConnectRefusal> {
         if request.queue_id > 0 {
-            return self.target.find_drained(request).await;
+            return self.target.find_drained(request, self.is_secured()).await;
         }
-        let own_address = self.stream.local_address();
+        let own_address = self.transport.local_address();
         let own_address = own_address.ok_or(ConnectRefusal::new(Status::InternalError))?;
-        let caller = Caller { client: self.client(request), own_address, announced };
+        let is_secured = self.is_secured();
+        let caller = Caller { client: self.client(request), own_address, is_secured, announced };
         self.target.associate(request, caller).await
     }
 
@@ -238,8 +274,11 @@ impl Connection {
             return;
         }
         self.pump();
+        if self.transport.has_opened() && !self.session.borrow().is_saturated() {
+            self.take_pdus();
+        }
         if !self.session.borrow().is_saturated() {
-            self.stream.resume();
+            self.transport.resume();
         }
     }
 
@@ -292,7 +331,7 @@ impl Connection {
             self.complete(id, response);
         }
         // The bytes count until a slow reader has taken them.
-        while !self.is_over.get() && self.stream.unsent_bytes() > UNSENT_BYTES_MAX {
+        while !self.is_over.get() && self.transport.unsent_bytes() > UNSENT_BYTES_MAX {
             self.target.runtime.sleep(UNSENT_POLL).await;
         }
     }

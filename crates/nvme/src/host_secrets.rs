@@ -1,13 +1,14 @@
-//! Secrets of hosts as cluster state keeps them: wrapped by the key service, like all other secrets.
+//! Secrets and keys of hosts as cluster state keeps them: wrapped by the key service, like all other secrets.
 
 use std::sync::Arc;
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_keys::{KeyError, KeyService, SecretKey};
-use atoll_types::nvme_hosts::{NvmeHostRecord, WrappedDhchapSecret};
+use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};
 use zeroize::Zeroizing;
 
-use crate::protocol::{DhchapSecret, HashFunction, HostSecrets};
+use crate::protocol::{ChannelSecurity, DhchapSecret, HashFunction, HostSecrets};
+use crate::tls::TlsKey;
 
 const PART_BYTES: usize = 32;
 
@@ -18,6 +19,8 @@ pub enum SecretRole {
     Host,
     /// That of gateways towards the host.
     Controller,
+    /// The key for TLS, which both have.
+    Tls,
 }
 
 /// What the key service binds a piece of a secret to, so that none opens as another.
@@ -25,6 +28,7 @@ pub fn secret_part_context(host: &str, role: SecretRole, part: usize) -> String 
     let role = match role {
         SecretRole::Host => "host",
         SecretRole::Controller => "controller",
+        SecretRole::Tls => "tls",
     };
     format!("atoll nvme {role} secret {part} {host}")
 }
@@ -35,42 +39,81 @@ pub async fn wrap_secret(
     host: &str,
     role: SecretRole,
     secret: &DhchapSecret,
-) -> Result<WrappedDhchapSecret, KeyError> {
+) -> Result<WrappedNvmeSecret, KeyError> {
+    wrap(service, host, role, secret.hash(), secret.expose()).await
+}
+
+/// Wraps the key of a host for TLS.
+pub async fn wrap_tls_key(
+    service: &dyn KeyService,
+    host: &str,
+    key: &TlsKey,
+) -> Result<WrappedNvmeSecret, KeyError> {
+    wrap(service, host, SecretRole::Tls, key.hash(), key.expose()).await
+}
+
+async fn wrap(
+    service: &dyn KeyService,
+    host: &str,
+    role: SecretRole,
+    hash: Option<HashFunction>,
+    secret: &[u8],
+) -> Result<WrappedNvmeSecret, KeyError> {
     let mut wrapped_parts = Vec::new();
-    for (part, bytes) in secret.expose().chunks(PART_BYTES).enumerate() {
+    for (part, bytes) in secret.chunks(PART_BYTES).enumerate() {
         let mut key = Zeroizing::new([0; PART_BYTES]);
         key[..bytes.len()].copy_from_slice(bytes);
         let key = SecretKey::from_bytes(*key);
         wrapped_parts.push(service.wrap(&secret_part_context(host, role, part), &key).await?);
     }
-    Ok(WrappedDhchapSecret {
-        hash: secret.hash().map_or(0, |hash| hash as u8),
-        length_bytes: secret.expose().len() as u8,
-        wrapped_parts,
-    })
+    let (hash, length_bytes) = (hash.map_or(0, |hash| hash as u8), secret.len() as u8);
+    Ok(WrappedNvmeSecret { hash, length_bytes, wrapped_parts })
+}
+
+/// The hash function and the bytes of a secret.
+async fn unwrap(
+    service: &dyn KeyService,
+    host: &str,
+    role: SecretRole,
+    wrapped: &WrappedNvmeSecret,
+) -> Result<(Option<HashFunction>, Zeroizing<Vec<u8>>), SecretsError> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * PART_BYTES));
+    for (part, wrapped) in wrapped.wrapped_parts.iter().enumerate().take(2) {
+        let key = service.unwrap(&secret_part_context(host, role, part), wrapped).await?;
+        bytes.extend_from_slice(key.expose());
+    }
+    if bytes.len() < usize::from(wrapped.length_bytes) {
+        return Err(malformed(host));
+    }
+    bytes.truncate(wrapped.length_bytes.into());
+    let hash = match wrapped.hash {
+        0 => None,
+        id => Some(HashFunction::from_id(id).ok_or_else(|| malformed(host))?),
+    };
+    Ok((hash, bytes))
 }
 
 async fn unwrap_secret(
     service: &dyn KeyService,
     host: &str,
     role: SecretRole,
-    wrapped: &WrappedDhchapSecret,
+    wrapped: &WrappedNvmeSecret,
 ) -> Result<DhchapSecret, SecretsError> {
-    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * PART_BYTES));
-    for (part, wrapped) in wrapped.wrapped_parts.iter().enumerate().take(2) {
-        let key = service.unwrap(&secret_part_context(host, role, part), wrapped).await?;
-        bytes.extend_from_slice(key.expose());
-    }
-    let malformed = || SecretsError::Malformed { host: host.to_owned() };
-    if bytes.len() < usize::from(wrapped.length_bytes) {
-        return Err(malformed());
-    }
-    bytes.truncate(wrapped.length_bytes.into());
-    let hash = match wrapped.hash {
-        0 => None,
-        id => Some(HashFunction::from_id(id).ok_or_else(malformed)?),
-    };
-    DhchapSecret::from_bytes(hash, bytes).map_err(|_| malformed())
+    let (hash, bytes) = unwrap(service, host, role, wrapped).await?;
+    DhchapSecret::from_bytes(hash, bytes).map_err(|_| malformed(host))
+}
+
+async fn unwrap_tls_key(
+    service: &dyn KeyService,
+    host: &str,
+    wrapped: &WrappedNvmeSecret,
+) -> Result<TlsKey, SecretsError> {
+    let (hash, bytes) = unwrap(service, host, SecretRole::Tls, wrapped).await?;
+    TlsKey::from_bytes(hash, bytes).map_err(|_| malformed(host))
+}
+
+fn malformed(host: &str) -> SecretsError {
+    SecretsError::Malformed { host: host.to_owned() }
 }
 
 /// Why the secrets of a host are not known.
@@ -84,7 +127,7 @@ pub enum SecretsError {
     Keys(#[from] KeyError),
     /// The record does not hold together.
     #[error(
-        "the secrets of NVMe host {host} in cluster state are malformed; set them anew with 'atoll nvme host set'"
+        "what cluster state has of NVMe host {host} is malformed; set it anew with 'atoll nvme host set' or 'set-tls'"
     )]
     Malformed {
         /// The host.
@@ -117,6 +160,28 @@ impl HostSecretStore {
         };
         Ok(Some(HostSecrets { host: secret, controller }))
     }
+
+    /// The key of a host for TLS, if it has one.
+    pub async fn tls_key(&self, host: &str) -> Result<Option<TlsKey>, SecretsError> {
+        match self.tls_record(host).await? {
+            Some(record) => unwrap_tls_key(&*self.keys, host, &record.key).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a host can connect with TLS, and whether it must.
+    pub async fn channel_security(&self, host: &str) -> Result<ChannelSecurity, SecretsError> {
+        Ok(match self.tls_record(host).await? {
+            None => ChannelSecurity::None,
+            Some(record) if record.is_plain_allowed => ChannelSecurity::Offered,
+            Some(_) => ChannelSecurity::Required,
+        })
+    }
+
+    async fn tls_record(&self, host: &str) -> Result<Option<NvmeTlsRecord>, SecretsError> {
+        let found = self.cluster.get::<NvmeTlsRecord>(&keys::nvme_tls(host)).await?;
+        Ok(found.map(|(record, _)| record))
+    }
 }
 
 #[cfg(test)]
@@ -141,8 +206,21 @@ mod tests {
             let mut turned = wrapped.clone();
             turned.wrapped_parts.reverse();
             assert_eq!(open("nqn.a", SecretRole::Host, &turned).is_ok(), turned == wrapped);
-            let short = WrappedDhchapSecret { wrapped_parts: Vec::new(), ..wrapped };
+            let short = WrappedNvmeSecret { wrapped_parts: Vec::new(), ..wrapped };
             assert!(matches!(open("nqn.a", SecretRole::Host, &short), Err(SecretsError::Malformed { .. })));
+        }
+    }
+
+    #[test]
+    fn keys_for_tls_open_for_whom_they_were_wrapped() {
+        let directory = tempfile::tempdir().unwrap();
+        let keys = LocalKeys::create(&directory.path().join("kms.json")).unwrap();
+        let plain = TlsKey::from_bytes(None, Zeroizing::new(vec![7; 48])).unwrap();
+        for key in [TlsKey::random(HashFunction::Sha256), TlsKey::random(HashFunction::Sha384), plain] {
+            let wrapped = block_on(wrap_tls_key(&keys, "nqn.a", &key)).unwrap();
+            assert_eq!(block_on(unwrap_tls_key(&keys, "nqn.a", &wrapped)).unwrap(), key);
+            assert!(block_on(unwrap_tls_key(&keys, "nqn.b", &wrapped)).is_err());
+            assert!(block_on(unwrap_secret(&keys, "nqn.a", SecretRole::Host, &wrapped)).is_err());
         }
     }
 }

@@ -7,12 +7,17 @@
 mod association;
 mod authentication;
 mod connection;
+mod handshake;
 mod host_secrets;
 mod metrics;
 mod names;
 mod perform;
 pub mod protocol;
 mod target;
+pub mod tls;
+mod transport;
 
-pub use host_secrets::{HostSecretStore, SecretRole, SecretsError, secret_part_context, wrap_secret};
+pub use host_secrets::{
+    HostSecretStore, SecretRole, SecretsError, secret_part_context, wrap_secret, wrap_tls_key,
+};
 pub use target::NvmeTarget;

@@ -14,13 +14,15 @@ use atoll_reactor::{ListenAddress, LocalRuntime};
 
 use crate::association::Association;
 use crate::connection;
-use crate::host_secrets::HostSecretStore;
+use crate::handshake::{TlsPeer, proved_psk};
+use crate::host_secrets::{HostSecretStore, SecretsError};
 use crate::metrics;
 use crate::names::Names;
 use crate::protocol::{
-    ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry, HostSecrets, Namespace,
-    QueueConfig, Status, Subject, connect_field,
+    ChannelSecurity, ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry,
+    HostSecrets, Namespace, QueueConfig, Status, Subject, connect_field,
 };
+use crate::tls::{ClientHello, TlsError, TlsPsk};
 
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 1024;
@@ -48,8 +50,17 @@ pub(crate) struct Caller {
     pub client: Client,
     /// The address by which the host has come.
     pub own_address: SocketAddr,
+    /// Whether it has come with TLS.
+    pub is_secured: bool,
     /// The number of its controller, if it was told one before.
     pub announced: Option<u16>,
+}
+
+/// What a host must do to connect.
+pub(crate) struct Demands {
+    /// It must prove that it has these.
+    pub secrets: Option<HostSecrets>,
+    pub security: ChannelSecurity,
 }
 
 /// The number of a controller of which a host was told that has yet to prove itself.
@@ -130,14 +141,24 @@ impl NvmeTarget {
         }
     }
 
-    /// The secrets by which a host must prove itself, if it must.
-    pub(crate) async fn secrets_of(&self, host: &str) -> Result<Option<HostSecrets>, ConnectRefusal> {
+    /// What a host must do to connect.
+    pub(crate) async fn demands_on(&self, host: &str) -> Result<Demands, ConnectRefusal> {
         let (secrets, name) = (self.secrets.clone(), host.to_owned());
-        let found = self.exports.bridge().run(async move { secrets.get(&name).await }).await;
-        found.map_err(|error| {
-            tracing::warn!("the secrets of NVMe host {host} are not known now, so it cannot connect: {error}");
+        let find = async move {
+            let security = secrets.channel_security(&name).await?;
+            Ok(Demands { secrets: secrets.get(&name).await?, security })
+        };
+        let found = self.exports.bridge().run(find).await;
+        found.map_err(|error: SecretsError| {
+            tracing::warn!("what NVMe host {host} must prove is not known now, so it cannot connect: {error}");
             ConnectRefusal::new(Status::ConnectControllerBusy)
         })
+    }
+
+    /// The key of TLS that a host means and proves to have, and who it is by that.
+    pub(crate) async fn offered_psk(&self, hello: ClientHello) -> Result<(TlsPsk, TlsPeer), TlsError> {
+        let secrets = self.secrets.clone();
+        self.exports.bridge().run(async move { proved_psk(&secrets, &hello).await }).await
     }
 
     /// Whether a host may connect that has yet to prove itself; the number of its controller. Nothing is opened for it.
@@ -145,9 +166,12 @@ impl NvmeTarget {
         self: &Rc<Self>,
         request: &ConnectRequest,
         client: &Client,
+        is_secured: bool,
     ) -> Result<ControllerNumber, ConnectRefusal> {
         if request.queue_id > 0 {
-            return self.find(request).map(|association| ControllerNumber::Known(association.controller_id));
+            return self
+                .find(request, is_secured)
+                .map(|association| ControllerNumber::Known(association.controller_id));
         }
         if request.controller_id != ANY_CONTROLLER {
             return Err(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID));
@@ -213,8 +237,7 @@ impl NvmeTarget {
         serial: String,
         device: Option<atoll_exports::OpenedExport>,
     ) -> Rc<Association> {
-        let Caller { client, own_address, announced } = caller;
-        let controller_id = announced.unwrap_or_else(|| self.free_controller_id());
+        let controller_id = caller.announced.unwrap_or_else(|| self.free_controller_id());
         let mut associations = self.associations.borrow_mut();
         let config = ControllerConfig {
             controller_id,
@@ -227,7 +250,7 @@ impl NvmeTarget {
             queues: QueueConfig::default(),
             subject,
         };
-        let association = Association::new(self, config, client, own_address, device);
+        let association = Association::new(self, config, caller, device);
         associations.insert(controller_id, Rc::clone(&association));
         metrics::set_controllers(associations.len());
         association
@@ -235,17 +258,21 @@ impl NvmeTarget {
 
     /// As [`NvmeTarget::find`], when commands of former queues are done: a host that connects again sends what was not
     /// answered once more, and then the next, and what it had sent before must not be done after that.
-    pub(crate) async fn find_drained(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
-        let association = self.find(request)?;
+    pub(crate) async fn find_drained(
+        &self,
+        request: &ConnectRequest,
+        is_secured: bool,
+    ) -> Result<Rc<Association>, ConnectRefusal> {
+        let association = self.find(request, is_secured)?;
         if let Some(image) = &association.image {
             self.exports.drained(image).await.map_err(|error| refused(&error))?;
         }
         // That took a while.
-        self.find(request)
+        self.find(request, is_secured)
     }
 
     /// The controller of an I/O queue.
-    fn find(&self, request: &ConnectRequest) -> Result<Rc<Association>, ConnectRefusal> {
+    fn find(&self, request: &ConnectRequest, is_secured: bool) -> Result<Rc<Association>, ConnectRefusal> {
         let associations = self.associations.borrow();
         let found = associations.get(&request.controller_id);
         let association = found.ok_or(ConnectRefusal::in_data(connect_field::DATA_CONTROLLER_ID))?;
@@ -254,7 +281,9 @@ impl NvmeTarget {
         if config.subsystem != request.subsystem {
             return Err(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM));
         }
-        if (&config.host, config.host_id) != (&request.host, request.host_id) {
+        // A queue without TLS of a controller with TLS could be anyone's.
+        let is_same = (&config.host, config.host_id) == (&request.host, request.host_id);
+        if !is_same || association.is_secured != is_secured {
             return Err(ConnectRefusal::new(Status::ConnectInvalidHost));
         }
         if !controller.has_io_queue(request.queue_id) || association.has_queue(request.queue_id) {
@@ -280,10 +309,18 @@ impl NvmeTarget {
         own_address: SocketAddr,
     ) -> Result<Vec<DiscoveryEntry>, OpenError> {
         let names = self.exports.list(client).await?;
+        let security = self.security_of(client).await?;
         // Whoever connects to all that is listed does not mean every snapshot.
         let images = names.iter().filter(|name| !name.contains('@'));
         let subsystems = images.filter_map(|image| self.names.subsystem(image));
-        Ok(subsystems.map(|subsystem| DiscoveryEntry { subsystem, address: own_address }).collect())
+        Ok(subsystems.map(|subsystem| DiscoveryEntry { subsystem, address: own_address, security }).collect())
+    }
+
+    async fn security_of(&self, client: &Client) -> Result<ChannelSecurity, OpenError> {
+        let Some(host) = client.nvme_host.clone() else { return Ok(ChannelSecurity::None) };
+        let secrets = self.secrets.clone();
+        let found = self.exports.bridge().run(async move { secrets.channel_security(&host).await }).await;
+        found.map_err(|error| OpenError { kind: OpenErrorKind::Unavailable, message: error.to_string() })
     }
 }
 

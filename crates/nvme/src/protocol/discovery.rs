@@ -13,8 +13,25 @@ const TRANSPORT_TCP: u8 = 3;
 const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 const SUBSYSTEM_NVM: u8 = 2;
-/// A secure channel is not needed.
+/// Where an entry says what security its transport has.
+const TRANSPORT_SPECIFIC_AT: usize = 768;
+/// A secure channel is needed, or not.
+const REQUIREMENTS_SECURE: u8 = 1;
 const REQUIREMENTS_NONE: u8 = 2;
+/// Security of NVMe/TCP (NVMe/TCP Transport Specification 1.0, section 3.1.1).
+const SECURITY_NONE: u8 = 0;
+const SECURITY_TLS_1_3: u8 = 2;
+
+/// Whether a host connects with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelSecurity {
+    /// It has no key.
+    None,
+    /// It may.
+    Offered,
+    /// It must.
+    Required,
+}
 
 /// A subsystem, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +40,8 @@ pub struct DiscoveryEntry {
     pub subsystem: Nqn,
     /// Where it is served.
     pub address: SocketAddr,
+    /// How.
+    pub security: ChannelSecurity,
 }
 
 /// Appends the log page.
@@ -35,7 +54,12 @@ pub(super) fn put_discovery(bytes: &mut BytesMut, generation: u64, entries: &[Di
         bytes.put_u8(TRANSPORT_TCP);
         bytes.put_u8(if entry.address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 });
         bytes.put_u8(SUBSYSTEM_NVM);
-        bytes.put_u8(REQUIREMENTS_NONE);
+        let (requirements, security) = match entry.security {
+            ChannelSecurity::None => (REQUIREMENTS_NONE, SECURITY_NONE),
+            ChannelSecurity::Offered => (REQUIREMENTS_NONE, SECURITY_TLS_1_3),
+            ChannelSecurity::Required => (REQUIREMENTS_SECURE, SECURITY_TLS_1_3),
+        };
+        bytes.put_u8(requirements);
         // The port is the first; the controller is any.
         bytes.put_u16_le(1);
         bytes.put_u16_le(0xFFFF);
@@ -43,7 +67,8 @@ pub(super) fn put_discovery(bytes: &mut BytesMut, generation: u64, entries: &[Di
         put_text(bytes, start + 32, &entry.address.port().to_string(), 32);
         put_text(bytes, start + 256, &entry.subsystem, 0);
         put_text(bytes, start + 512, &entry.address.ip().to_string(), 256);
-        // Security of the transport: none.
+        bytes.resize(start + TRANSPORT_SPECIFIC_AT, 0);
+        bytes.put_u8(security);
         bytes.resize(start + RECORD_BYTES, 0);
     }
 }

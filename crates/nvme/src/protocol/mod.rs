@@ -25,6 +25,7 @@ mod controller;
 mod discovery;
 mod fused;
 mod identify;
+pub(crate) mod interchange;
 mod io;
 mod log_pages;
 pub mod pdu;
@@ -39,7 +40,7 @@ mod tests;
 pub use authentication::{Authentication, DhchapSecret, HashFunction, HostSecrets, Progress};
 pub use command::{SubmissionEntry, admin, nvm};
 pub use controller::{Controller, ControllerConfig, ControllerEvent, IO_QUEUES_MAX, Subject};
-pub use discovery::{DISCOVERY_SUBSYSTEM, DiscoveryEntry};
+pub use discovery::{ChannelSecurity, DISCOVERY_SUBSYSTEM, DiscoveryEntry};
 pub use queue::QueueSession;
 pub use status::Status;
 pub use types::{

@@ -35,7 +35,7 @@ impl HashFunction {
     }
 
     /// The hash of bytes.
-    pub(super) fn digest(self, bytes: &[u8]) -> digest::Digest {
+    pub(crate) fn digest(self, bytes: &[u8]) -> digest::Digest {
         let algorithm = match self {
             HashFunction::Sha256 => &digest::SHA256,
             HashFunction::Sha384 => &digest::SHA384,
@@ -45,7 +45,7 @@ impl HashFunction {
     }
 
     /// HMAC with this function, of parts one after the other.
-    pub(super) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> hmac::Tag {
+    pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> hmac::Tag {
         let algorithm = match self {
             HashFunction::Sha256 => hmac::HMAC_SHA256,
             HashFunction::Sha384 => hmac::HMAC_SHA384,

@@ -2,15 +2,12 @@
 //! 8.13.5.8).
 
 use atoll_keys::fill_random;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use crc_fast::{CrcAlgorithm, checksum};
 use zeroize::Zeroizing;
 
 use super::hash::HashFunction;
+use crate::protocol::interchange::{self, InterchangeError};
 
 const PREFIX: &str = "DHHC-1";
-const CHECK_BYTES: usize = 4;
 /// What is mixed into the key that is made of a secret.
 const KEY_LABEL: &[u8] = b"NVMe-over-Fabrics";
 /// How long secrets may be, in bytes.
@@ -60,38 +57,16 @@ impl DhchapSecret {
 
     /// Reads the text.
     pub fn from_text(text: &str) -> Result<Self, SecretError> {
-        let mut parts = text.trim().split(':');
-        let (prefix, hash, encoded) = (parts.next(), parts.next(), parts.next());
-        // The last colon ends the secret.
-        let rest = (parts.next(), parts.next());
-        if prefix != Some(PREFIX) || rest != (Some(""), None) {
-            return Err(SecretError::Form);
-        }
-        let hash = match hash {
-            Some("00") => None,
-            Some("01") => Some(HashFunction::Sha256),
-            Some("02") => Some(HashFunction::Sha384),
-            Some("03") => Some(HashFunction::Sha512),
-            _ => return Err(SecretError::Form),
-        };
-        let decoded = STANDARD.decode(encoded.unwrap_or_default()).map_err(|_| SecretError::Form)?;
-        let mut decoded = Zeroizing::new(decoded);
-        let length = decoded.len().checked_sub(CHECK_BYTES).ok_or(SecretError::Form)?;
-        let is_right = decoded[length..] == check_of(&decoded[..length]);
-        decoded.truncate(length);
-        let secret = Self::from_bytes(hash, decoded)?;
-        if is_right { Ok(secret) } else { Err(SecretError::Check) }
+        let (hash, bytes) = interchange::decode(PREFIX, text).map_err(|error| match error {
+            InterchangeError::Form => SecretError::Form,
+            InterchangeError::Check => SecretError::Check,
+        })?;
+        Self::from_bytes(HashFunction::from_id(hash), bytes)
     }
 
     /// The text, as `nvme` and the kernel take it.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut bytes = Zeroizing::new(self.bytes.to_vec());
-        bytes.extend_from_slice(&check_of(&self.bytes));
-        Zeroizing::new(format!(
-            "{PREFIX}:{:02}:{}:",
-            self.hash.map_or(0, |hash| hash as u8),
-            STANDARD.encode(&*bytes)
-        ))
+        interchange::encode(PREFIX, self.hash.map_or(0, |hash| hash as u8), &self.bytes)
     }
 
     /// The function by which it is transformed.
@@ -111,10 +86,6 @@ impl DhchapSecret {
             Some(hash) => Zeroizing::new(hash.hmac(&self.bytes, &[name.as_bytes(), KEY_LABEL]).as_ref().to_vec()),
         }
     }
-}
-
-fn check_of(bytes: &[u8]) -> [u8; CHECK_BYTES] {
-    (checksum(CrcAlgorithm::Crc32IsoHdlc, bytes) as u32).to_le_bytes()
 }
 
 impl std::fmt::Debug for DhchapSecret {

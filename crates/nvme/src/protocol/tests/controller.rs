@@ -188,7 +188,12 @@ fn log_pages() {
 
 #[test]
 fn discovery() {
-    let entry = |port| DiscoveryEntry { subsystem: SUBSYSTEM.into(), address: ([10, 0, 0, 1], port).into() };
+    let with = |port, security| DiscoveryEntry {
+        subsystem: SUBSYSTEM.into(),
+        address: ([10, 0, 0, 1], port).into(),
+        security,
+    };
+    let entry = |port| with(port, ChannelSecurity::None);
     let mut controller = controller(Subject::Discovery(vec![entry(4420)]));
     enable(&mut controller);
     execute(&mut controller, Command::new(admin::SET_FEATURES, 0).dword(10, 0x0B).dword(11, 1 << 31));
@@ -206,6 +211,13 @@ fn discovery() {
     assert_eq!(controller.next_event(), changed);
     let page = log(&mut controller, 0x70, 4, 0).unwrap();
     assert_eq!((page[0], page[8]), (2, 2));
+    for (security, told) in
+        [(ChannelSecurity::None, (2, 0)), (ChannelSecurity::Offered, (2, 2)), (ChannelSecurity::Required, (1, 2))]
+    {
+        controller.set_discovery(vec![with(4420, security)]);
+        let page = log(&mut controller, 0x70, 512, 0).unwrap();
+        assert_eq!((page[1024 + 3], page[1024 + 768]), told, "{security:?}");
+    }
     assert_eq!(identify(&mut controller, 0, 1), Err(Status::InvalidField));
     assert_eq!(log(&mut controller, 2, 4, 0), Err(Status::InvalidLogPage));
 }

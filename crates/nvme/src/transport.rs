@@ -1,0 +1,160 @@
+//! A connection's socket and, for hosts that use it, TLS between that and the protocol.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+
+use atoll_reactor::{PeerAddress, Stream};
+use bytes::{Bytes, BytesMut};
+
+use crate::tls::{TlsChannel, TlsError};
+
+/// Room for encrypted bytes of one receive. Long commands are put together behind TLS, so there is no need for more, and
+/// this bounds what one turn of the loop decrypts.
+const RECORD_BYTES_AT_ONCE: usize = 256 << 10;
+
+/// Bytes of the protocol in both directions.
+pub(crate) struct Transport {
+    stream: Stream,
+    tls: RefCell<Option<TlsChannel>>,
+}
+
+impl Transport {
+    /// Without TLS so far.
+    pub fn new(stream: Stream) -> Self {
+        Transport { stream, tls: RefCell::default() }
+    }
+
+    /// From now on everything that arrives or is sent goes through TLS, whose handshake is over.
+    pub fn secure(&self, channel: TlsChannel) {
+        assert!(self.tls.replace(Some(channel)).is_none(), "TLS begins once");
+    }
+
+    /// Waits until something has arrived, as [`Stream::receive`] does.
+    pub async fn receive(&self) -> io::Result<()> {
+        self.stream.receive().await
+    }
+
+    /// Waits for the first byte of the host. It stays where it is.
+    pub async fn first_byte(&self) -> io::Result<u8> {
+        loop {
+            self.receive().await?;
+            if let Some(byte) = self.stream.with_received(|received| received.first().copied()).flatten() {
+                return Ok(byte);
+            }
+        }
+    }
+
+    /// Takes what has arrived, whatever it is. To be called only as long as there is no TLS.
+    pub fn take_received(&self, bytes: &mut BytesMut) {
+        self.stream.with_received(|received| bytes.unsplit(received.split()));
+    }
+
+    /// Takes what has just arrived through TLS, if there is any TLS. To be called once after each [`Transport::receive`].
+    pub fn open_received(&self) -> Result<(), TlsError> {
+        let mut tls = self.tls.borrow_mut();
+        let Some(channel) = tls.as_mut() else { return Ok(()) };
+        self.stream.with_received(|records| channel.receive(records)).unwrap_or(Ok(()))?;
+        self.stream.send([channel.take_records()?]);
+        Ok(())
+    }
+
+    /// Looks at the host's bytes that were not taken yet. Without TLS that is possible only right after
+    /// [`Transport::receive`].
+    pub fn with_unread<T>(&self, look: impl FnOnce(&mut BytesMut) -> T) -> Option<T> {
+        match self.tls.borrow_mut().as_mut() {
+            None => self.stream.with_received(|received| look(received)),
+            Some(channel) => Some(look(channel.opened())),
+        }
+    }
+
+    /// Whether there are bytes that no receive will report, because TLS has opened them already.
+    pub fn has_opened(&self) -> bool {
+        self.tls.borrow_mut().as_mut().is_some_and(|channel| !channel.opened().is_empty())
+    }
+
+    /// Whether the host has ended TLS in an orderly way.
+    pub fn has_peer_closed(&self) -> bool {
+        self.tls.borrow().as_ref().is_some_and(TlsChannel::has_peer_closed)
+    }
+
+    /// Makes room for at least this many more bytes of the host.
+    pub fn expect_bytes(&self, bytes: usize) {
+        match self.tls.borrow_mut().as_mut() {
+            None => self.stream.expect_bytes(bytes),
+            Some(channel) => {
+                channel.expect_bytes(bytes);
+                self.stream.expect_bytes(bytes.min(RECORD_BYTES_AT_ONCE));
+            }
+        }
+    }
+
+    /// Queues bytes for the host; they go with [`Transport::flush`] at the latest.
+    pub fn send(&self, bytes: Bytes) {
+        match self.tls.borrow_mut().as_mut() {
+            None => self.stream.send([bytes]),
+            Some(channel) => channel.send(bytes),
+        }
+    }
+
+    /// Sends bytes as they are. To be called only as long as there is no TLS.
+    pub fn send_records(&self, records: Bytes) {
+        if !records.is_empty() {
+            self.stream.send([records]);
+        }
+    }
+
+    /// Seals what was queued and hands it to the socket.
+    pub fn flush(&self) {
+        let mut tls = self.tls.borrow_mut();
+        let Some(channel) = tls.as_mut() else { return };
+        match channel.take_records() {
+            Ok(records) if records.is_empty() => {}
+            Ok(records) => self.stream.send([records]),
+            Err(error) => {
+                tracing::warn!("an NVMe connection ends because nothing can be sent: {error}");
+                self.stream.abort();
+            }
+        }
+    }
+
+    /// Who is at the other end.
+    pub fn peer_address(&self) -> PeerAddress {
+        self.stream.peer_address()
+    }
+
+    /// The address of this end.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.stream.local_address()
+    }
+
+    /// Bytes on their way to the host.
+    pub fn unsent_bytes(&self) -> usize {
+        self.stream.unsent_bytes()
+    }
+
+    /// Stops receiving: back-pressure.
+    pub fn pause(&self) {
+        self.stream.pause();
+    }
+
+    /// Receives again.
+    pub fn resume(&self) {
+        self.stream.resume();
+    }
+
+    /// Closes the connection now.
+    pub fn abort(&self) {
+        self.stream.abort();
+    }
+
+    /// Sends what is queued, and the end of TLS, and closes.
+    pub fn close(&self) {
+        if let Some(channel) = self.tls.borrow_mut().as_mut()
+            && let Ok(records) = channel.close()
+        {
+            self.stream.send([records]);
+        }
+        self.stream.close_after_send();
+    }
+}
