@@ -165,7 +165,7 @@ def test_secrets_are_wrapped_and_rewrapped(cluster, connect, secrets):
     with connect() as disk:
         disk.flush()
     listed = cluster.json("nvme", "host", "ls")
-    assert [(host["host"], host["is_mutual"]) for host in listed] == [(PROVEN, True)]
+    assert [(host["host"], host["secret"]["is_mutual"]) for host in listed] == [(PROVEN, True)]
     text = cluster.cli("nvme", "host", "ls").stdout + str(listed) + cluster.log_text()
     assert not any(secret in text for secret in secrets)
 

@@ -56,8 +56,8 @@ class Terminated(ConnectionError):
 class Queue:
     """A connection that is a queue of a controller."""
 
-    def __init__(self, address, digests=0, timeout=60):
-        self.socket = socket.create_connection(address, timeout)
+    def __init__(self, address, digests=0, timeout=60, dial=socket.create_connection):
+        self.socket = dial(address, timeout)
         self.digests, self.next_id = 0, 0
         self.socket.sendall(struct.pack("<BBBBIHBBI112x", IC_REQ, 0, 128, 0, 128, 0, 0, digests, 0))
         kind, _, body, _ = self.read_pdu()
@@ -182,16 +182,26 @@ class Queue:
 class Controller:
     """A controller of a subsystem, with one I/O queue unless it is the discovery controller."""
 
-    def __init__(self, address, subsystem, host, digests=0, timeout=60, keep_alive_ms=0, secrets=None):
+    def __init__(
+        self,
+        address,
+        subsystem,
+        host,
+        digests=0,
+        timeout=60,
+        keep_alive_ms=0,
+        secrets=None,
+        dial=socket.create_connection,
+    ):
         self.address = address
-        self.admin, self.io = Queue(address, digests, timeout), None
+        self.admin, self.io = Queue(address, digests, timeout, dial), None
         try:
             self.id = self.admin.join(subsystem, host, keep_alive_ms=keep_alive_ms, secrets=secrets)
             self.set_property(0x14, 0x460001)
             assert self.get_property(0x1C) == 1, "the controller is not ready"
             if subsystem != DISCOVERY:
                 self.admin.command(SET_FEATURES, (7, 0x3_0003))
-                self.io = Queue(address, digests, timeout)
+                self.io = Queue(address, digests, timeout, dial)
                 self.io.join(subsystem, host, 1, self.id, secrets=secrets)
         except BaseException:
             self.close()
@@ -267,11 +277,16 @@ class Controller:
         return statuses
 
 
-def discover(address, host, secrets=None):
-    """The names of subsystems, and where they are."""
-    with Controller(address, DISCOVERY, host, secrets=secrets) as controller:
+def discovery_records(address, host, **options):
+    """The entries of the discovery log."""
+    with Controller(address, DISCOVERY, host, **options) as controller:
         count = struct.unpack("<Q", controller.log(0x70, 16)[8:])[0]
         records = controller.log(0x70, 1024 * (1 + count))[1024:]
+    return [records[start : start + 1024] for start in range(0, len(records), 1024)]
+
+
+def discover(address, host, secrets=None):
+    """The names of subsystems, and where they are."""
     text = lambda field: field.rstrip(b"\0 ").decode()
-    found = [records[start : start + 1024] for start in range(0, len(records), 1024)]
+    found = discovery_records(address, host, secrets=secrets)
     return [(text(one[256:512]), (text(one[512:768]), int(text(one[32:64])))) for one in found]

@@ -23,7 +23,7 @@ use crate::protocol::HashFunction;
 
 /// TLS 1.3 with TLS_AES_128_GCM_SHA256 and TLS_AES_256_GCM_SHA384 and nothing else, which are the suites of NVMe/TCP, and
 /// (EC)DHE over P-256, P-384 and P-521.
-const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
+pub(super) const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
 /// What a record has at most.
 const RECORD_CONTENT_BYTES: usize = 16 << 10;
 /// What a record adds to its content, generously: header, type and tag.
@@ -51,19 +51,19 @@ struct Pipe {
 impl TlsChannel {
     /// A channel on which the host is about to begin the handshake, with this key and no other.
     pub fn new(psk: &TlsPsk) -> Result<Self, TlsError> {
-        Self::of(Connection::new_server(), psk)
+        Self::of(Connection::new_server(), psk, POLICY)
     }
 
-    /// The host's end, which begins with [`TlsChannel::receive`] of nothing.
+    /// The host's end with a policy of the library, which begins with [`TlsChannel::receive`] of nothing.
     #[cfg(test)]
-    pub fn of_host(psk: &TlsPsk) -> Result<Self, TlsError> {
-        Self::of(Connection::new_client(), psk)
+    pub fn of_host(psk: &TlsPsk, policy: &str) -> Result<Self, TlsError> {
+        Self::of(Connection::new_client(), psk, policy)
     }
 
-    fn of(mut connection: Connection, psk: &TlsPsk) -> Result<Self, TlsError> {
+    fn of(mut connection: Connection, psk: &TlsPsk, policy: &str) -> Result<Self, TlsError> {
         let mut config = Builder::new();
         config.with_system_certs(false)?;
-        config.set_security_policy(&Policy::from_version(POLICY)?)?;
+        config.set_security_policy(&Policy::from_version(policy)?)?;
         // Delays before a failure is told hide what padding looked like in CBC, which there is not.
         config.set_max_blinding_delay(0)?;
         connection.set_config(config.build()?)?;

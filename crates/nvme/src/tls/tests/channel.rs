@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::*;
+use crate::tls::channel::POLICY;
 use crate::tls::{TlsChannel, TlsError};
 
 /// Two ends, and what is on its way.
@@ -13,7 +14,11 @@ struct Pair {
 
 impl Pair {
     fn new(host: &TlsPsk, target: &TlsPsk) -> Self {
-        Pair { host: TlsChannel::of_host(host).unwrap(), target: TlsChannel::new(target).unwrap() }
+        Self::with_policy(host, target, POLICY)
+    }
+
+    fn with_policy(host: &TlsPsk, target: &TlsPsk, policy: &str) -> Self {
+        Pair { host: TlsChannel::of_host(host, policy).unwrap(), target: TlsChannel::new(target).unwrap() }
     }
 
     /// Carries records back and forth until there are none.
@@ -52,6 +57,18 @@ fn bytes_go_both_ways() {
         pair.exchange().unwrap();
         assert!(pair.target.opened()[..] == sent[..]);
         assert!(pair.host.opened()[..] == [b"head", &sent[..]].concat());
+    }
+}
+
+#[test]
+fn a_host_that_begins_with_another_group_is_asked_for_one() {
+    for hash in [HashFunction::Sha256, HashFunction::Sha384] {
+        let psk = random_psk(hash);
+        let mut pair = Pair::with_policy(&psk, &psk, "CloudFront-TLS-1-3-2025-no-pq");
+        pair.exchange().unwrap();
+        pair.host.send(Bytes::from_static(b"after X25519 was refused"));
+        pair.exchange().unwrap();
+        assert_eq!(pair.target.opened()[..], *b"after X25519 was refused");
     }
 }
 

@@ -4,12 +4,13 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
+use crate::tls::channel::POLICY;
 use crate::tls::client_hello::HELLO_BYTES_MAX;
 use crate::tls::{ClientHello, HelloError, Identity, TlsChannel, read_client_hello};
 
 /// The first record of a host.
 fn hello_of(psk: &TlsPsk) -> Vec<u8> {
-    let mut host = TlsChannel::of_host(psk).unwrap();
+    let mut host = TlsChannel::of_host(psk, POLICY).unwrap();
     host.receive(&mut BytesMut::new()).unwrap();
     host.take_records().unwrap().to_vec()
 }
