@@ -49,7 +49,7 @@ Examples:
   atoll nvme host set-tls nqn.2014-08.org.nvmexpress:uuid:3f1c... --key-file ./key     of 'nvme gen-tls-key'
 
 On the host, with tlshd running:
-  nvme check-tls-key --keyfile=./key --subsysnqn=SUBNQN --insert                       once for each SUBNQN
+  nvme check-tls-key --subsysnqn=SUBNQN --keydata=KEY --insert                         once for each SUBNQN
   nvme connect -t tcp -a 10.0.0.1 -s 4420 -n SUBNQN --tls
 
 A host that is connected stays; its next connection needs the key. '--allow' of 'atoll image access' still says which
