@@ -30,6 +30,7 @@ nightly-packages: test-packages
 	@tools/packages.sh xfsprogs qemu-system-x86 busybox-static ibverbs-providers librdmacm1
 	@tools/postgresql_package.sh
 	@tools/guest_kernel.sh
+	@tools/guest_tls.sh
 
 # Python packages of the tests and tools, in .venv.
 venv: test-packages

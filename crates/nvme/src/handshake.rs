@@ -45,11 +45,15 @@ impl Connection {
         }
         let begun = self.begin_tls().await;
         tls_metrics::handshake(begun.is_ok());
-        if let Err(error) = &begun {
-            note(SecurityEvent::FailedTls, self.transport.peer_address(), error);
-            self.transport.close();
+        match &begun {
+            Ok(()) => return true,
+            Err(HandshakeError::Tls(error @ TlsError::Keys(_))) => {
+                tracing::warn!("no NVMe host can use TLS: {error}")
+            }
+            Err(error) => note(SecurityEvent::FailedTls, self.transport.peer_address(), error),
         }
-        begun.is_ok()
+        self.transport.close();
+        false
     }
 
     async fn begin_tls(&self) -> Result<(), HandshakeError> {

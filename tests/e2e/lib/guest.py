@@ -46,9 +46,9 @@ sh 2>&1 | cat
 """
 
 
-def find_kernel(module):
+def find_kernel(module, kernels=KERNELS):
     """A kernel that has a module, and the directory of its modules."""
-    for root in (KERNELS, pathlib.Path("/")):
+    for root in (kernels, pathlib.Path("/")):
         for image in sorted(root.glob("boot/vmlinuz-*"), reverse=True):
             modules = root / "lib/modules" / image.name.removeprefix("vmlinuz-")
             if list(modules.rglob(f"{module}.ko*")):
@@ -56,9 +56,9 @@ def find_kernel(module):
     raise Failed(f"there is no kernel with {module} for a guest; 'make nightly-packages' gets one")
 
 
-def kernel_has(module, option):
+def kernel_has(module, option, kernels=KERNELS):
     """Whether the kernel that has a module was built with this option."""
-    image, _ = find_kernel(module)
+    image, _ = find_kernel(module, kernels)
     config = image.with_name(image.name.replace("vmlinuz", "config"))
     return f"{option}=y" in config.read_text().split("\n")
 
@@ -150,9 +150,19 @@ class Guest:
     """A guest that has loaded `modules`, the last of which decides what kernel is taken."""
 
     def __init__(
-        self, directory, modules, programs, files, name="guest", memory_mib=768, network="", more=(), append=""
+        self,
+        directory,
+        modules,
+        programs,
+        files,
+        name="guest",
+        memory_mib=768,
+        network="",
+        more=(),
+        append="",
+        kernels=KERNELS,
     ):
-        image, module_directory = find_kernel(modules[-1])
+        image, module_directory = find_kernel(modules[-1], kernels)
         initrd = directory / f"{name}.initrd"
         initrd.write_bytes(initial_file_system(module_directory, modules, programs, files))
         self.log = directory / f"{name}.log"
