@@ -92,7 +92,7 @@ impl TlsChannel {
             return Ok(());
         }
         // What is in records is shorter than they are, so this grows once and not record by record.
-        self.opened.reserve(arrived.len() + RECORD_CONTENT_BYTES);
+        self.opened.reserve(arrived.len());
         {
             let mut pipe = self.pipe.borrow_mut();
             if pipe.incoming.is_empty() {
@@ -118,7 +118,12 @@ impl TlsChannel {
     fn take_opened(&mut self) -> Result<(), TlsError> {
         loop {
             let start = self.opened.len();
-            self.opened.resize(start + RECORD_CONTENT_BYTES, 0);
+            // Growing would copy what is there; a record that does not fit is handed over in parts.
+            let room = match self.opened.capacity() - start {
+                0 => RECORD_CONTENT_BYTES,
+                room => room.min(RECORD_CONTENT_BYTES),
+            };
+            self.opened.resize(start + room, 0);
             let taken = self.connection.poll_recv(&mut self.opened[start..]);
             let (length, is_more) = match &taken {
                 Poll::Ready(Ok(length)) => (*length, *length > 0),
