@@ -112,7 +112,10 @@ impl Transport {
             Ok(records) if records.is_empty() => {}
             Ok(records) => self.stream.send([records]),
             Err(error) => {
-                tracing::warn!("an NVMe connection ends because nothing can be sent: {error}");
+                tracing::warn!(
+                    "the connection of {} ends because nothing can be sent: {error}",
+                    self.peer_address()
+                );
                 self.stream.abort();
             }
         }

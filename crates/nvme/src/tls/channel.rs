@@ -26,6 +26,10 @@ use crate::protocol::HashFunction;
 pub(super) const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
 /// What a record has at most.
 const RECORD_CONTENT_BYTES: usize = 16 << 10;
+/// Records that one key may seal. The bound of AES-GCM is 2^24.5 (RFC 8446, section 5.5), where the library would update
+/// the key. The initiators of Linux 6.12 and 7.2 do not take that, and wait for their commands to time out, so a channel
+/// ends before.
+const RECORDS_MAX: u64 = 23_000_000;
 /// What a record adds to its content, generously: header, type and tag.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
@@ -37,6 +41,8 @@ pub(crate) struct TlsChannel {
     pipe: Rc<RefCell<Pipe>>,
     opened: BytesMut,
     to_seal: Vec<Bytes>,
+    /// Records that may still be sealed.
+    records_left: u64,
     is_handshaking: bool,
     has_peer_closed: bool,
 }
@@ -60,6 +66,12 @@ impl TlsChannel {
         Self::of(Connection::new_client(), psk, policy)
     }
 
+    /// Lets the key seal so many more records.
+    #[cfg(test)]
+    pub fn set_records_left(&mut self, records: u64) {
+        self.records_left = records;
+    }
+
     fn of(mut connection: Connection, psk: &TlsPsk, policy: &str) -> Result<Self, TlsError> {
         let mut config = Builder::new();
         config.with_system_certs(false)?;
@@ -79,6 +91,7 @@ impl TlsChannel {
             pipe,
             opened: BytesMut::new(),
             to_seal: Vec::new(),
+            records_left: RECORDS_MAX,
             is_handshaking: true,
             has_peer_closed: false,
         })
@@ -171,8 +184,9 @@ impl TlsChannel {
         let queued = std::mem::take(&mut self.to_seal);
         let length: usize = queued.iter().map(Bytes::len).sum();
         if length > 0 {
-            let records = length.div_ceil(RECORD_CONTENT_BYTES) + 1;
-            self.pipe.borrow_mut().outgoing.reserve(length + records * RECORD_OVERHEAD_BYTES);
+            let records = length.div_ceil(RECORD_CONTENT_BYTES);
+            self.records_left = self.records_left.checked_sub(records as u64).ok_or(TlsError::KeyUsedUp)?;
+            self.pipe.borrow_mut().outgoing.reserve(length + (records + 1) * RECORD_OVERHEAD_BYTES);
         }
         match &queued[..] {
             [] => {}

@@ -37,6 +37,9 @@ pub enum TlsError {
     /// Its other messages and records, by what the library says.
     #[error("{0}")]
     Library(#[from] s2n_tls::error::Error),
+    /// The key has sealed as much as one may. The host connects again, with another.
+    #[error("the key of this connection is used up")]
+    KeyUsedUp,
     /// The library takes nothing more.
     #[error("TLS takes nothing more")]
     Stuck,
@@ -48,7 +51,7 @@ impl TlsError {
         let alert = match self {
             TlsError::Hello(error) => error.alert(),
             TlsError::Unproved => ALERT_UNPROVED,
-            TlsError::Keys(_) | TlsError::Library(_) | TlsError::Stuck => ALERT_INTERNAL,
+            TlsError::Keys(_) | TlsError::Library(_) | TlsError::KeyUsedUp | TlsError::Stuck => ALERT_INTERNAL,
         };
         // A fatal alert of two bytes, in the version that all records have.
         [21, 3, 3, 0, 2, 2, alert]

@@ -121,6 +121,18 @@ fn a_record_that_was_taken_is_not_taken_again() {
 }
 
 #[test]
+fn a_key_that_is_used_up_seals_nothing() {
+    let mut pair = connected(HashFunction::Sha256);
+    pair.target.set_records_left(3);
+    for bytes in [16 << 10, 16 << 10, 1] {
+        pair.target.send(Bytes::from(vec![7; bytes]));
+        assert!(!pair.target.take_records().unwrap().is_empty());
+    }
+    pair.target.send(Bytes::from_static(b"more"));
+    assert!(matches!(pair.target.take_records(), Err(TlsError::KeyUsedUp)));
+}
+
+#[test]
 fn an_orderly_end_is_seen() {
     let mut pair = connected(HashFunction::Sha256);
     pair.host.send(Bytes::from_static(b"last"));
