@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::limits::PG_LOG_ENTRIES;
@@ -151,7 +150,7 @@ pub(crate) struct PgHistory {
     pub head: Version,
     /// The newest of the store's transactions that changed the PG.
     pub applied_number: u64,
-    pub log: VecDeque<Arc<LogEntry>>,
+    pub log: VecDeque<LogEntry>,
     /// How many of the newest entries no segment holds.
     unsaved_count: usize,
     /// First and last sequence of the segments.
@@ -175,21 +174,19 @@ impl PgHistory {
         let entries = &transaction.log;
         for entry in entries {
             self.head = entry.version;
-            self.log.push_back(Arc::new(to_keep(entry)));
+            if self.log.len() == PG_LOG_ENTRIES {
+                self.log.pop_front();
+            }
+            self.log.push_back(to_keep(entry));
         }
         self.unsaved_count = (self.unsaved_count + entries.len()).min(PG_LOG_ENTRIES);
-        while self.log.len() > PG_LOG_ENTRIES {
-            self.log.pop_front();
-        }
     }
 
     /// Writes up to `through` will not be rolled back.
     pub fn forget_pre_images(&mut self, through: Version) {
         let entries = self.log.iter_mut().rev().skip_while(|entry| entry.version > through);
         for entry in entries.take_while(|entry| entry.version > self.pre_images_forgotten) {
-            if entry.pre_image.is_some() {
-                *entry = Arc::new(LogEntry { pre_image: None, ..LogEntry::clone(entry) });
-            }
+            entry.pre_image = None;
         }
         self.pre_images_forgotten = self.pre_images_forgotten.max(through);
     }
@@ -230,7 +227,7 @@ impl PgHistory {
         self.unsaved_count >= SEGMENT_ENTRIES
     }
 
-    fn unsaved(&self) -> impl Iterator<Item = &Arc<LogEntry>> {
+    fn unsaved(&self) -> impl Iterator<Item = &LogEntry> {
         self.log.iter().skip(self.log.len() - self.unsaved_count)
     }
 
@@ -313,7 +310,7 @@ impl PgHistory {
         if let [first, .., last] | [first @ last] = &entries[..] {
             self.segments.push_back((first.version.sequence, last.version.sequence));
         }
-        self.log.extend(entries.into_iter().map(Arc::new));
+        self.log.extend(entries);
         let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
         self.log.drain(..excess);
         Ok(())

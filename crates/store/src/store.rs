@@ -117,7 +117,7 @@ impl Store {
 
     /// The newest log entries of a PG, oldest first.
     pub fn log(&self, pg: PgId) -> impl DoubleEndedIterator<Item = &LogEntry> {
-        self.pgs.get(pg).into_iter().flat_map(|state| &state.log).map(|entry| &**entry)
+        self.pgs.get(pg).into_iter().flat_map(|state| &state.log)
     }
 
     /// Forgets the pre-images of a PG's writes up to `through`, which will not be rolled back.
