@@ -158,6 +158,17 @@ def test_too_few_open_files_is_a_warning(scenario):
     assert of(json.loads(done.stdout), "io_uring.open_files")["verdict"] == "warning", done.stdout
 
 
+@pytest.mark.root
+@pytest.mark.needs("prlimit", "setpriv")
+def test_too_little_locked_memory_is_a_warning_where_rdma_is_used(scenario):
+    """A limit of locked memory below what adapters need is a warning, where OSDs use RDMA."""
+    limited = ("prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock")
+    environment = scenario.environment | {"ATOLL_RDMA_PROVIDER": "verbs"}
+    done = scenario.run(*limited, scenario.atoll, "preflight", "--json", ok=(0, 1), env=environment)
+    found = of(json.loads(done.stdout), "rdma.locked_memory")
+    assert found["verdict"] == "warning" and "64.0 KiB" in found["found"] and "LimitMEMLOCK" in found["fix"], f"{found}"
+
+
 def test_wrong_usage_is_exit_code_2(scenario):
     """Wrong usage is exit code 2, with a reason."""
     for arguments in (

@@ -52,6 +52,9 @@ pub struct PreflightArguments {
     /// Check nothing; answer the probes of other hosts on TCP and UDP of this address [port: 7477]
     #[arg(long, value_name = "IP[:PORT]", value_parser = parse_listen, conflicts_with_all = ["device", "peer"])]
     pub listen: Option<SocketAddr>,
+    /// Look at what RDMA needs, too, for OSDs that use this provider of libfabric [default: do not]
+    #[arg(long, value_name = "NAME", env = "ATOLL_RDMA_PROVIDER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub rdma_provider: Option<String>,
     /// How long each measurement takes [default: 3]; with --listen, when to end [default: 3600]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
@@ -94,6 +97,7 @@ pub fn run(arguments: PreflightArguments) -> anyhow::Result<ExitCode> {
         write_test: arguments.write_test,
         wipe: arguments.wipe,
         toggle_write_cache: arguments.toggle_write_cache,
+        rdma_provider: arguments.rdma_provider,
     };
     let report = check(&Facts::of_this_host(), &request, &stop, &|what| print_note!("looking at {what} ..."))?;
     if arguments.json {

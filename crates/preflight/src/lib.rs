@@ -14,6 +14,7 @@ mod finding;
 mod io_uring;
 mod memory;
 mod network;
+mod rdma;
 mod run;
 mod wake_up;
 

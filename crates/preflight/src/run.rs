@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::facts::Facts;
 use crate::finding::{Finding, Report};
 use crate::network::PeerAddress;
-use crate::{clock, cpu, drive, io_uring, memory, network, wake_up};
+use crate::{clock, cpu, drive, io_uring, memory, network, rdma, wake_up};
 
 /// What to look at besides the host itself.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Request {
     pub devices: Vec<PathBuf>,
     /// Hosts on which a responder listens.
     pub peers: Vec<PeerAddress>,
+    /// The provider of libfabric by which OSDs of this host are to use RDMA, if they are.
+    pub rdma_provider: Option<String>,
     /// How long each measurement takes.
     pub duration: Duration,
     /// Whether to measure durable writes: on block devices, or in a new file in a directory (or
@@ -77,6 +79,7 @@ pub fn run(
     findings.extend(memory::findings(facts));
     findings.extend(clock::findings(facts));
     findings.extend(io_uring::findings(facts, &io_uring::Process::this()));
+    findings.extend(rdma::findings(facts, request.rdma_provider.as_deref(), rdma::locked_bytes_max()));
     if request.devices.is_empty() {
         findings.extend(drive::settings_of_all(facts));
     }
