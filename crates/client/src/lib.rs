@@ -8,6 +8,7 @@
 mod invariants;
 mod local;
 mod map_feed;
+mod rdma;
 mod remote;
 mod router;
 

@@ -12,6 +12,7 @@ use atoll_metrics::current_span::current_span;
 use atoll_objects::{ClientError, ObjectClient, PoolClient};
 use atoll_reactor::{LocalRuntime, RdmaAddress, Stream, is_not_offered};
 use atoll_types::frames::FrameMode;
+use atoll_types::rdma_searches::RdmaSearches;
 use atoll_types::records::PoolRecord;
 use atoll_types::transports::{Transport, Way};
 use atoll_types::{
@@ -36,19 +37,23 @@ pub struct ClientConfig {
     pub timeout_ms: u64,
 }
 
-struct OpenLink {
-    stream: Rc<Stream>,
+pub(crate) struct OpenLink {
+    pub stream: Rc<Stream>,
+    pub transport: Transport,
     link: Link,
     silent_ticks: Cell<u32>,
     /// When what is sent got its key.
     keyed_at_ms: u64,
 }
 
-struct Shell {
-    runtime: LocalRuntime,
+pub(crate) struct Shell {
+    pub runtime: LocalRuntime,
     config: ClientConfig,
-    router: RefCell<Router>,
-    links: RefCell<BTreeMap<OsdId, OpenLink>>,
+    pub router: RefCell<Router>,
+    pub links: RefCell<BTreeMap<OsdId, OpenLink>>,
+    pub rdma_searches: RefCell<RdmaSearches>,
+    /// OSDs that are sought over RDMA while they are reached without it.
+    pub sought: RefCell<BTreeSet<OsdId>>,
     with_output: RefCell<BTreeSet<OsdId>>,
     callers: RefCell<HashMap<u64, oneshot::Sender<Answer>>>,
 }
@@ -79,7 +84,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// }
 /// ```
 #[derive(Clone)]
-pub struct LocalClient(Rc<Shell>);
+pub struct LocalClient(pub(crate) Rc<Shell>);
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
@@ -97,6 +102,8 @@ impl LocalClient {
             config,
             router: RefCell::new(router),
             links: RefCell::default(),
+            rdma_searches: RefCell::default(),
+            sought: RefCell::default(),
             with_output: RefCell::default(),
             callers: RefCell::default(),
         }));
@@ -231,10 +238,13 @@ impl LocalClient {
         }
     }
 
-    /// Connects by the first way that leads there; gives the mode of its frames, too.
-    async fn connect(&self, ways: &[Way]) -> Result<(Stream, FrameMode), String> {
+    /// Connects by the first way that leads there; gives the transport and the mode of its frames, too.
+    async fn connect(&self, osd: OsdId, ways: &[Way]) -> Result<(Stream, Transport, FrameMode), String> {
         let mut problem = String::new();
         for Way { transport, address, mode } in ways {
+            if *transport == Transport::Rdma && !self.may_seek_by_rdma(osd, address) {
+                continue;
+            }
             let connected = match transport {
                 Transport::SharedMemory => self.0.runtime.connect_shared(address),
                 Transport::Unix => self.0.runtime.connect_local(address),
@@ -242,11 +252,12 @@ impl LocalClient {
                 Transport::Rdma => self.connect_rdma(address).await,
             };
             match (connected, transport) {
-                (Ok(stream), _) => return Ok((stream, *mode)),
+                (Ok(stream), _) => return Ok((stream, *transport, *mode)),
                 (Err(error), Transport::Tcp) => problem = format!("cannot connect to {address}: {error}"),
                 (Err(error), Transport::SharedMemory | Transport::Unix) if is_not_offered(&error) => {}
                 (Err(error), _) => {
                     tracing::warn!("cannot connect to {address} by {transport}: {error}; trying the next way");
+                    self.note_not_reached(osd, *transport);
                 }
             }
         }
@@ -258,7 +269,7 @@ impl LocalClient {
         self.in_time(self.0.runtime.connect(address)).await
     }
 
-    async fn connect_rdma(&self, address: &str) -> io::Result<Stream> {
+    pub(crate) async fn connect_rdma(&self, address: &str) -> io::Result<Stream> {
         let address: RdmaAddress = address.parse().map_err(io::Error::other)?;
         self.in_time(self.0.runtime.connect_rdma(&address)).await
     }
@@ -277,13 +288,14 @@ impl LocalClient {
         if hex::decode_to_slice(public_key, &mut remote).is_err() {
             return "its record has no valid public key".into();
         }
-        let (stream, mode) = match self.connect(ways).await {
-            Ok((stream, mode)) => (Rc::new(stream), mode),
+        let (stream, transport, mode) = match self.connect(osd, ways).await {
+            Ok((stream, transport, mode)) => (Rc::new(stream), transport, mode),
             Err(problem) => return problem,
         };
         let link = Link::initiate(&self.0.config.key, &remote, mode, random());
         let keyed_at_ms = self.0.runtime.now_ms();
-        let open = OpenLink { stream: Rc::clone(&stream), link, silent_ticks: Cell::new(0), keyed_at_ms };
+        let silent_ticks = Cell::new(0);
+        let open = OpenLink { stream: Rc::clone(&stream), transport, link, silent_ticks, keyed_at_ms };
         self.0.links.borrow_mut().insert(osd, open);
         self.0.with_output.borrow_mut().insert(osd);
         loop {
@@ -329,6 +341,7 @@ impl LocalClient {
         let now_ms = self.0.runtime.now_ms();
         self.0.router.borrow_mut().tick(now_ms);
         self.perform();
+        self.seek_by_rdma(now_ms);
         let is_idle = !self.0.router.borrow().has_outstanding();
         let rekey_ms = self.0.router.borrow().map().frames.rekey_seconds.saturating_mul(1_000);
         let mut silent = Vec::new();

@@ -6,7 +6,7 @@ use atoll_cluster::{ClusterMap, MapChange};
 use atoll_objects::ClientError;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::OsdUpRecord;
-use atoll_types::transports::Way;
+use atoll_types::transports::{Transport, Way};
 use atoll_types::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, TraceContext,
     WriteRequest,
@@ -259,6 +259,14 @@ impl Router {
             self.actions.push_back(RouterAction::Connect { osd, ways, public_key });
         }
         Ok(())
+    }
+
+    /// Where an OSD is to be reached over RDMA, if this client prefers that and the OSD listens.
+    pub fn rdma_address(&self, osd: OsdId) -> Option<&str> {
+        let own = self.map.authorized_keys.get(&self.own_key)?;
+        let is_preferred = self.map.frames.transports.of(own.role) == Transport::Rdma;
+        let address = &self.announced.get(&osd)?.rdma_address;
+        (is_preferred && !address.is_empty()).then_some(address)
     }
 
     fn is_trusted(&self, osd: OsdId) -> bool {

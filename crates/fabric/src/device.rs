@@ -11,12 +11,17 @@ use crate::fabric::{LinkId, Settings};
 use crate::link::Read;
 use crate::memory::{MessageBuffer, MessageBuffers, ReadTargets, Referred};
 use crate::message::{MESSAGE_BYTES_MAX, Reference};
-use crate::sys::{CompletionQueue, Domain, Endpoint, Info, Memory, NetworkFabric, QueueSizes, SharedReceives};
+use crate::sys::{
+    Access, CompletionQueue, Domain, Endpoint, Info, Memory, NetworkFabric, QueueSizes, SharedReceives,
+};
 
 /// Completions that may wait in the queue; more than there are operations at any time.
 const QUEUE_ENTRIES: usize = 32_000;
 /// Sends and reads that an endpoint may have under way: the messages that a peer grants, and some.
 const TRANSMITS_MAX: usize = 64;
+
+/// Buffers for reads whose targets cannot be registered.
+const ASIDES_MAX: usize = 64;
 
 /// Opens the largest that a device allows for, of half the size as long as it refuses, and gives its size.
 fn largest<T>(size: usize, open: impl Fn(usize) -> Result<T, FabricError>) -> Result<(T, usize), FabricError> {
@@ -57,6 +62,8 @@ pub struct Device {
     pub sends: MessageBuffers,
     pub receives: MessageBuffers,
     read_targets: ReadTargets,
+    /// Where reads go whose targets cannot be registered.
+    asides: MessageBuffers,
     operations: BTreeMap<u64, Operation>,
     next_context: u64,
     /// Shared receives that are posted.
@@ -74,6 +81,8 @@ pub struct Device {
     pub sizes: QueueSizes,
     /// An endpoint could not be closed: the device may use what its operations had for ever.
     has_lost_operations: bool,
+    /// Why memory of others could not be registered, until somebody is told.
+    refusal: Option<FabricError>,
 }
 
 impl Device {
@@ -83,7 +92,7 @@ impl Device {
         fabric: &Arc<NetworkFabric>,
         info: &Info,
     ) -> Result<Self, FabricError> {
-        let domain = Domain::open(fabric, info)?;
+        let domain = Domain::open(fabric, info, settings.registered_bytes_max)?;
         let (completions, _) = largest(QUEUE_ENTRIES, |entries| CompletionQueue::open(&domain, entries))?;
         let receive_count_max = settings.receive_buffers_max;
         let (shared, receive_count_max) = match settings.shares_receives && info.has_shared_receives() {
@@ -93,15 +102,20 @@ impl Device {
             false => (None, receive_count_max),
         };
         let needs_local_registration = settings.registers_everything || info.needs_local_registration();
-        let buffers = |count_max| MessageBuffers::new(&domain, needs_local_registration, count_max);
+        let buffers = |access, count_max| {
+            MessageBuffers::new(&domain, needs_local_registration.then_some(access), count_max)
+        };
+        // Where peers may write to what was read into, that is registered for one read alone.
+        let kept_bytes_max = if info.is_iwarp() { 0 } else { settings.read_target_bytes_max };
         Ok(Device {
             network,
             name: info.names().1,
             shared,
             completions: Some(completions),
-            sends: buffers(settings.send_buffers_max),
-            receives: buffers(receive_count_max),
-            read_targets: ReadTargets::new(&domain, settings.read_target_bytes_max),
+            sends: buffers(Access::Sends, settings.send_buffers_max),
+            receives: buffers(Access::Receives, receive_count_max),
+            read_targets: ReadTargets::new(&domain, kept_bytes_max),
+            asides: buffers(Access::Reads, ASIDES_MAX),
             domain: Some(domain),
             operations: BTreeMap::new(),
             next_context: 1,
@@ -117,6 +131,7 @@ impl Device {
                 receives: GRANT_MAX,
             },
             has_lost_operations: false,
+            refusal: None,
         })
     }
 
@@ -200,38 +215,80 @@ impl Device {
         mut read: Read,
         reference: Reference,
     ) -> Result<Result<u64, Read>, FabricError> {
-        let mut descriptor = std::ptr::null_mut();
-        if self.needs_local_registration {
-            let region = self.read_targets.register(read.target.buffer())?;
-            descriptor = region.descriptor();
-            read._region = Some(region);
-        }
-        let length = read.length;
-        let room = read.target.room();
-        assert!(length <= room.len(), "what is read has room");
-        let memory = Memory { start: room.as_mut_ptr(), length, descriptor };
+        let Some(memory) = self.memory_for(&mut read)? else { return Ok(Err(read)) };
         let context = self.add(Operation::Read { link, read });
         // SAFETY: the operation owns the target until it is complete or the endpoint closed. Its memory is on the heap
         // and does not move with it.
         let started = unsafe { endpoint.read(memory, reference.address, reference.key, context) };
         match started {
             Ok(true) => Ok(Ok(context)),
-            Ok(false) => match self.take(context) {
-                Some(Operation::Read { read, .. }) => Ok(Err(read)),
-                _ => unreachable!("it was added"),
-            },
-            Err(error) => {
-                self.take(context);
-                Err(error)
+            not_started => {
+                let Some(Operation::Read { mut read, .. }) = self.take(context) else {
+                    unreachable!("it was added")
+                };
+                self.end_read(&mut read, false);
+                not_started.map(|_| Err(read))
             }
         }
+    }
+
+    /// Where a read goes: to its target, or to a message buffer, and so less of it, if that cannot be registered. Nothing
+    /// if there is no such buffer now.
+    fn memory_for(&mut self, read: &mut Read) -> Result<Option<Memory>, FabricError> {
+        let mut descriptor = std::ptr::null_mut();
+        if self.needs_local_registration {
+            match self.read_targets.register(read.target.buffer()) {
+                Ok(region) => {
+                    descriptor = region.descriptor();
+                    read._region = Some(region);
+                }
+                Err(error @ FabricError::NoMemory { .. }) => {
+                    self.refusal = Some(error);
+                    let Some(buffer) = self.asides.take() else { return Ok(None) };
+                    read.length = read.length.min(MESSAGE_BYTES_MAX);
+                    let memory = self.asides.memory(&buffer, read.length);
+                    read.aside = Some(buffer);
+                    return Ok(Some(memory));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let length = read.length;
+        let room = read.target.room();
+        assert!(length <= room.len(), "what is read has room");
+        Ok(Some(Memory { start: room.as_mut_ptr(), length, descriptor }))
+    }
+
+    /// A read has ended: what has come to a message buffer goes to its target.
+    pub fn end_read(&mut self, read: &mut Read, has_come: bool) {
+        let Some(buffer) = read.aside.take() else { return };
+        if has_come {
+            let bytes = self.asides.bytes(&buffer, read.length);
+            read.target.room()[..bytes.len()].copy_from_slice(bytes);
+        }
+        self.asides.give_back(buffer);
+    }
+
+    /// Whether there is memory for sends, and for reads whose targets cannot be registered.
+    pub fn has_some_memory(&mut self) -> bool {
+        self.sends.has_some() && (!self.needs_local_registration || self.asides.has_some())
+    }
+
+    /// Why memory could not be registered, once.
+    pub fn take_refusal(&mut self) -> Option<FabricError> {
+        let of_messages =
+            self.receives.take_refusal().or(self.sends.take_refusal()).or(self.asides.take_refusal());
+        of_messages.or(self.refusal.take())
     }
 
     /// Lets the peer read these bytes, or gives them back if that cannot be.
     pub fn refer(&mut self, bytes: Bytes) -> Result<(Referred, Reference), Bytes> {
         let length = bytes.len();
         let Some(domain) = &self.domain else { return Err(bytes) };
-        let referred = Referred::register(domain, bytes, self.key_bytes).map_err(|(_, bytes)| bytes)?;
+        let referred = Referred::register(domain, bytes, self.key_bytes).map_err(|(error, bytes)| {
+            self.refusal = Some(error);
+            bytes
+        })?;
         self.referred_bytes += length;
         let address = if self.has_virtual_addresses { referred.address() } else { 0 };
         let reference = Reference { address, key: referred.key(), length: length as u32 };
@@ -249,9 +306,15 @@ impl Device {
                 }
                 Some(Operation::Send { buffer, .. }) => self.sends.give_back(buffer),
                 Some(Operation::Receive { buffer, .. }) => self.receives.give_back(buffer),
-                Some(Operation::Read { .. }) | None => {}
+                Some(Operation::Read { mut read, .. }) => self.end_read(&mut read, false),
+                None => {}
             }
         }
+    }
+
+    /// Buffers for messages that there are.
+    pub fn buffer_count(&self) -> usize {
+        self.sends.count() + self.receives.count() + self.asides.count()
     }
 
     /// Bytes of read targets that are registered for the next time.
@@ -268,6 +331,7 @@ impl Device {
         self.read_targets.close();
         self.sends.close(self.has_lost_operations);
         self.receives.close(self.has_lost_operations);
+        self.asides.close(self.has_lost_operations);
         self.completions = None;
         self.domain = None;
         (self.posted, self.granted, self.extra) = (0, 0, 0);

@@ -1,6 +1,9 @@
 //! What can go wrong.
 
 use std::io;
+use std::net::SocketAddr;
+
+use crate::locked::LockedMemory;
 
 /// Errors of this crate. Those about a link end it.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,24 @@ pub enum FabricError {
         /// The library's text for it.
         text: String,
     },
+    /// The system refuses memory that a device is to use.
+    #[error("{what}: {text}; {limit}")]
+    NoMemory {
+        /// What it was for.
+        what: &'static str,
+        /// The library's text for it.
+        text: String,
+        /// What this process may lock.
+        limit: LockedMemory,
+    },
+    /// Nobody listens at this address.
+    #[error("cannot listen over RDMA on {address}: {source}")]
+    NoListener {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: Box<FabricError>,
+    },
     /// The peer did what the protocol forbids.
     #[error("the peer breaks the rules of the fabric link: {0}")]
     Peer(String),
@@ -63,10 +84,13 @@ impl From<FabricError> for io::Error {
             FabricError::Failed { code: libc::ECONNREFUSED, .. } => {
                 io::Error::new(io::ErrorKind::ConnectionRefused, error)
             }
+            FabricError::NoMemory { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error),
             FabricError::NoLibrary { .. } | FabricError::NoProvider { .. } => {
                 io::Error::new(io::ErrorKind::Unsupported, error)
             }
-            FabricError::Failed { .. } | FabricError::Peer(_) => io::Error::other(error),
+            FabricError::Failed { .. } | FabricError::Peer(_) | FabricError::NoListener { .. } => {
+                io::Error::other(error)
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! All links of one thread.
 
 mod completing;
+mod listening;
 mod opening;
 mod receiving;
 mod sending;
@@ -11,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use listening::Listener;
 pub use opening::Way;
 use rustix::event::epoll;
 
@@ -18,7 +20,7 @@ use crate::device::Device;
 use crate::error::FabricError;
 use crate::link::{Link, Reading, Stage};
 use crate::message::REFERRED_BYTES_MAX;
-use crate::sys::{Completion, EventQueue, Library, NetworkFabric, PassiveEndpoint};
+use crate::sys::{Completion, EventQueue, NetworkFabric};
 
 /// How a fabric works. [`Settings::new`] has the values that are documented.
 #[derive(Clone, Debug)]
@@ -45,6 +47,9 @@ pub struct Settings {
     pub referred_bytes_total_max: usize,
     /// Bytes of buffers for reads that are registered for the next time, for each device.
     pub read_target_bytes_max: usize,
+    /// Bytes of memory that may be registered at a time, for each device. More is refused, as the system refuses it when
+    /// no more may be locked.
+    pub registered_bytes_max: usize,
     /// How long a connection may take to come, and a closed one to send what is queued.
     pub patience: Duration,
 }
@@ -64,6 +69,7 @@ impl Settings {
             referred_bytes_max: 8 << 20,
             referred_bytes_total_max: 256 << 20,
             read_target_bytes_max: 128 << 20,
+            registered_bytes_max: usize::MAX,
             patience: Duration::from_secs(10),
         }
     }
@@ -126,15 +132,6 @@ struct Network {
     events: Arc<EventQueue>,
 }
 
-pub(crate) struct Listener {
-    network: usize,
-    /// Away while the device that has the address is.
-    pub(crate) endpoint: Option<PassiveEndpoint>,
-    address: SocketAddr,
-    /// When to look for the device again.
-    listen_at: Option<Instant>,
-}
-
 /// Streams over RDMA, for one thread.
 pub struct Fabric {
     // Links are closed first, because devices work for them with memory that devices own.
@@ -142,7 +139,6 @@ pub struct Fabric {
     pub(crate) listeners: BTreeMap<ListenerId, Listener>,
     pub(crate) devices: Vec<Device>,
     networks: Vec<Network>,
-    library: Arc<Library>,
     settings: Settings,
     by_endpoint: HashMap<usize, LinkId>,
     by_token: HashMap<u64, LinkId>,
@@ -160,20 +156,20 @@ pub struct Fabric {
     looked_at: Instant,
     /// Room for completions, kept from poll to poll.
     completions: Vec<Completion>,
+    /// What kept this side from an RDMA link or from moving data without copies, until somebody is told.
+    problem: Option<FabricError>,
     waiting: OwnedFd,
     next_id: u64,
 }
 
 impl Fabric {
-    /// Loads libfabric.
+    /// Nothing is loaded: ways, and listening, bring libfabric with them.
     pub fn open(settings: Settings) -> Result<Self, FabricError> {
-        let library = Library::load()?;
         Ok(Fabric {
             links: BTreeMap::new(),
             listeners: BTreeMap::new(),
             devices: Vec::new(),
             networks: Vec::new(),
-            library,
             settings,
             by_endpoint: HashMap::new(),
             by_token: HashMap::new(),
@@ -184,6 +180,7 @@ impl Fabric {
             changed: BTreeSet::new(),
             looked_at: Instant::now(),
             completions: Vec::new(),
+            problem: None,
             waiting: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             next_id: 1,
         })
@@ -192,11 +189,6 @@ impl Fabric {
     /// The provider that was chosen.
     pub fn provider(&self) -> &str {
         &self.settings.provider
-    }
-
-    /// The library and the provider, such as `libfabric 1.17, provider verbs`.
-    pub fn description(&self) -> String {
-        format!("libfabric {}, provider {}", self.library.version(), self.settings.provider)
     }
 
     /// Becomes readable when [`Fabric::poll`] has something to do. Before sleeping on it, ask [`Fabric::may_wait`].
@@ -254,8 +246,29 @@ impl Fabric {
             Stage::Opening(_, deadline) | Stage::Finishing(deadline) => Some(deadline),
             Stage::Open => None,
         };
-        let listening = self.listeners.values().filter_map(|listener| listener.listen_at);
-        self.unsettled.iter().filter_map(deadline).chain(self.retry_at).chain(listening).min()
+        let listening = self.listeners.values().filter_map(Listener::due);
+        let release = self.is_left().then_some(self.looked_at);
+        self.unsettled.iter().filter_map(deadline).chain(self.retry_at).chain(listening).chain(release).min()
+    }
+
+    /// Whether nothing is left of any device that was in use.
+    fn is_left(&self) -> bool {
+        let is_listening = || self.listeners.values().any(|listener| listener.endpoint.is_some());
+        !self.networks.is_empty()
+            && self.links.is_empty()
+            && self.devices.iter().all(Device::is_gone)
+            && !is_listening()
+    }
+
+    /// Closes what keeps libfabric loaded, which keeps devices open and finds no others as long as it is.
+    fn release(&mut self) {
+        self.devices.clear();
+        self.networks.clear();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_released(&self) -> bool {
+        self.networks.is_empty()
     }
 
     /// Takes what has come and goes on with what could not be sent. Returns at once.
@@ -275,7 +288,17 @@ impl Fabric {
             self.acknowledge(id);
         }
         self.settle(events);
+        if self.is_left() {
+            self.release();
+        }
         self.listen_again();
+    }
+
+    /// The last thing on this side that kept a peer from a link, or had bytes copied that were to be read by it; once.
+    /// Links that this side asks for tell of theirs by [`Event::Failed`].
+    pub fn take_problem(&mut self) -> Option<FabricError> {
+        let of_devices = self.devices.iter_mut().filter_map(Device::take_refusal).last();
+        self.problem.take().or(of_devices)
     }
 
     /// Who is at the other end.
@@ -287,8 +310,7 @@ impl Fabric {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { link_count: self.links.len(), ..Usage::default() };
         for device in &self.devices {
-            usage.message_bytes +=
-                (device.sends.count() + device.receives.count()) * crate::message::MESSAGE_BYTES_MAX;
+            usage.message_bytes += device.buffer_count() * crate::message::MESSAGE_BYTES_MAX;
             usage.posted += device.posted;
             usage.granted += device.granted;
             usage.referred_bytes += device.referred_bytes;

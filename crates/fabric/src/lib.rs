@@ -14,6 +14,7 @@ mod device;
 mod error;
 mod fabric;
 mod link;
+mod locked;
 #[allow(unsafe_code)]
 mod memory;
 mod message;
@@ -24,3 +25,4 @@ mod tests;
 
 pub use error::FabricError;
 pub use fabric::{Event, Fabric, LinkId, ListenerId, Settings, Usage, Way};
+pub use locked::LockedMemory;

@@ -55,6 +55,8 @@ pub struct Read {
     pub length: usize,
     /// The registration of the target, where there has to be one.
     pub _region: Option<Arc<Region>>,
+    /// Where it goes at first if the target cannot be registered.
+    pub aside: Option<MessageBuffer>,
 }
 
 #[derive(Default)]

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use bytes::Bytes;
 
 use crate::error::FabricError;
 use crate::message::MESSAGE_BYTES_MAX;
-use crate::sys::{Domain, Memory, Region};
+use crate::sys::{Access, Domain, Memory, Region};
 
 /// Message buffers that are made and registered together.
 const SLAB_BUFFERS: usize = 64;
+
+/// Memory that could not be registered is not tried again for so long: who needs a buffer waits for those that there are.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A buffer of [`MESSAGE_BYTES_MAX`] bytes. Who has it may use it; a device uses it while its operation has it.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,33 +35,61 @@ unsafe impl Send for Slab {}
 pub struct MessageBuffers {
     /// Away when the device is.
     domain: Option<Arc<Domain>>,
-    is_registered: bool,
+    /// What they are registered for, if they have to be.
+    access: Option<Access>,
     slabs: Vec<Slab>,
     free: Vec<MessageBuffer>,
     count_max: usize,
+    /// When more could not be registered.
+    refused_at: Option<Instant>,
+    /// Why, until somebody is told.
+    refusal: Option<FabricError>,
 }
 
 impl MessageBuffers {
     /// An empty pool for at most so many buffers.
-    pub fn new(domain: &Arc<Domain>, is_registered: bool, count_max: usize) -> Self {
+    pub fn new(domain: &Arc<Domain>, access: Option<Access>, count_max: usize) -> Self {
         MessageBuffers {
             domain: Some(Arc::clone(domain)),
-            is_registered,
+            access,
             slabs: Vec::new(),
             free: Vec::new(),
             count_max,
+            refused_at: None,
+            refusal: None,
         }
     }
 
     /// A buffer, if there may be one more.
     pub fn take(&mut self) -> Option<MessageBuffer> {
-        if self.free.is_empty() && self.count() + SLAB_BUFFERS <= self.count_max {
-            // What cannot be registered now is not tried again: who needs a buffer waits for those that there are.
-            if self.add_slab().is_err() {
-                self.count_max = self.count();
+        if self.free.is_empty() && self.growth() > 0 {
+            self.refused_at = None;
+            if let Err(error) = self.add_slab() {
+                (self.refused_at, self.refusal) = (Some(Instant::now()), Some(error));
             }
         }
         self.free.pop()
+    }
+
+    /// Whether there is a buffer at all, in use or not. The first ones are made for it.
+    pub fn has_some(&mut self) -> bool {
+        if let Some(buffer) = self.take() {
+            self.give_back(buffer);
+        }
+        self.count() > 0
+    }
+
+    /// Why more could not be registered, once.
+    pub fn take_refusal(&mut self) -> Option<FabricError> {
+        self.refusal.take()
+    }
+
+    /// Buffers that may be made now.
+    fn growth(&self) -> usize {
+        if self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_PAUSE) {
+            return 0;
+        }
+        self.count_max.saturating_sub(self.count()) / SLAB_BUFFERS * SLAB_BUFFERS
     }
 
     fn add_slab(&mut self) -> Result<(), FabricError> {
@@ -65,10 +97,10 @@ impl MessageBuffers {
         let domain = self.domain.as_ref().ok_or(FabricError::Ended)?;
         let bytes = memory.as_mut_slice();
         let (start, length) = (bytes.as_mut_ptr(), bytes.len());
-        let region = match self.is_registered {
+        let region = match self.access {
             // SAFETY: the slab keeps the memory longer than the region.
-            true => Some(unsafe { domain.register(start, length, false, random_number())? }),
-            false => None,
+            Some(access) => Some(unsafe { domain.register(start, length, access, random_number())? }),
+            None => None,
         };
         let first = self.count() as u32;
         self.slabs.push(Slab { region, start, _memory: memory });
@@ -91,6 +123,12 @@ impl MessageBuffers {
         self.free.push(buffer);
     }
 
+    /// Buffers that nobody has.
+    #[cfg(test)]
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
     /// Buffers that there are.
     pub fn count(&self) -> usize {
         self.slabs.len() * SLAB_BUFFERS
@@ -98,7 +136,7 @@ impl MessageBuffers {
 
     /// Buffers that could be taken.
     pub fn available(&self) -> usize {
-        self.free.len() + self.count_max.saturating_sub(self.count()) / SLAB_BUFFERS * SLAB_BUFFERS
+        self.free.len() + self.growth()
     }
 
     /// The first `length` bytes of a buffer, for a device.
@@ -149,7 +187,7 @@ impl Referred {
     pub fn register(domain: &Arc<Domain>, bytes: Bytes, key_bytes: usize) -> Result<Self, (FabricError, Bytes)> {
         let key = if key_bytes >= 8 { random_number() } else { random_number() & ((1 << (8 * key_bytes)) - 1) };
         // SAFETY: `Bytes` neither moves nor changes its memory; it is kept longer than the region.
-        match unsafe { domain.register(bytes.as_ptr(), bytes.len(), true, key) } {
+        match unsafe { domain.register(bytes.as_ptr(), bytes.len(), Access::PeerReads, key) } {
             Ok(region) => Ok(Referred { region, bytes }),
             Err(error) => Err((error, bytes)),
         }
@@ -203,12 +241,17 @@ impl ReadTargets {
             *used = self.uses;
             return Ok(Arc::clone(region));
         }
-        let domain = self.domain.as_ref().ok_or(FabricError::Ended)?;
         let memory = buffer.whole_memory();
-        // SAFETY: an operation keeps the buffer. Between operations the device does not use the memory, even if it was
-        // freed: the registration is found by its number only, which no other memory has.
-        let region = unsafe { domain.register(memory.as_ptr(), memory.len(), false, random_number())? };
-        let region = Arc::new(region);
+        let region = match self.register_memory(memory) {
+            Err(FabricError::NoMemory { .. }) if !self.entries.is_empty() => {
+                // What is kept for the next time takes what there may be.
+                self.entries.clear();
+                self.bytes = 0;
+                self.register_memory(memory)
+            }
+            registered => registered,
+        };
+        let region = Arc::new(region?);
         if memory.len() > self.bytes_max {
             return Ok(region);
         }
@@ -221,6 +264,13 @@ impl ReadTargets {
         self.bytes += memory.len();
         self.entries.insert(buffer.memory_number(), (self.uses, memory.len(), Arc::clone(&region)));
         Ok(region)
+    }
+
+    fn register_memory(&self, memory: &[u8]) -> Result<Region, FabricError> {
+        let domain = self.domain.as_ref().ok_or(FabricError::Ended)?;
+        // SAFETY: an operation keeps the buffer. Between operations the device does not use the memory, even if it was
+        // freed: the registration is found by its number only, which no other memory has.
+        unsafe { domain.register(memory.as_ptr(), memory.len(), Access::Reads, random_number()) }
     }
 
     /// Bytes that are registered for later.

@@ -6,4 +6,5 @@ mod bounds;
 mod ends;
 mod hostile;
 mod pair;
+mod refused;
 mod streams;

@@ -86,6 +86,7 @@ fn structures_are_those_of_the_headers() {
         (abi::FI_THREAD_DOMAIN as usize, "FI_THREAD_DOMAIN"),
         (abi::FI_RM_ENABLED as usize, "FI_RM_ENABLED"),
         (abi::FI_EP_MSG as usize, "FI_EP_MSG"),
+        (abi::FI_PROTO_IWARP as usize, "FI_PROTO_IWARP"),
         (abi::FI_WAIT_FD as usize, "FI_WAIT_FD"),
         (abi::FI_CQ_FORMAT_MSG as usize, "FI_CQ_FORMAT_MSG"),
         (abi::FI_GETWAIT as usize, "FI_GETWAIT"),

@@ -76,14 +76,6 @@ pub enum OsdError {
         /// Why.
         source: io::Error,
     },
-    /// The environment asks for RDMA, which cannot be had.
-    #[error("cannot listen over RDMA on {address}: {source}; without --rdma-provider the OSD does not use RDMA")]
-    ListenRdma {
-        /// The provider and the address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
     /// The loop itself failed.
     #[error("the event loop failed: {0}")]
     Loop(#[from] io::Error),

@@ -9,7 +9,7 @@ use atoll_reactor::Wake;
 use atoll_types::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
 use atoll_types::{OsdId, PgId};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc as channel;
+use tokio::sync::{mpsc as channel, watch};
 
 use crate::proposals::Proposals;
 
@@ -53,6 +53,8 @@ pub(crate) enum ControlRequest {
 pub(crate) struct Control {
     pub events: mpsc::Receiver<ControlEvent>,
     pub requests: channel::UnboundedSender<ControlRequest>,
+    /// What is announced of the OSD in cluster state.
+    pub up: watch::Sender<OsdUpRecord>,
 }
 
 #[derive(Clone)]
@@ -73,6 +75,7 @@ impl Events {
 pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std::io::Result<Control> {
     let (event_sender, events) = mpsc::channel();
     let (requests, request_receiver) = channel::unbounded_channel();
+    let (up, announced) = watch::channel(up);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let events_out = Events { sender: event_sender, wake };
     let signals = {
@@ -88,13 +91,13 @@ pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std
     }
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || runtime.block_on(run(options, up, events_out, request_receiver)))?;
-    Ok(Control { events, requests })
+        .spawn(move || runtime.block_on(run(options, announced, events_out, request_receiver)))?;
+    Ok(Control { events, requests, up })
 }
 
 async fn run(
     options: ConnectOptions,
-    up: OsdUpRecord,
+    up: watch::Receiver<OsdUpRecord>,
     events: Events,
     mut requests: channel::UnboundedReceiver<ControlRequest>,
 ) {
@@ -106,11 +109,12 @@ async fn run(
         tokio::time::sleep(RETRY_PAUSE).await;
     };
     tokio::spawn(follow_map(client.clone(), events));
-    tokio::spawn(keep_presence(client.clone(), up.clone()));
-    tokio::spawn(atoll_coordinator::run(client.clone(), up.id));
+    let id = up.borrow().id;
+    tokio::spawn(keep_presence(client.clone(), up));
+    tokio::spawn(atoll_coordinator::run(client.clone(), id));
     let proposals = Proposals::default();
     while let Some(request) = requests.recv().await {
-        tokio::spawn(serve(client.clone(), up.id, request, proposals.clone()));
+        tokio::spawn(serve(client.clone(), id, request, proposals.clone()));
     }
 }
 
@@ -129,23 +133,29 @@ async fn follow_map(client: ClusterClient, events: Events) {
 }
 
 /// Holds a lease with the OSD's presence for as long as the process lives.
-async fn keep_presence(client: ClusterClient, up: OsdUpRecord) {
+async fn keep_presence(client: ClusterClient, mut up: watch::Receiver<OsdUpRecord>) {
+    let id = up.borrow().id;
     loop {
-        match announce(&client, &up).await {
-            Ok(lease) => {
-                lease.lost().await;
-                tracing::warn!("lost the lease in cluster state; announcing {} anew", up.id);
-            }
-            Err(error) => tracing::warn!("cannot announce {} in cluster state: {error}", up.id),
+        match announce(&client, &mut up).await {
+            Ok(()) => tracing::warn!("lost the lease in cluster state; announcing {id} anew"),
+            Err(error) => tracing::warn!("cannot announce {id} in cluster state: {error}"),
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
-async fn announce(client: &ClusterClient, up: &OsdUpRecord) -> Result<atoll_cluster::Lease, ClusterError> {
+/// Announces the OSD, again when that changes, until its lease is lost.
+async fn announce(client: &ClusterClient, up: &mut watch::Receiver<OsdUpRecord>) -> Result<(), ClusterError> {
     let lease = client.grant_lease(LEASE_TERM).await?;
-    client.put_with_lease(&keys::osd_up(up.id), up, &lease).await?;
-    Ok(lease)
+    loop {
+        let record = up.borrow_and_update().clone();
+        client.put_with_lease(&keys::osd_up(record.id), &record, &lease).await?;
+        tokio::select! {
+            () = lease.lost() => return Ok(()),
+            // Without a sender the process is about to end.
+            Ok(()) = up.changed() => {}
+        }
+    }
 }
 
 async fn propose(

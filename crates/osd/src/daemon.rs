@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use atoll_reactor::{ClockWatch, Event, ListenAddress, RdmaAddress, Reactor};
+use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
 use atoll_types::OsdId;
 use atoll_types::coordination::BUSY_POLL_US_MAX;
@@ -16,6 +16,7 @@ use crate::device::{Backing, BlockingDevice, RingDevice, health};
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::pgs::Pgs;
+use crate::rdma::RdmaListening;
 use crate::recovery::RecoveryScheduler;
 use crate::removed_pools::RemovedPools;
 use crate::reports::{Reports, primary_pg_states};
@@ -52,6 +53,9 @@ pub struct Osd {
     pub(crate) traced_copies: TracedCopies,
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
+    rdma: RdmaListening,
+    /// What is announced of it in cluster state.
+    up: tokio::sync::watch::Sender<OsdUpRecord>,
     pub(crate) metrics: Metrics,
     /// Operations in flight were told a second ago.
     pub(crate) has_told_in_flight: bool,
@@ -87,7 +91,7 @@ fn open_store(
     Ok((store, devices.into_ring(reactor)))
 }
 
-/// Listens; what is announced in cluster state, and the address itself.
+/// Listens; what is announced of it in cluster state, but for RDMA.
 fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result<OsdUpRecord, OsdError> {
     let listen = ListenAddress::Tcp(config.listen);
     let (_, address) =
@@ -97,14 +101,13 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
         _ => address.to_string(),
     };
     let local_name = listen_local(config.id, incarnation, reactor);
-    let rdma_address = listen_rdma(config, reactor)?;
     tracing::info!("{} serves {} on {address}", config.id, config.device.display());
     Ok(OsdUpRecord {
         format: RECORD_FORMAT,
         id: config.id,
         address: announced,
         local_name,
-        rdma_address,
+        rdma_address: String::new(),
         process_id: std::process::id(),
         incarnation,
     })
@@ -128,21 +131,6 @@ fn listen_local(id: OsdId, incarnation: u64, reactor: &mut Reactor) -> String {
     }
 }
 
-/// Listens over RDMA if a provider is configured, at the address that is announced; what is announced of it, empty if
-/// there is none.
-fn listen_rdma(config: &OsdConfig, reactor: &mut Reactor) -> Result<String, OsdError> {
-    let Some(provider) = config.rdma_provider.clone() else { return Ok(String::new()) };
-    let ip = config.advertise.unwrap_or(config.listen.ip());
-    let wanted = RdmaAddress { provider, address: SocketAddr::new(ip, 0) };
-    match reactor.listen_rdma(&wanted) {
-        Ok((_, bound)) => {
-            tracing::info!("{} serves over RDMA on {bound}", config.id);
-            Ok(bound.to_string())
-        }
-        Err(source) => Err(OsdError::ListenRdma { address: wanted.to_string(), source }),
-    }
-}
-
 /// Watches the health of the disks under the devices, if there are any.
 fn watch_disks(config: &OsdConfig) -> std::io::Result<()> {
     let devices = [("data", Some(&*config.device)), ("log", config.log_device.as_deref())];
@@ -156,7 +144,9 @@ impl Osd {
         atoll_buffers::keep_at_most(crate::memory::kept_bytes(config.memory_target_bytes));
         let incarnation = u64::from_le_bytes(random());
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
-        let up = listen(&config, incarnation, &mut reactor)?;
+        let mut up = listen(&config, incarnation, &mut reactor)?;
+        let mut rdma = RdmaListening::start(&config, &mut reactor)?;
+        up.rdma_address = rdma.look(config.id, &mut reactor, 0).unwrap_or_default();
         let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
         watch_disks(&config)?;
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
@@ -174,6 +164,8 @@ impl Osd {
             traced_copies: TracedCopies::default(),
             removed_pools: RemovedPools::default(),
             reports: Reports::new(),
+            rdma,
+            up: control.up,
             control: control.events,
             started: Instant::now(),
             clock_watch: ClockWatch::default(),
@@ -233,7 +225,7 @@ impl Osd {
             Event::Accepted { connection, .. } => self.links.accepted(&self.context, connection),
             Event::Connected(_) => {}
             Event::Received(connection) => self.received(connection),
-            Event::Closed(connection, _) => self.links.close(&mut self.context, connection.number()),
+            Event::Closed(connection, cause) => self.links.ended(&mut self.context, connection.number(), &cause),
             Event::File { tag, result } => {
                 self.storage.complete(tag, result, self.context.now_us(), &self.metrics);
             }
@@ -271,6 +263,7 @@ impl Osd {
         self.seconds += 1;
         self.links.second(&mut self.context);
         self.link_events();
+        self.look_after_rdma();
         self.storage.share_memory(self.context.config.memory_target_bytes);
         self.look_after_scrubs();
         self.storage.set_full_percent(self.context.map.settings.full_percent);
@@ -282,6 +275,14 @@ impl Osd {
         self.storage.check();
         self.measure();
         self.tell_in_flight();
+    }
+
+    /// Announces where this OSD listens over RDMA when that changes.
+    fn look_after_rdma(&mut self) {
+        let (id, now_ms) = (self.context.me(), self.context.now_ms());
+        if let Some(address) = self.rdma.look(id, &mut self.context.reactor, now_ms) {
+            self.up.send_modify(|up| up.rdma_address = address);
+        }
     }
 
     /// Brings the metrics up to date that are not counted where they arise.

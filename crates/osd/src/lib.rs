@@ -21,6 +21,7 @@ mod metrics;
 mod operations;
 mod pgs;
 mod proposals;
+mod rdma;
 mod recovery;
 mod removed_pools;
 mod reports;

@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
-use atoll_reactor::{ConnectionId, PeerAddress};
+use atoll_reactor::{CloseCause, ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
+use atoll_types::rdma_searches::RdmaSearches;
 use atoll_types::records::PeerRole;
 use atoll_types::transports::Transport;
 use atoll_types::{OsdId, Refusal, RequestId, Room, SharedTransaction, TraceContext};
@@ -92,20 +93,23 @@ struct Connected {
     heard_at_ms: u64,
 }
 
+impl Connected {
+    /// The OSD that this connection is to reach over RDMA, until it has shown its key.
+    fn sought_over_rdma(&self) -> Option<OsdId> {
+        self.target.filter(|_| self.transport == Transport::Rdma && self.peer.is_none())
+    }
+}
+
 /// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
 /// because its connections close.
 const SILENCE_MAX_MS: u64 = 2_000;
 /// A handshake must be done within so long.
 const HANDSHAKE_MAX_MS: u64 = 5_000;
 
-/// For so long an OSD is not sought over RDMA again at an address where it was not reached.
-const WITHOUT_RDMA_MS: u64 = 60_000;
-
 pub(crate) struct Links {
     by_number: BTreeMap<u64, Connected>,
     by_osd: BTreeMap<OsdId, u64>,
-    /// Where OSDs were last sought over RDMA, and until when that address is not tried again.
-    sought_over_rdma: BTreeMap<OsdId, (String, u64)>,
+    rdma_searches: RdmaSearches,
     /// OSDs that have said that they do not take everything.
     short_of_room: BTreeMap<OsdId, Room>,
     leases: Leases,
@@ -129,7 +133,7 @@ impl Links {
         Links {
             by_number: BTreeMap::new(),
             by_osd: BTreeMap::new(),
-            sought_over_rdma: BTreeMap::new(),
+            rdma_searches: RdmaSearches::default(),
             short_of_room: BTreeMap::new(),
             leases: Leases::new(0),
             admission: Admission::new(memory_target_bytes),
@@ -244,6 +248,20 @@ impl Links {
         connected.map_or(PeerAddress::Unknown, |connected| context.reactor.peer_address(connected.connection))
     }
 
+    /// A connection has ended by itself.
+    pub fn ended(&mut self, context: &mut Context, number: u64, cause: &CloseCause) {
+        if let Some(osd) = self.by_number.get(&number).and_then(Connected::sought_over_rdma) {
+            let why = match cause {
+                CloseCause::EndOfStream => "it has closed the connection".to_owned(),
+                CloseCause::Failed(error) => error.to_string(),
+            };
+            tracing::warn!(
+                "{osd} is not reached over RDMA: {why}; it is reached without it, and sought again later"
+            );
+        }
+        self.close(context, number);
+    }
+
     /// Closes a link.
     pub fn close(&mut self, context: &mut Context, number: u64) {
         let Some(connected) = self.by_number.remove(&number) else { return };
@@ -252,11 +270,8 @@ impl Links {
         self.paused.remove(&number);
         self.admission.left(number);
         self.operations.left(number);
-        if let (Transport::Rdma, None, Some(osd)) = (connected.transport, connected.peer, connected.target)
-            && let Some((address, until_ms)) = self.sought_over_rdma.get_mut(&osd)
-        {
-            tracing::warn!("{osd} is not reached over RDMA at {address}; trying without it");
-            *until_ms = context.now_ms() + WITHOUT_RDMA_MS;
+        if let Some(osd) = connected.sought_over_rdma() {
+            self.rdma_searches.failed(osd, context.now_ms());
         }
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.by_osd.get(&osd) == Some(&number)

@@ -224,6 +224,11 @@ impl LocalRuntime {
         self.connected(id).await
     }
 
+    /// The last thing that kept a peer from a connection over RDMA, or had bytes copied in vain; once.
+    pub fn take_rdma_problem(&self) -> Option<io::Error> {
+        self.0.reactor.borrow_mut().take_rdma_problem()
+    }
+
     /// Hands a file to the loop.
     pub fn add_file(&self, file: DirectFile) -> LocalFile {
         LocalFile { runtime: self.clone(), id: self.0.reactor.borrow_mut().add_file(file) }

@@ -43,12 +43,10 @@ impl Turns {
 /// Sends back what comes, until the peer closes; then it says so.
 fn echo(tell: &Sender<Option<RdmaAddress>>) {
     let mut turns = Turns::new();
-    let bound = match turns.reactor.listen_rdma(&local(0)) {
-        Ok((_, bound)) => bound,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            return tell.send(None).unwrap();
-        }
+    let listener = turns.reactor.listen_rdma(&local(0)).unwrap();
+    let Some(bound) = turns.reactor.rdma_address(listener) else {
+        eprintln!("skipped: {}", turns.reactor.take_rdma_problem().unwrap());
+        return tell.send(None).unwrap();
     };
     tell.send(Some(bound)).unwrap();
     loop {
@@ -139,7 +137,8 @@ fn what_is_queued_goes_out_before_the_end() {
     let (tell, told) = channel();
     let receiver = std::thread::spawn(move || {
         let mut turns = Turns::new();
-        let Ok((_, bound)) = turns.reactor.listen_rdma(&local(0)) else { return tell.send(None).unwrap() };
+        let listener = turns.reactor.listen_rdma(&local(0)).unwrap();
+        let Some(bound) = turns.reactor.rdma_address(listener) else { return tell.send(None).unwrap() };
         tell.send(Some(bound)).unwrap();
         let mut arrived = 0;
         loop {

@@ -77,7 +77,8 @@ impl Fabric {
                     }
                 }
             }
-            Operation::Read { link: id, read } => {
+            Operation::Read { link: id, mut read } => {
+                self.devices[index].end_read(&mut read, result.is_ok());
                 let link = self.end_operation(id, context);
                 link.reading = Reading::Nothing;
                 match result {

@@ -2,69 +2,42 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::credits::{Credits, GRANT_FIRST};
 use crate::device::Device;
 use crate::error::FabricError;
-use crate::fabric::{Event, Fabric, LinkId, Listener, ListenerId, Network};
+use crate::fabric::listening::Listener;
+use crate::fabric::{Event, Fabric, LinkId, ListenerId, Network};
 use crate::link::{Link, Reading, Stage};
 use crate::memory::random_number;
 use crate::message::Greeting;
-use crate::sys::{Connecting, Endpoint, EventQueue, Info, Library, NetworkFabric, PassiveEndpoint};
+use crate::sys::{Connecting, Endpoint, EventQueue, Info, Library, NetworkFabric};
 
-/// How long a listener whose device has gone waits before it looks for it again, and again.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// A way to an address, as a provider has found it.
 pub struct Way {
-    info: Info,
+    pub(super) info: Info,
     address: SocketAddr,
 }
 
 impl Way {
-    /// Looks for one. The first call of a process loads the library, which looks for adapters; and `verbs` waits until
-    /// the address is resolved, for seconds if nobody has it. So this is not for the thread of an event loop.
+    /// Looks for one. The first use of the library loads it, which looks for adapters; and `verbs` waits until the
+    /// address is resolved, for seconds if nobody has it. So this is not for the thread of an event loop.
     pub fn find(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
         let info = Library::load()?.ways(provider, address, false)?;
+        Ok(Way { info, address })
+    }
+
+    /// Looks for a device that has this address, to listen on it.
+    pub(super) fn find_to_listen(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
+        let info = Library::load()?.ways(provider, address, true)?;
         Ok(Way { info, address })
     }
 }
 
 impl Fabric {
-    /// Listens; gives the address with the port that was chosen.
-    pub fn listen(&mut self, address: SocketAddr) -> Result<(ListenerId, SocketAddr), FabricError> {
-        let info = self.library.ways(&self.settings.provider, address, true)?;
-        let network = self.network(&info)?;
-        let endpoint = PassiveEndpoint::listen(&self.networks[network].events, &info)?;
-        let address = endpoint.address().unwrap_or(address);
-        let id = ListenerId(self.next_id());
-        self.listeners.insert(id, Listener { network, endpoint: Some(endpoint), address, listen_at: None });
-        Ok((id, address))
-    }
-
-    /// Listens again, at the same addresses, on devices that have come back.
-    pub(super) fn listen_again(&mut self) {
-        let is_due = |listener: &Listener| listener.listen_at.is_some_and(|at| at <= Instant::now());
-        let due: Vec<_> =
-            self.listeners.iter().filter(|(_, listener)| is_due(listener)).map(|(id, _)| *id).collect();
-        for id in due {
-            let address = self.listeners[&id].address;
-            let opened = self.library.ways(&self.settings.provider, address, true).and_then(|info| {
-                let network = self.network(&info)?;
-                Ok((network, PassiveEndpoint::listen(&self.networks[network].events, &info)?))
-            });
-            let listener = self.listeners.get_mut(&id).expect("it was just found");
-            match opened {
-                Ok((network, endpoint)) => {
-                    (listener.network, listener.endpoint, listener.listen_at) = (network, Some(endpoint), None);
-                }
-                Err(_) => listener.listen_at = Some(Instant::now() + LISTEN_AGAIN),
-            }
-        }
-    }
-
     /// An endpoint has failed: that of a link, or of a listener.
     pub(crate) fn endpoint_failed(&mut self, endpoint: usize, error: FabricError, events: &mut Vec<Event>) {
         let is_device_gone = matches!(error, FabricError::Failed { code: libc::ENODEV, .. });
@@ -77,8 +50,7 @@ impl Fabric {
         let is_it =
             |listener: &&mut Listener| listener.endpoint.as_ref().is_some_and(|own| own.number() == endpoint);
         if let Some(listener) = self.listeners.values_mut().find(is_it) {
-            // What accepts no more is closed; without its device it cannot be kept, either.
-            (listener.endpoint, listener.listen_at) = (None, Some(Instant::now() + LISTEN_AGAIN));
+            listener.is_lost();
         }
     }
 
@@ -97,7 +69,7 @@ impl Fabric {
         }
     }
 
-    fn network(&mut self, info: &Info) -> Result<usize, FabricError> {
+    pub(super) fn network(&mut self, info: &Info) -> Result<usize, FabricError> {
         let (name, _) = info.names();
         if let Some(index) = self.networks.iter().position(|network| network.name == name) {
             return Ok(index);
@@ -170,9 +142,10 @@ impl Fabric {
         self.by_endpoint.insert(number, id);
         self.by_token.insert(greeting.token, id);
         self.unsettled.insert(id);
-        if !self.has_receives(id) {
+        if !self.devices[index].has_some_memory() || !self.has_receives(id) {
             self.remove(id);
-            return Err(std::io::Error::other("there is no registered memory for one more RDMA link").into());
+            let none = || std::io::Error::other("there is no registered memory for one more RDMA link").into();
+            return Err(self.devices[index].take_refusal().unwrap_or_else(none));
         }
         Ok((id, greeting))
     }
@@ -182,8 +155,15 @@ impl Fabric {
         self.looked_at = Instant::now();
         for network in 0..self.networks.len() {
             let queue = Arc::clone(&self.networks[network].events);
-            // An error of the queue itself leaves its links to their completions, and new ones to their patience.
-            while let Ok(Some(event)) = queue.read() {
+            loop {
+                let event = match queue.read() {
+                    Ok(Some(event)) => event,
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.queue_failed(network, error, events);
+                        break;
+                    }
+                };
                 match event {
                     Connecting::Requested(endpoint, info, data) => self.requested(network, endpoint, &info, &data),
                     Connecting::Established(endpoint, data) => {
@@ -202,6 +182,20 @@ impl Fabric {
         }
     }
 
+    /// The queue of events itself reports an error. `verbs` does so for iWARP when nobody listens at an address, and does
+    /// not say which: it is that of the link that is opening, if that is one. Others are left to their patience, and open
+    /// ones to their completions.
+    fn queue_failed(&mut self, network: usize, error: FabricError, events: &mut Vec<Event>) {
+        let is_asked_for = |id: &&LinkId| {
+            let link = &self.links[id];
+            matches!(link.stage, Stage::Opening(None, _)) && self.devices[link.device].network == network
+        };
+        let opening: Vec<LinkId> = self.unsettled.iter().filter(is_asked_for).copied().collect();
+        if let [id] = opening[..] {
+            self.fail(id, error, events);
+        }
+    }
+
     fn requested(&mut self, network: usize, endpoint: usize, info: &Info, data: &[u8]) {
         let is_it = |listener: &Listener| {
             listener.network == network && listener.endpoint.as_ref().is_some_and(|own| own.number() == endpoint)
@@ -216,8 +210,13 @@ impl Fabric {
             });
             result.inspect_err(|_| self.remove(id))
         });
-        if let (Err(_), Some(endpoint)) = (accepted, &self.listeners[&listener].endpoint) {
+        let Err(error) = accepted else { return };
+        if let Some(endpoint) = &self.listeners[&listener].endpoint {
             endpoint.reject(info);
+        }
+        // What peers say wrong is theirs.
+        if !matches!(error, FabricError::Peer(_)) {
+            self.problem = Some(error);
         }
     }
 

@@ -121,7 +121,7 @@ impl Fabric {
             None => (ReadTarget::Aside(BlockBuffer::for_overwriting(left.div_ceil(BLOCK_BYTES))), left),
         };
         let from = Reference { address: reference.address + link.read_bytes as u64, ..reference };
-        let read = Read { target, length, _region: None };
+        let read = Read { target, length, _region: None, aside: None };
         match self.devices[link.device].read(id, endpoint, read, from) {
             Ok(Ok(context)) => {
                 link.operations.push(context);

@@ -26,6 +26,7 @@ pub const FI_PROGRESS_MANUAL: c_int = 2;
 pub const FI_THREAD_DOMAIN: c_int = 3;
 pub const FI_RM_ENABLED: c_int = 2;
 pub const FI_EP_MSG: c_int = 1;
+pub const FI_PROTO_IWARP: u32 = 2;
 pub const FI_WAIT_FD: c_int = 3;
 pub const FI_CQ_FORMAT_MSG: c_int = 2;
 pub const FI_GETWAIT: c_int = 5;
@@ -363,5 +364,3 @@ pub type DupInfo = unsafe extern "C" fn(*const FiInfo) -> *mut FiInfo;
 pub type OpenFabric = unsafe extern "C" fn(*mut FiFabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int;
 /// `fi_strerror`.
 pub type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
-/// `fi_version`.
-pub type Version = unsafe extern "C" fn() -> u32;

@@ -6,33 +6,36 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::error::FabricError;
+use crate::locked::LockedMemory;
 use crate::sys::abi;
 
-/// The functions that libfabric exports; everything else is reached through its objects.
+/// The functions that libfabric exports; everything else is reached through its objects, which keep it loaded. It looks
+/// for adapters once, when it is loaded, and keeps them open until it is unloaded.
 pub struct Library {
+    _loaded: Loaded,
     get_info: abi::GetInfo,
     free_info: abi::FreeInfo,
     duplicate_info: abi::DupInfo,
     pub(super) open_fabric: abi::OpenFabric,
     describe: abi::StrError,
-    version: abi::Version,
 }
 
 const FILE_NAME: &CStr = c"libfabric.so.1";
 
 impl Library {
-    /// Loads the library. It stays loaded as long as the process lives.
+    /// Loads the library, or uses it as it is loaded.
     pub fn load() -> Result<Arc<Self>, FabricError> {
         switch_cache_off();
         // SAFETY: the name is a C string. The initialisers of this library read its environment variables and start
         // no threads.
         let handle = unsafe { libc::dlopen(FILE_NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
+        let Some(handle) = NonNull::new(handle) else {
             return Err(FabricError::NoLibrary { reason: loader_error() });
-        }
+        };
+        let loaded = Loaded(handle);
         let symbol = |name: &CStr| {
             // SAFETY: the handle is open and the name is a C string.
-            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            let address = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
             match address.is_null() {
                 true => Err(FabricError::NoLibrary { reason: loader_error() }),
                 false => Ok(address),
@@ -42,30 +45,32 @@ impl Library {
         let library = unsafe {
             use std::mem::transmute;
             Library {
+                _loaded: loaded,
                 get_info: transmute::<*mut libc::c_void, abi::GetInfo>(symbol(c"fi_getinfo")?),
                 free_info: transmute::<*mut libc::c_void, abi::FreeInfo>(symbol(c"fi_freeinfo")?),
                 duplicate_info: transmute::<*mut libc::c_void, abi::DupInfo>(symbol(c"fi_dupinfo")?),
                 open_fabric: transmute::<*mut libc::c_void, abi::OpenFabric>(symbol(c"fi_fabric")?),
                 describe: transmute::<*mut libc::c_void, abi::StrError>(symbol(c"fi_strerror")?),
-                version: transmute::<*mut libc::c_void, abi::Version>(symbol(c"fi_version")?),
             }
         };
         Ok(Arc::new(library))
-    }
-
-    /// The version of the library, such as `1.17`.
-    pub fn version(&self) -> String {
-        // SAFETY: the function takes nothing.
-        let version = unsafe { (self.version)() };
-        format!("{}.{}", version >> 16, version & 0xffff)
     }
 
     /// What went wrong in a call that gave `code`, which is negative.
     pub fn failure(&self, what: &'static str, code: isize) -> FabricError {
         let code = i32::try_from(-code).unwrap_or(i32::MAX);
         // SAFETY: the function takes any number and gives a C string that lives as long as the library.
-        let text = unsafe { CStr::from_ptr((self.describe)(code)) };
-        FabricError::Failed { what, code, text: text.to_string_lossy().into_owned() }
+        let text = unsafe { CStr::from_ptr((self.describe)(code)) }.to_string_lossy().into_owned();
+        match code {
+            libc::ENOMEM => FabricError::NoMemory { what, text, limit: LockedMemory::of_this_process() },
+            _ => FabricError::Failed { what, code, text },
+        }
+    }
+
+    /// Why memory is not registered. Where no more of it may be locked, systems say so in several ways.
+    pub fn not_registered(&self, code: c_int) -> FabricError {
+        let code = if matches!(-code, libc::EAGAIN | libc::EPERM) { -libc::ENOMEM } else { code };
+        self.failure("registering memory for RDMA", code as isize)
     }
 
     pub(super) fn check(&self, what: &'static str, code: c_int) -> Result<(), FabricError> {
@@ -139,6 +144,22 @@ impl Library {
     }
 }
 
+/// One use of the loaded library; the last that ends unloads it.
+struct Loaded(NonNull<libc::c_void>);
+
+// SAFETY: the handle has no ties to a thread.
+unsafe impl Send for Loaded {}
+// SAFETY: a shared reference does nothing.
+unsafe impl Sync for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open and this is its only owner. What came from the library keeps it: every object has
+        // the library, or a parent that has it. It starts no threads.
+        unsafe { libc::dlclose(self.0.as_ptr()) };
+    }
+}
+
 /// Without this, `verbs` keeps registrations that were closed for the next time, with their keys: a peer could read
 /// whatever is in memory that it was once told to read. The library looks at this when it is loaded.
 fn switch_cache_off() {
@@ -202,6 +223,12 @@ impl Info {
     /// Whether the provider chooses the keys of registered memory.
     pub fn chooses_keys(&self) -> bool {
         self.domain().mr_mode & abi::FI_MR_PROV_KEY != 0
+    }
+
+    /// Whether it is iWARP, over which what this side reads into is open to writes of the peer that it reads from.
+    pub fn is_iwarp(&self) -> bool {
+        // SAFETY: descriptions from the library have all their parts.
+        unsafe { (*self.raw().ep_attr).protocol == abi::FI_PROTO_IWARP }
     }
 
     /// How long a key may be, in bytes.

@@ -20,6 +20,19 @@ pub fn with_descriptor<T>(
     use_it(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
 }
 
+/// What registered memory is for; a device does nothing else with it.
+#[derive(Clone, Copy)]
+pub enum Access {
+    /// Messages that this side sends.
+    Sends,
+    /// Messages that it receives.
+    Receives,
+    /// What it reads from peers. Over iWARP a peer that is read from may write there.
+    Reads,
+    /// What a peer reads that has the key.
+    PeerReads,
+}
+
 /// How much an endpoint may have under way.
 #[derive(Clone, Copy)]
 pub struct QueueSizes {

@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::FabricError;
 use crate::sys::library::{Info, Library, socket_address};
-use crate::sys::{QueueSizes, abi};
+use crate::sys::{Access, QueueSizes, abi};
 
 /// Declares an owned object: its pointer, and `Drop`, which closes it.
 macro_rules! object {
@@ -174,18 +175,23 @@ impl EventQueue {
 
 object!(
     /// A device: what memory is registered with.
-    Domain, abi::FidDomain, { fabric: Arc<NetworkFabric> }
+    Domain, abi::FidDomain, { fabric: Arc<NetworkFabric>, registered: Registered }
 );
 
 impl Domain {
-    /// Opens the device of a way.
-    pub fn open(fabric: &Arc<NetworkFabric>, info: &Info) -> Result<Arc<Self>, FabricError> {
+    /// Opens the device of a way, with which at most so many bytes are registered at a time.
+    pub fn open(
+        fabric: &Arc<NetworkFabric>,
+        info: &Info,
+        registered_bytes_max: usize,
+    ) -> Result<Arc<Self>, FabricError> {
         let (mut domain, parent) = (ptr::null_mut(), fabric.pointer.as_ptr());
         // SAFETY: the fabric is open and the description valid.
         let code = unsafe { call!(parent, ops.domain(info.pointer.as_ptr(), &raw mut domain, ptr::null_mut())) };
         fabric.library.check("fi_domain", code)?;
         let pointer = NonNull::new(domain).expect("the library gives an object where it reports none missing");
-        Ok(Arc::new(Domain { pointer, is_closed: false, fabric: Arc::clone(fabric) }))
+        let registered = Registered { bytes: AtomicUsize::new(0), bytes_max: registered_bytes_max };
+        Ok(Arc::new(Domain { pointer, is_closed: false, fabric: Arc::clone(fabric), registered }))
     }
 
     /// Registers memory: for this side's own operations, or for reads by the peer that has the key.
@@ -196,13 +202,16 @@ impl Domain {
         self: &Arc<Self>,
         memory: *const u8,
         length: usize,
-        is_for_peer: bool,
+        access: Access,
         key: u64,
     ) -> Result<Region, FabricError> {
-        let access = match is_for_peer {
-            true => abi::FI_REMOTE_READ,
-            false => abi::FI_SEND | abi::FI_RECV | abi::FI_READ,
+        let access = match access {
+            Access::Sends => abi::FI_SEND,
+            Access::Receives => abi::FI_RECV,
+            Access::Reads => abi::FI_READ,
+            Access::PeerReads => abi::FI_REMOTE_READ,
         };
+        let share = Share::take(self, length).ok_or_else(|| self.fabric.library.not_registered(-libc::ENOMEM))?;
         let (mut region, domain) = (ptr::null_mut(), self.pointer.as_ptr());
         // SAFETY: the domain is open; the caller keeps the memory.
         let code = unsafe {
@@ -218,15 +227,44 @@ impl Domain {
                 ptr::null_mut(),
             )
         };
-        self.fabric.library.check("registering memory for RDMA", code)?;
+        if code < 0 {
+            return Err(self.fabric.library.not_registered(code));
+        }
         let pointer = NonNull::new(region).expect("the library gives an object where it reports none missing");
-        Ok(Region { pointer, is_closed: false, _domain: Arc::clone(self) })
+        Ok(Region { pointer, is_closed: false, _share: share })
+    }
+}
+
+/// Bytes that are registered with a device, and how many may be.
+struct Registered {
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+/// What a region has of them, until it is closed; it keeps the device open, too.
+struct Share {
+    domain: Arc<Domain>,
+    bytes: usize,
+}
+
+impl Share {
+    fn take(domain: &Arc<Domain>, bytes: usize) -> Option<Self> {
+        let Registered { bytes: registered, bytes_max } = &domain.registered;
+        let now = registered.load(Ordering::Relaxed).checked_add(bytes).filter(|now| now <= bytes_max)?;
+        registered.store(now, Ordering::Relaxed);
+        Some(Share { domain: Arc::clone(domain), bytes })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.domain.registered.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 object!(
     /// Registered memory.
-    Region, abi::FidMr, { _domain: Arc<Domain> }
+    Region, abi::FidMr, { _share: Share }
 );
 
 impl Region {

@@ -67,6 +67,47 @@ fn a_piece_that_was_not_read_is_free_when_the_link_is_closed() {
     drop(second);
 }
 
+/// A link that ends in the middle of transfers both ways leaves every buffer to whom it belongs, whichever side closes it
+/// and whatever was under way.
+#[test]
+fn a_link_that_ends_in_mid_transfer_leaves_every_buffer_to_its_owner() {
+    for turns in 0..24 {
+        let registered = Settings { registers_everything: turns % 2 == 0, ..settings() };
+        let Some((mut first, mut second)) = pair(registered) else { return };
+        let pieces: Vec<Bytes> = (1..7).map(|number| pattern(300_000 * number, number)).collect();
+        for piece in &pieces {
+            first.queue(piece.clone());
+            second.queue(piece.clone());
+        }
+        for _ in 0..turns {
+            first.turn().unwrap();
+            second.turn().unwrap();
+        }
+        let (mut first, mut second) = if turns % 3 == 0 { (second, first) } else { (first, second) };
+        first.fabric.close(first.id);
+        end_of(&mut second);
+        second.fabric.close(second.id);
+        for end in [&mut first, &mut second] {
+            end.to_send.clear();
+            let device = &end.fabric.devices[0];
+            assert_eq!(device.sends.free_count(), device.sends.count(), "after {turns} turns");
+            assert_eq!(
+                device.receives.free_count() + device.posted,
+                device.receives.count(),
+                "after {turns} turns"
+            );
+            assert_eq!(end.fabric.usage().referred_bytes, 0);
+        }
+        assert!(pieces.iter().all(Bytes::is_unique), "after {turns} turns: nobody else has a piece");
+        // The next link has the same buffers, into which nothing of the last one comes any more.
+        let (asked, accepted) = connect(&mut first.fabric, &mut second.fabric);
+        let (mut first, mut second) = (End::new(first.fabric, asked), End::new(second.fabric, accepted));
+        first.queue(pattern(700_000, turns));
+        run(&mut first, &mut second, |_, second| second.frames.len() == 1);
+        assert!(second.frames[0] == pattern(700_000, turns));
+    }
+}
+
 #[test]
 fn a_peer_that_is_not_there_is_an_error() {
     let Some(mut fabric) = fabric(settings()) else { return };
@@ -126,6 +167,9 @@ fn a_device_that_goes_ends_its_links_and_may_come_back() {
     let usage = second.fabric.usage();
     assert_eq!((usage.message_bytes, usage.posted, usage.granted), (0, 0, 0));
     second.fabric.close(accepted);
+    assert!(!second.fabric.is_released() && second.fabric.deadline().is_some());
+    second.fabric.poll(&mut Vec::new());
+    assert!(second.fabric.is_released(), "the library keeps devices as long as it is loaded");
     end_of(&mut End::new(std::mem::replace(&mut first, fabric(settings()).unwrap()), asked));
 
     let (mut second, begun) = (second.fabric, Instant::now());

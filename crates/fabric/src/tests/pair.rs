@@ -31,8 +31,8 @@ pub fn settings() -> Settings {
 
 /// A fabric, or nothing where libfabric is not installed: then there is nothing to test.
 pub fn fabric(settings: Settings) -> Option<Fabric> {
-    match Fabric::open(settings) {
-        Ok(fabric) => Some(fabric),
+    match crate::sys::Library::load() {
+        Ok(_) => Some(Fabric::open(settings).unwrap()),
         Err(error) => {
             eprintln!("skipped: {error}");
             None

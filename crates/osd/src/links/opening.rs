@@ -6,7 +6,7 @@ use atoll_reactor::{ConnectionId, RdmaAddress, Reactor, is_not_offered};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
-use atoll_types::records::PeerRole;
+use atoll_types::records::{OsdUpRecord, PeerRole};
 use atoll_types::transports::{Transport, Way};
 use atoll_wire::{Link, Message};
 
@@ -76,7 +76,8 @@ impl Links {
 
     /// Connects to the OSDs with higher numbers that are up and not connected: so each pair has
     /// one connection, and it is clear which side makes it. An OSD whose key was revoked neither connects
-    /// nor is connected to.
+    /// nor is connected to. One that is connected without RDMA, though it is to be reached by that, is sought by it
+    /// now and then: that connection takes the place of the other when the OSD has shown its key by it.
     pub fn connect(&mut self, context: &mut Context) {
         let me = context.me();
         if !context.map.is_key_of(me, &hex::encode(context.config.key.public())) {
@@ -84,15 +85,12 @@ impl Links {
         }
         let mut wanted: Vec<(OsdId, Vec<Way>, String)> = Vec::new();
         for (id, up) in context.map.up.range(OsdId(me.0 + 1)..) {
-            let is_connecting = self.by_number.values().any(|connected| connected.target == Some(*id));
-            if let (false, Some(record)) = (is_connecting, context.map.osds.get(id))
-                && context.map.is_key_of(*id, &record.public_key)
-            {
-                let mut ways = context.map.frames.ways(PeerRole::Osd, up);
-                ways.retain(|way| {
-                    way.transport != Transport::Rdma || self.may_seek(*id, &way.address, context.now_ms())
-                });
-                wanted.push((*id, ways, record.public_key.clone()));
+            let Some(record) = context.map.osds.get(id) else { continue };
+            if context.map.is_key_of(*id, &record.public_key) {
+                let ways = self.wanted_ways(*id, up, context);
+                if !ways.is_empty() {
+                    wanted.push((*id, ways, record.public_key.clone()));
+                }
             }
         }
         for (id, ways, key) in wanted {
@@ -101,20 +99,39 @@ impl Links {
                 tracing::warn!("the record of {id} has no valid public key");
                 continue;
             }
-            if let Some((connection, mode)) = begin_to_connect(&mut context.reactor, id, &ways) {
+            let begun = begin_to_connect(&mut context.reactor, id, &ways);
+            let is_sought =
+                begun.is_some_and(|(connection, _)| context.reactor.transport(connection) == Transport::Rdma);
+            if ways[0].transport == Transport::Rdma && !is_sought {
+                self.rdma_searches.failed(id, context.now_ms());
+            }
+            if let Some((connection, mode)) = begun {
                 let link = Link::initiate(&context.config.key, &remote, mode, random());
                 self.add(context, connection, link, Some(id));
             }
         }
     }
 
-    /// Whether an OSD is to be sought over RDMA at this address; it is noted that it is.
-    fn may_seek(&mut self, id: OsdId, address: &str, now_ms: u64) -> bool {
-        let (sought, until_ms) = self.sought_over_rdma.entry(id).or_default();
-        if sought != address {
-            (*sought, *until_ms) = (address.to_owned(), 0);
+    /// The ways by which an OSD is to be connected to now.
+    fn wanted_ways(&mut self, id: OsdId, up: &OsdUpRecord, context: &Context) -> Vec<Way> {
+        if up.rdma_address.is_empty() {
+            self.rdma_searches.forget(id);
         }
-        now_ms >= *until_ms
+        let (mut is_connecting, mut transport) = (false, None);
+        for connected in self.by_number.values().filter(|connected| connected.target == Some(id)) {
+            is_connecting |= connected.peer.is_none();
+            transport = Some(connected.transport);
+        }
+        if is_connecting || transport == Some(Transport::Rdma) {
+            return Vec::new();
+        }
+        let mut ways = context.map.frames.ways(PeerRole::Osd, up);
+        // One that is connected is sought by RDMA only.
+        ways.retain(|way| match way.transport {
+            Transport::Rdma => self.rdma_searches.is_due(id, &way.address, context.now_ms()),
+            _ => transport.is_none(),
+        });
+        ways
     }
 
     /// A peer wants to open a link with frames of a mode.

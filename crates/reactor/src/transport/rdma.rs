@@ -188,14 +188,30 @@ impl Drop for RdmaLink {
 }
 
 impl Reactor {
-    /// Listens over RDMA; gives the listener and the address with the port that was chosen. Whatever the library does
-    /// first is done here, so this may take a while: it is for the time before the loop.
-    pub fn listen_rdma(&mut self, address: &RdmaAddress) -> io::Result<(ListenerId, RdmaAddress)> {
+    /// Listens over RDMA, at once or as soon as a device has the address: [`Reactor::rdma_address`] tells where, and
+    /// [`Reactor::take_rdma_problem`] why not. Whatever the library does first is done here, so this may take a while: it is
+    /// for the time before the loop.
+    pub fn listen_rdma(&mut self, address: &RdmaAddress) -> io::Result<ListenerId> {
         let id = ListenerId(self.next_id());
         let rdma = self.rdma(&address.provider)?;
-        let (listener, bound) = lock(&rdma.bound).fabric.listen(address.address)?;
+        let listener = lock(&rdma.bound).fabric.listen_patiently(address.address);
         rdma.listeners.insert(listener, id);
-        Ok((id, RdmaAddress { provider: address.provider.clone(), address: bound }))
+        Ok(id)
+    }
+
+    /// Where a listener listens over RDMA; nowhere while no device has its address.
+    pub fn rdma_address(&self, listener: ListenerId) -> Option<RdmaAddress> {
+        let rdma = self.rdma.as_ref()?;
+        let (id, _) = rdma.listeners.iter().find(|(_, own)| **own == listener)?;
+        let fabric = &lock(&rdma.bound).fabric;
+        let address = fabric.listening(*id)?;
+        Some(RdmaAddress { provider: fabric.provider().into(), address })
+    }
+
+    /// The last thing that kept a peer from a connection over RDMA, or had bytes copied in vain; once.
+    pub fn take_rdma_problem(&mut self) -> Option<io::Error> {
+        let problem = lock(&self.rdma.as_ref()?.bound).fabric.take_problem()?;
+        Some(problem.into())
     }
 
     /// Begins to connect over RDMA.

@@ -1,0 +1,43 @@
+//! How much memory this process may lock. What a device uses is locked, so that is a limit of RDMA.
+
+use std::fmt;
+
+use rustix::process::{Resource, getrlimit};
+
+/// The limit of locked memory (`RLIMIT_MEMLOCK`), in bytes; nothing if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockedMemory(Option<u64>);
+
+impl LockedMemory {
+    /// That of this process, now.
+    pub fn of_this_process() -> Self {
+        LockedMemory(getrlimit(Resource::Memlock).current)
+    }
+}
+
+impl fmt::Display for LockedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => write!(
+                f,
+                "what an RDMA device uses is locked, and this process may lock {} KiB of memory (RLIMIT_MEMLOCK); raise \
+                 it: LimitMEMLOCK=infinity in a systemd unit, or 'ulimit -l unlimited' before the start",
+                bytes / 1024
+            ),
+            None => f.write_str("this process may lock all memory, so the system or the device has no more of it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_named_with_what_to_do() {
+        let low = LockedMemory(Some(8 << 20)).to_string();
+        assert!(low.contains("8192 KiB") && low.contains("LimitMEMLOCK=infinity"), "{low}");
+        assert!(!LockedMemory(None).to_string().contains("raise"));
+        assert_eq!(LockedMemory::of_this_process(), LockedMemory(getrlimit(Resource::Memlock).current));
+    }
+}
