@@ -1,6 +1,7 @@
 """Clients that have far more in flight than the OSDs' memory target allows, and clients that read no answers: OSDs
 hold their bound on memory, others are served meanwhile, and nothing fails."""
 
+import ctypes.util
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
 from lib.processes import is_alive, resident_bytes
+from lib.transports import links
 from lib.waiting import under_load, wait_for
 
 TARGET_BYTES = 256 * MIB
@@ -107,11 +109,18 @@ def small_load(cluster, number):
     return BlockLoad(lambda: cluster.nbd("small"), number * threads * blocks, threads, blocks).start()
 
 
-@pytest.fixture(scope="module")
-def cluster(scenario):
+# Over RDMA, by libfabric's provider for sockets, all of it is nightly: the rules are the same.
+NEEDS_FABRIC = pytest.mark.skipif(ctypes.util.find_library("fabric") is None, reason="libfabric1 is not installed")
+
+
+@pytest.fixture(scope="module", params=["shm", pytest.param("rdma", marks=[pytest.mark.nightly, NEEDS_FABRIC])])
+def cluster(scenario, request):
     """With a memory target of 256 MiB for each OSD."""
-    cluster = scenario.cluster("overload", osd_size="8G")
+    cluster = scenario.cluster(f"overload-{request.param}", osd_size="8G")
     cluster.variables = {"ATOLL_OSD_MEMORY_TARGET": str(TARGET_BYTES)}
+    if request.param == "rdma":
+        cluster.variables["ATOLL_RDMA_PROVIDER"] = "tcp"
+    cluster.options += ["--transport", request.param]
     cluster.up()
     for image in IMAGES:
         cluster.create_image(image, "256M")
@@ -159,6 +168,7 @@ def test_more_small_requests_than_a_connection_may_have(cluster, note):
 
 
 def test_all_processes_are_still_the_same(cluster):
-    """All processes are still the same, and the cluster is healthy."""
+    """All processes are still the same, and the cluster is healthy, over the transport that it prefers."""
     assert cluster.process_ids() == cluster.started, f"{cluster.started} -> {cluster.process_ids()}"
     wait_for("healthy", lambda: cluster.json("status")["health"] == "ok", 30)
+    assert set(links(cluster)) == {cluster.options[-1]}, f"{links(cluster)}"
