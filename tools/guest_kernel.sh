@@ -2,7 +2,7 @@
 # Gets Debian's kernels with their modules for the guests of tests, without installing them: they are to boot nothing
 # on this machine. That for virtual machines has NVMe/TCP, and is of backports, because the one of Debian 12 has no
 # CONFIG_NVME_HOST_AUTH; apt's own sources stay as they are. Soft-RoCE is in the other kernel only, of which this takes
-# what guests load.
+# what guests load, and for which soft-iWARP is built.
 set -euo pipefail
 root=/var/lib/atoll-test-guest
 modules='./lib/modules/*/kernel'
@@ -27,17 +27,19 @@ get() {
     dpkg-deb --fsys-tarfile "$temporary"/*.deb | tar -x -C "$root" --wildcards "${@:2}"
 }
 
-has_nvme_tcp && has rdma_rxe && exit 0
+has_nvme_tcp && has rdma_rxe && has siw && exit 0
 if [ "$(id -u)" -ne 0 ]; then
     sudo -n true 2>/dev/null || { echo "run as root: $0" >&2; exit 1; }
     exec sudo "$0"
 fi
+builder=$(dirname "$0")/guest_siw.sh
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
 options=(-o APT::Sandbox::User=root)
 has rdma_rxe || get linux-image-amd64 './boot/vmlinuz-*' \
     "$modules"/{arch,crypto,lib,net,fs/configfs,fs/ext4,fs/jbd2,fs/mbcache.ko} \
     "$modules"/drivers/{virtio,infiniband,block/virtio_blk.ko,char/hw_random,net/'*.ko'}
+has siw || "$builder" "$root"
 if ! has_nvme_tcp; then
     mkdir -p "$temporary"/lists/partial "$temporary"/cache/archives/partial
     key=/usr/share/keyrings/debian-archive-keyring.gpg
