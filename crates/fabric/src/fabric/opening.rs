@@ -1,6 +1,7 @@
 //! Links come and go.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,18 +23,33 @@ pub struct Way {
     address: SocketAddr,
 }
 
+/// Where the kernel lists RDMA devices. If there is none, libfabric need not be loaded to say so.
+const DEVICES: &str = "/sys/class/infiniband";
+
+fn is_any_in(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 impl Way {
     /// Looks for one. The first use of the library loads it, which looks for adapters; and `verbs` waits until the
     /// address is resolved, for seconds if nobody has it. So this is not for the thread of an event loop.
     pub fn find(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
-        let info = Library::load()?.ways(provider, address, false)?;
+        let info = Way::ask(provider, address, false)?;
         Ok(Way { info, address })
     }
 
     /// Looks for a device that has this address, to listen on it.
     pub(super) fn find_to_listen(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
-        let info = Library::load()?.ways(provider, address, true)?;
+        let info = Way::ask(provider, address, true)?;
         Ok(Way { info, address })
+    }
+
+    fn ask(provider: &str, address: SocketAddr, is_listening: bool) -> Result<Info, FabricError> {
+        if provider == "verbs" && !is_any_in(Path::new(DEVICES)) {
+            let reason = format!("there is no RDMA device in {DEVICES}");
+            return Err(FabricError::NoProvider { provider: provider.into(), reason });
+        }
+        Library::load()?.ways(provider, address, is_listening)
     }
 }
 
@@ -360,5 +376,21 @@ impl Link {
     fn greet(&mut self, peer: Greeting) -> Result<(), FabricError> {
         self.token_of_peer = peer.token;
         self.credits.granted(peer.credits.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_looked_for_before_anything_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let devices = directory.path().join("infiniband");
+        assert!(!is_any_in(&devices), "the kernel has no such directory without modules for RDMA");
+        std::fs::create_dir(&devices).unwrap();
+        assert!(!is_any_in(&devices));
+        std::fs::write(devices.join("mlx5_0"), "").unwrap();
+        assert!(is_any_in(&devices));
     }
 }

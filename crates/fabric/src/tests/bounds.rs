@@ -16,7 +16,7 @@ fn many_links_share_their_receives() {
     let settings = Settings { links_max: LINKS, ..settings() };
     let (Some(mut first), Some(mut second)) = (fabric(settings.clone()), fabric(settings)) else { return };
     let (_, bound) = second.listen(address(0)).unwrap();
-    let mut links = Vec::new();
+    let (mut links, resident_before) = (Vec::new(), resident_bytes());
     for _ in 0..LINKS {
         links.push(connect_to(&mut first, &mut second, bound));
     }
@@ -24,6 +24,9 @@ fn many_links_share_their_receives() {
     assert_eq!((idle.link_count, idle.granted), (LINKS, 4 * LINKS));
     assert!(idle.message_bytes <= 4 * LINKS * MESSAGE_BYTES_MAX + SLACK_BYTES, "{idle:?}");
     println!("an idle link takes {} bytes of registered memory", idle.message_bytes / LINKS);
+    // Where this test is alone in its process: both ends are in it.
+    let resident = resident_bytes().saturating_sub(resident_before) / (2 * LINKS);
+    println!("an end of an idle link takes {resident} bytes of resident memory, those included");
 
     // One more is turned away, and that does no harm.
     let _ = first.connect(way(bound));
@@ -43,6 +46,11 @@ fn many_links_share_their_receives() {
         second.close(accepted);
     }
     assert_eq!(second.usage().granted, 0);
+}
+
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 /// As many links as a process may have, all of which send something, in the memory that is documented.
