@@ -12,6 +12,7 @@ import time
 import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
+from lib.nbd import connect_patiently
 from lib.rdma_guest import ADDRESS, RdmaGuest, is_installed
 from lib.scenario import REPOSITORY
 from lib.waiting import wait_for
@@ -71,17 +72,18 @@ def cluster(guest):
 def test_an_adapter_that_comes_later_is_used(cluster, note):
     """OSDs that find no adapter start, serve over TCP and say why. When one is there, they announce it, and links go
     over to it, without a restart."""
-    with cluster.nbd("disk") as connection:
-        connection.write(0, bytes(4096))
-    assert set(cluster.links()) == {"tcp"}, f"{cluster.links()}"
+    wait_for("links are over TCP", lambda: set(cluster.links()) == {"tcp"}, 60, 1)
     assert "cannot listen over RDMA" in cluster.log_text()
     cluster.add_adapter()
     started = time.monotonic()
-    with cluster.nbd("disk", timeout=90) as connection:
-        for number in range(64):
-            connection.write(number * 4 * MIB, bytes([number]) * 4096)
-        # The supervisor does nothing with the links that it has.
-        cluster.wait_for_links("rdma", 5)
+    with connect_patiently(lambda: cluster.nbd("disk", timeout=90)) as connection:
+
+        def is_over_rdma():
+            for number in range(64):
+                connection.write(number * 4 * MIB, bytes([number]) * 4096)
+            return assert_over_rdma(cluster)
+
+        wait_for("what is written goes over RDMA", is_over_rdma, 150, 1)
         note(f"after {time.monotonic() - started:.0f} s: {cluster.links()}")
         assert all(connection.read(number * 4 * MIB, 4096) == bytes([number]) * 4096 for number in range(64))
 
@@ -121,7 +123,6 @@ def finish(guest, image, running):
 
 def test_a_cluster_works_over_verbs(cluster):
     """Everything goes over RDMA, and status says by which provider; what is written is read."""
-    cluster.wait_for_links("rdma", 5)
     assert "libfabric's providers: verbs at 3 OSDs" in cluster.run("atoll status")
     with cluster.nbd("disk") as connection:
         for number in range(3):
@@ -130,7 +131,7 @@ def test_a_cluster_works_over_verbs(cluster):
         for number in range(3):
             assert connection.read(number * 8 * MIB, 4096) == bytes([number + 1]) * 4096
             assert connection.read(number * 8 * MIB + 4 * MIB, 4 * MIB) == bytes([number + 11]) * 4 * MIB
-    assert_over_rdma(cluster)
+        wait_for("links are over RDMA", lambda: assert_over_rdma(cluster), 30, 1)
 
 
 def test_an_osd_that_is_killed_in_mid_transfer_loses_nothing(cluster):
