@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// As the protocol has it.
-const RING_BYTES: usize = 256 << 10;
+const RING_BYTES: usize = 512 << 10;
 const SHARED_BYTES: u64 = 4096 + 2 * RING_BYTES as u64;
 /// Where the words of the ring from the connecting side are in the memory.
 const PRODUCED_AT: u64 = 0;
@@ -376,7 +376,9 @@ fn failure(reactor: &mut Reactor) -> String {
 fn answer(server: &mut Reactor, mut stream: &UnixStream) -> u8 {
     stream.set_nonblocking(true).unwrap();
     let mut answer = [0; 1];
+    let since = std::time::Instant::now();
     while !matches!(stream.read(&mut answer), Ok(1)) {
+        assert!(since.elapsed() < DEADLINE, "the server answers");
         poll(server);
     }
     stream.set_nonblocking(false).unwrap();
