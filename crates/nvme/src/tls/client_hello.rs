@@ -39,7 +39,7 @@ pub enum HelloError {
     /// Something else came.
     #[error("there is no ClientHello")]
     OtherMessage,
-    /// It is not over after [`HELLO_BYTES_MAX`].
+    /// It is not over after 16 KiB.
     #[error("the ClientHello is longer than {HELLO_BYTES_MAX} bytes")]
     TooLong,
     /// Its parts do not fit.
