@@ -184,6 +184,7 @@ impl Osd {
             if self.clock_watch.stood_still(Duration::from_micros(self.context.now_us())) {
                 self.links.clock_stood_still(&self.context);
             }
+            self.storage.look_at_backing_if_near();
             for event in events.drain(..) {
                 self.event(event);
             }

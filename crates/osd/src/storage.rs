@@ -186,6 +186,13 @@ impl Storage {
         self.store.set_backing_room(room);
     }
 
+    /// The same in each turn, if there is so little that it may be gone before the next second.
+    pub fn look_at_backing_if_near(&mut self) {
+        if self.backing.is_near() {
+            self.look_at_backing();
+        }
+    }
+
     /// Says when the store is full.
     pub fn set_full_percent(&mut self, percent: u32) {
         self.store.set_full_percent(percent);

@@ -9,22 +9,33 @@ use atoll_store::BackingRoom;
 const LOW_BYTES: u64 = 128 << 20;
 /// From here on nothing is taken from other OSDs either.
 const NONE_BYTES: u64 = 64 << 20;
+/// With less than this it is looked at before each turn's writes: they could fill it within a second.
+const NEAR_BYTES: u64 = 2 << 30;
 
 /// Device files, whose file system is looked at.
-pub(crate) struct Backing(Vec<PathBuf>);
+pub(crate) struct Backing {
+    files: Vec<PathBuf>,
+    is_near: bool,
+}
 
 impl Backing {
     /// Of these devices; block devices have all their room.
     pub fn of<'a>(devices: impl Iterator<Item = &'a Path>) -> Self {
         let is_file = |path: &&Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-        Backing(devices.filter(is_file).map(Path::to_owned).collect())
+        Backing { files: devices.filter(is_file).map(Path::to_owned).collect(), is_near: false }
     }
 
     /// How much room there is, when so many bytes are still to be written to their places.
-    pub fn room(&self, pending_bytes: u64) -> BackingRoom {
+    pub fn room(&mut self, pending_bytes: u64) -> BackingRoom {
         // What cannot be looked at is found out by the next write.
-        let free = self.0.iter().filter_map(|path| free_bytes(path));
-        room(free.min().unwrap_or(u64::MAX), pending_bytes)
+        let free_bytes = self.files.iter().filter_map(|path| free_bytes(path)).min().unwrap_or(u64::MAX);
+        self.is_near = free_bytes < NEAR_BYTES;
+        room(free_bytes, pending_bytes)
+    }
+
+    /// Whether there is so little left that a second may be too long until the next look.
+    pub fn is_near(&self) -> bool {
+        self.is_near
     }
 }
 
