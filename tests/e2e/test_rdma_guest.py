@@ -47,7 +47,10 @@ ENVIRONMENT = f"ATOLL_TEST_FABRIC_PROVIDER=verbs ATOLL_TEST_FABRIC_IP={ADDRESS}"
 
 def test_the_fabric_works_over_verbs(guest, note):
     """Streams, references, credits, bounds, ends, hostile peers and refused memory, as over sockets."""
-    output = guest.run(f"{ENVIRONMENT} /disk/fabric-tests --test-threads 1 --skip 4096", 240)
+    # Over iWARP no registration for reads is kept, because the peer may write there.
+    skipped = ["4096", "registrations_are_kept_up_to_a_limit"] if guest.kind == "siw" else ["4096"]
+    skips = " ".join(f"--skip {name}" for name in skipped)
+    output = guest.run(f"{ENVIRONMENT} /disk/fabric-tests --test-threads 1 {skips}", 240)
     note(output.strip().splitlines()[-1])
 
 
