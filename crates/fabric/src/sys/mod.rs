@@ -4,6 +4,7 @@
 pub mod abi;
 mod library;
 mod objects;
+mod registered;
 
 pub use library::{Info, Library};
 pub use objects::{

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::FabricError;
 use crate::sys::library::{Info, Library, socket_address};
+use crate::sys::registered::{Registered, Share};
 use crate::sys::{Access, QueueSizes, abi};
 
 /// Declares an owned object: its pointer, and `Drop`, which closes it.
@@ -175,7 +175,7 @@ impl EventQueue {
 
 object!(
     /// A device: what memory is registered with.
-    Domain, abi::FidDomain, { fabric: Arc<NetworkFabric>, registered: Registered }
+    Domain, abi::FidDomain, { fabric: Arc<NetworkFabric>, registered: Arc<Registered> }
 );
 
 impl Domain {
@@ -190,7 +190,7 @@ impl Domain {
         let code = unsafe { call!(parent, ops.domain(info.pointer.as_ptr(), &raw mut domain, ptr::null_mut())) };
         fabric.library.check("fi_domain", code)?;
         let pointer = NonNull::new(domain).expect("the library gives an object where it reports none missing");
-        let registered = Registered { bytes: AtomicUsize::new(0), bytes_max: registered_bytes_max };
+        let registered = Registered::at_most(registered_bytes_max);
         Ok(Arc::new(Domain { pointer, is_closed: false, fabric: Arc::clone(fabric), registered }))
     }
 
@@ -211,7 +211,8 @@ impl Domain {
             Access::Reads => abi::FI_READ,
             Access::PeerReads => abi::FI_REMOTE_READ,
         };
-        let share = Share::take(self, length).ok_or_else(|| self.fabric.library.not_registered(-libc::ENOMEM))?;
+        let share = self.registered.take(length);
+        let share = share.ok_or_else(|| self.fabric.library.not_registered(-libc::ENOMEM))?;
         let (mut region, domain) = (ptr::null_mut(), self.pointer.as_ptr());
         // SAFETY: the domain is open; the caller keeps the memory.
         let code = unsafe {
@@ -231,40 +232,13 @@ impl Domain {
             return Err(self.fabric.library.not_registered(code));
         }
         let pointer = NonNull::new(region).expect("the library gives an object where it reports none missing");
-        Ok(Region { pointer, is_closed: false, _share: share })
-    }
-}
-
-/// Bytes that are registered with a device, and how many may be.
-struct Registered {
-    bytes: AtomicUsize,
-    bytes_max: usize,
-}
-
-/// What a region has of them, until it is closed; it keeps the device open, too.
-struct Share {
-    domain: Arc<Domain>,
-    bytes: usize,
-}
-
-impl Share {
-    fn take(domain: &Arc<Domain>, bytes: usize) -> Option<Self> {
-        let Registered { bytes: registered, bytes_max } = &domain.registered;
-        let now = registered.load(Ordering::Relaxed).checked_add(bytes).filter(|now| now <= bytes_max)?;
-        registered.store(now, Ordering::Relaxed);
-        Some(Share { domain: Arc::clone(domain), bytes })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.domain.registered.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        Ok(Region { pointer, is_closed: false, _share: share, _domain: Arc::clone(self) })
     }
 }
 
 object!(
     /// Registered memory.
-    Region, abi::FidMr, { _share: Share }
+    Region, abi::FidMr, { _share: Share, _domain: Arc<Domain> }
 );
 
 impl Region {
