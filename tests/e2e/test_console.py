@@ -368,7 +368,9 @@ def test_the_first_key_leads_to_the_content(console):
 def test_a_new_page_has_the_focus_at_its_heading(console):
     console.open("overview")
     console.one('#navigation a[href="#/pools"]').send_keys(Keys.ENTER)
-    wait_for("the heading has the focus", lambda: console.focused()["text"] == "Pools", 10)
+    wait_for("the page's data", lambda: console.texts("main[aria-busy=false] h1") == ["Pools"], 10)
+    focused = console.focused()
+    assert (focused["tag"], focused["text"]) == ("h1", "Pools"), f"{focused}"
 
 
 def test_a_dialog_gives_the_focus_back(console):

@@ -7,6 +7,7 @@ import { now } from "./clock.js";
 import { h, show } from "./dom.js";
 import { errorBox } from "./messages.js";
 import { relative } from "./format.js";
+import { heading } from "./parts.js";
 
 const SECONDS = 5;
 let running = null;
@@ -86,19 +87,17 @@ function viewed(page, data, route, state) {
         console.error(error);
         const action = "Load the console anew; if it stays, report it with what the browser's console says.";
         const box = errorBox({ message: "The console cannot show this page.", action, code: String(error) });
-        return [h("h1", { tabindex: "-1" }, page.title(route)), box];
+        return [heading(page.title(route)), box];
     }
 }
 
+// The heading is the same node before and after the data are there, so that it keeps the focus.
 function draw() {
     const { page, route, state, data, error, loadedMs } = running;
     const main = document.getElementById("main");
     const content =
         data === null
-            ? [
-                  h("h1", { tabindex: "-1" }, page.title(route)),
-                  error ? null : h("p", { class: "quiet" }, "Loading…"),
-              ]
+            ? [heading(page.title(route)), error ? null : h("p", { class: "quiet" }, "Loading…")]
             : viewed(page, data, route, state);
     const trouble =
         error &&

@@ -205,7 +205,14 @@ class Console:
 
     def open(self, part):
         """Opens a page by its address after '#/'."""
-        self.browser.execute_script("location.hash = arguments[0]", f"#/{part}")
+        # Until the event has come, the page before is still there and looks ready.
+        script = """
+            const [hash, done] = arguments;
+            if (location.hash === hash) return done();
+            window.addEventListener("hashchange", () => done(), {once: true});
+            location.hash = hash;
+        """
+        self.browser.execute_async_script(script, f"#/{part}")
         return self.ready()
 
     def ready(self, seconds=20):
