@@ -3,16 +3,16 @@
 //! objects and PGs, and follows the cluster map; it does not know images, buckets or keys.
 //!
 //! The router (`router.rs`) is the sans-IO core. [`LocalClient`] runs it on the caller's own reactor
-//! thread; [`RemoteClient`] sends calls to such a thread from anywhere.
+//! thread; [`ClientThreads`] have one each, for tasks of tokio that run there.
 
 mod invariants;
 mod local;
 mod map_feed;
 mod rdma;
-mod remote;
 mod router;
+mod threads;
 
 pub use atoll_objects::{ClientError, Extent, ObjectClient, PoolClient, visit_objects};
 pub use local::{ClientConfig, LocalClient};
-pub use remote::RemoteClient;
 pub use router::fence_write;
+pub use threads::{ClientThreads, ThreadClient};

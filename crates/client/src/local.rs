@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use atoll_cluster::ConnectOptions;
+use atoll_cluster::{ConnectOptions, MapChange};
 use atoll_metrics::current_span::current_span;
 use atoll_objects::{ClientError, ObjectClient, PoolClient};
 use atoll_reactor::{LocalRuntime, RdmaAddress, Stream, is_not_offered};
@@ -23,7 +24,7 @@ use bytes::Bytes;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
 
-use crate::map_feed;
+use crate::map_feed::{self, Follower};
 use crate::router::{Answer, Call, Router, RouterAction, Target, fence_write};
 
 /// How a client is set up.
@@ -95,7 +96,18 @@ fn random<const N: usize>() -> [u8; N] {
 impl LocalClient {
     /// Starts a client on this thread's runtime.
     pub fn start(runtime: &LocalRuntime, config: ClientConfig) -> io::Result<Self> {
-        let changes = map_feed::start(config.cluster.clone(), runtime.wake_handle())?;
+        let (sender, changes) = mpsc::channel();
+        let follower = Follower { changes: sender, wake: runtime.wake_handle() };
+        map_feed::start(config.cluster.clone(), vec![follower])?;
+        Ok(LocalClient::following(runtime, config, changes))
+    }
+
+    /// A client that is told of changes of the cluster map, each followed by a wake-up of the runtime.
+    pub(crate) fn following(
+        runtime: &LocalRuntime,
+        config: ClientConfig,
+        changes: mpsc::Receiver<Vec<MapChange>>,
+    ) -> Self {
         let router = Router::new(u64::from_le_bytes(random()), hex::encode(config.key.public()));
         let client = LocalClient(Rc::new(Shell {
             runtime: runtime.clone(),
@@ -124,7 +136,7 @@ impl LocalClient {
                 ticking.tick();
             }
         });
-        Ok(client)
+        client
     }
 
     /// The runtime that the client runs on.
@@ -174,13 +186,31 @@ impl LocalClient {
 
     /// A call that is part of a span, if that is exported.
     pub(crate) async fn call_within(&self, span: Option<TraceContext>, target: Target, call: Call) -> Answer {
+        let (sequence, receiver) = self.begin(span, target, call);
+        let _forget = ForgetOnDrop { client: self, sequence };
+        receiver.await.unwrap_or(Err(ClientError::ShutDown))
+    }
+
+    /// Begins a call. Who stops waiting for the answer says so with [`LocalClient::forget`].
+    pub(crate) fn begin(
+        &self,
+        span: Option<TraceContext>,
+        target: Target,
+        call: Call,
+    ) -> (u64, oneshot::Receiver<Answer>) {
         let (sender, receiver) = oneshot::channel();
         let now_ms = self.0.runtime.now_ms();
         let sequence = self.0.router.borrow_mut().start(now_ms, self.0.config.timeout_ms, target, call, span);
         self.0.callers.borrow_mut().insert(sequence, sender);
         self.perform();
-        let _forget = ForgetOnDrop { client: self, sequence };
-        receiver.await.unwrap_or(Err(ClientError::ShutDown))
+        (sequence, receiver)
+    }
+
+    /// Nobody waits for a call any more, if it is not over.
+    pub(crate) fn forget(&self, sequence: u64) {
+        if self.0.callers.borrow_mut().remove(&sequence).is_some() {
+            self.0.router.borrow_mut().forget(sequence);
+        }
     }
 
     /// Does what the router asks for.
@@ -373,9 +403,7 @@ struct ForgetOnDrop<'a> {
 
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
-        if self.client.0.callers.borrow_mut().remove(&self.sequence).is_some() {
-            self.client.0.router.borrow_mut().forget(self.sequence);
-        }
+        self.client.forget(self.sequence);
     }
 }
 

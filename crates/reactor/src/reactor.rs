@@ -470,12 +470,9 @@ impl Reactor {
     /// given), and appends what happened to `events`.
     pub fn poll(&mut self, wait: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         self.start_transfers();
-        let now = Instant::now();
-        let until_rdma = self.until_rdma(now);
+        let until_next = self.until_next();
         self.push_backlog()?;
-        let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
-        let until_accept = self.accept_later.front().map(|(at, _)| at.saturating_duration_since(now));
-        let wait = [wait, until_timer, until_accept, until_rdma].into_iter().flatten().min();
+        let wait = [wait, until_next].into_iter().flatten().min();
         let wait = if self.events.is_empty() { wait } else { Some(Duration::ZERO) };
         self.submit_and_wait(wait)?;
         self.take_completions();
@@ -492,6 +489,15 @@ impl Reactor {
             events.push(event);
         }
         Ok(())
+    }
+
+    /// How long until there is something to do even if nothing happens.
+    pub(crate) fn until_next(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let until_rdma = self.until_rdma(now);
+        let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
+        let until_accept = self.accept_later.front().map(|(at, _)| at.saturating_duration_since(now));
+        [until_timer, until_accept, until_rdma].into_iter().flatten().min()
     }
 
     fn take_timers(&mut self) {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -54,6 +55,8 @@ struct Inner {
     next_file_operation: Cell<u64>,
     wake_hooks: RefCell<Vec<Hook>>,
     turn_hooks: RefCell<Vec<Hook>>,
+    /// Peers with whom memory is shared have been told that this thread sleeps.
+    is_asleep: Cell<bool>,
     started: Instant,
 }
 
@@ -75,6 +78,7 @@ impl LocalRuntime {
             next_file_operation: Cell::new(1),
             wake_hooks: RefCell::default(),
             turn_hooks: RefCell::default(),
+            is_asleep: Cell::new(false),
             started: Instant::now(),
         })))
     }
@@ -137,6 +141,35 @@ impl LocalRuntime {
         }
         self.0.executor.run_ready();
         Ok(())
+    }
+
+    /// A turn that does not wait. True if something happened: then there may be more.
+    pub(crate) fn look(&self) -> io::Result<bool> {
+        if self.0.is_asleep.replace(false) {
+            self.0.reactor.borrow_mut().awake();
+        }
+        self.0.executor.run_ready();
+        self.end_turn();
+        let mut events = Vec::new();
+        self.0.reactor.borrow_mut().poll(Some(Duration::ZERO), &mut events)?;
+        let has_happened = !events.is_empty();
+        for event in events {
+            self.event(event);
+        }
+        self.0.executor.run_ready();
+        Ok(has_happened)
+    }
+
+    /// After a turn in which nothing happened: prepares for the thread to wait until the eventfd is told.
+    /// Gives how long it may wait, if there is a limit; zero: not at all.
+    pub(crate) fn fall_asleep(&self) -> Option<Duration> {
+        self.0.is_asleep.set(true);
+        self.0.reactor.borrow_mut().fall_asleep()
+    }
+
+    /// What is told when something comes.
+    pub(crate) fn tell_by_eventfd(&self) -> io::Result<OwnedFd> {
+        self.0.reactor.borrow_mut().tell_by_eventfd()
     }
 
     fn event(&self, event: Event) {

@@ -1,11 +1,13 @@
 //! Waiting for completions: asleep in the kernel, after looking for them for a while if that is set.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::types;
 
 use crate::reactor::Reactor;
+use crate::transport::shared_memory::Doorbell;
 
 /// `IORING_ENTER_GETEVENTS`: posts what is complete, which deferred task runs need.
 const ENTER_GETEVENTS: u32 = 1;
@@ -45,6 +47,33 @@ impl Reactor {
         let result = if self.has_carried() { self.submit_and_look() } else { self.submit_and_sleep(wait) };
         self.tell_carriers(false);
         result
+    }
+
+    /// An eventfd that is counted up when something comes for a loop whose thread waits elsewhere, after
+    /// [`Reactor::fall_asleep`]. To be called before anything is connected.
+    ///
+    /// The ring counts it up itself: to wait for the ring's descriptor is not enough, because with DEFER_TASKRUN
+    /// that becomes readable only once the thread has let the kernel work. It is the loop's doorbell as well: an
+    /// eventfd that the ring watches would have it count up this one only after an RCU grace period.
+    pub(crate) fn tell_by_eventfd(&mut self) -> io::Result<OwnedFd> {
+        assert!(self.doorbell.is_none(), "nobody has been given another doorbell");
+        let (doorbell, twin) = Doorbell::create()?;
+        self.ring.submitter().register_eventfd(twin.as_raw_fd())?;
+        self.doorbell = Some(doorbell);
+        Ok(twin)
+    }
+
+    /// From here on whatever comes tells the eventfd, until [`Reactor::awake`]. Gives how long the
+    /// thread may wait at most; `Some(Duration::ZERO)` if there is something to do already.
+    pub(crate) fn fall_asleep(&mut self) -> Option<Duration> {
+        self.tell_carriers(true);
+        let has_work = self.has_carried() || !self.ring.completion().is_empty();
+        if has_work { Some(Duration::ZERO) } else { self.until_next() }
+    }
+
+    /// The loop looks by itself again.
+    pub(crate) fn awake(&mut self) {
+        self.tell_carriers(false);
     }
 
     /// Submits what is queued and has the kernel post what is complete, if there is either.

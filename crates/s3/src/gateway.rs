@@ -23,7 +23,7 @@ use crate::key_cache::KeyCache;
 use crate::metrics;
 use crate::ops::{Operations, Service};
 use crate::query_api::Issuers;
-use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
+use crate::shell::{self, Listener, TrustedProxies, TrustedProxy, Workers};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
@@ -163,26 +163,33 @@ impl Gateway {
         Ok(Gateway { config, service, s3: builder.build(), users, issuers, trusted_proxies })
     }
 
-    /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.
+    /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end. Everything
+    /// that asks the [`DataStore`] runs on the workers.
     ///
     /// Boxed, so that the server is compiled here, once, and not again in each crate that starts one.
     pub fn serve<'a>(
         &'a self,
+        workers: Workers,
         listeners: Vec<Listener>,
         shutdown: impl Future<Output = ()> + Send + 'a,
     ) -> BoxFuture<'a, ()> {
-        self.serve_until(listeners, Box::pin(shutdown))
+        self.serve_until(workers, listeners, Box::pin(shutdown))
     }
 
-    fn serve_until<'a>(&'a self, listeners: Vec<Listener>, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()> {
-        Box::pin(self.serve_now(listeners, shutdown))
+    fn serve_until<'a>(
+        &'a self,
+        workers: Workers,
+        listeners: Vec<Listener>,
+        shutdown: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(self.serve_now(workers, listeners, shutdown))
     }
 
-    async fn serve_now(&self, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
+    async fn serve_now(&self, workers: Workers, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
         metrics::register_all();
         let collector = self.config.collect_interval.map(|interval| {
             let gateway = self.clone();
-            tokio::spawn(async move { gateway.collect_forever(interval).await })
+            workers.first().spawn(async move { gateway.collect_forever(interval).await })
         });
         let keys = self.service.keys.clone();
         let maintenance = tokio::spawn(async move {
@@ -193,7 +200,7 @@ impl Gateway {
                 }
             }
         });
-        shell::serve(self, listeners, shutdown).await;
+        shell::serve(self, &workers, listeners, shutdown).await;
         maintenance.abort();
         if let Some(collector) = collector {
             collector.abort();

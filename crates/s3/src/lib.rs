@@ -48,7 +48,7 @@ pub use directory::{BucketDirectory, ChangeError, DirectoryError, IdentityOperat
 pub use error::GatewayError;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
 pub use ops::check_data_pool;
-pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy};
+pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy, Workers};
 pub use store::DataStore;
 pub use temporary_credentials::{Credentials, STS_KEY_CONTEXT, make_sts_key, new_temporary_key};
 pub use users::{new_access_key, new_user, user_key_context};

@@ -15,6 +15,7 @@ mod request;
 mod streams;
 mod tls;
 mod unsigned_chunks;
+mod workers;
 
 pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use arrival::Arrival;
@@ -24,6 +25,7 @@ pub(crate) use document::Document;
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
 pub(crate) use request::is_aws_chunked;
 pub use tls::{ClientAuthority, Tls, TlsError, TlsSettings};
+pub use workers::Workers;
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -60,7 +62,12 @@ impl Listener {
 }
 
 /// Accepts and serves connections until `shutdown` resolves.
-pub(crate) async fn serve(gateway: &Gateway, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    gateway: &Gateway,
+    workers: &Workers,
+    listeners: Vec<Listener>,
+    shutdown: impl Future<Output = ()>,
+) {
     let slots = Arc::new(Semaphore::new(gateway.config.connections_max.max(1)));
     let (stop, stopped) = watch::channel(false);
     let mut followers = JoinSet::new();
@@ -83,10 +90,13 @@ pub(crate) async fn serve(gateway: &Gateway, listeners: Vec<Listener>, shutdown:
             Ok((index, socket, peer)) => {
                 first = index + 1;
                 let (gateway, tls, stopped) = (gateway.clone(), listeners[index].tls.clone(), stopped.clone());
-                tokio::spawn(async move {
+                let spawned = workers.spawn(socket, move |socket| async move {
                     connection::serve(gateway, tls, socket, peer, stopped).await;
                     drop(slot);
                 });
+                if let Err(error) = spawned {
+                    tracing::warn!(%error, "a connection cannot be served");
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");

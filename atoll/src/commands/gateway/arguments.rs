@@ -1,6 +1,7 @@
 //! How S3 clients come in.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use atoll_audit::Target;
@@ -69,6 +70,24 @@ pub struct GatewayArguments {
         default_value = "bucket-owner-enforced"
     )]
     pub object_ownership: ObjectOwnershipArgument,
+    /// Threads that serve requests, each with connections of its own to OSDs [default: one for each two processors,
+    /// 1 to 8]
+    #[arg(long, value_name = "NUMBER", env = "ATOLL_S3_THREADS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+/// As many processors have one thread that serves requests: more threads on fewer processors have less to do
+/// together, and OSDs and hashers need some, too.
+const PROCESSORS_PER_THREAD: usize = 2;
+const DEFAULT_THREADS_MAX: usize = 8;
+
+impl GatewayArguments {
+    /// How many threads serve requests.
+    pub fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let default = (processors / PROCESSORS_PER_THREAD).clamp(1, DEFAULT_THREADS_MAX);
+        self.threads.map_or(default, usize::from)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

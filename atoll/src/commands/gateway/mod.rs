@@ -8,9 +8,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use atoll_admin::pools::{POOL_DATA, POOL_OBJECTS};
 use atoll_audit::{AuditLog, Target};
-use atoll_client::RemoteClient;
+use atoll_client::ClientThreads;
 use atoll_gateway::{ClusterObjects, EtcdDirectory};
-use atoll_s3::{Gateway, GatewayConfig, check_data_pool};
+use atoll_s3::{Gateway, GatewayConfig, Workers, check_data_pool};
 use clap::Subcommand;
 
 use self::arguments::GatewayArguments;
@@ -57,7 +57,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let GatewayCommand::Run { daemon, data_pool, serving } = command;
     let open = prepare(daemon, "gateway")?;
     let config = open.client_config(open.cluster.gateway_key_holder(), TIMEOUT_MS)?;
-    let client = RemoteClient::start(config)?;
+    let threads = ClientThreads::start(serving.threads(), &config)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let pools = state.list::<atoll_types::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
@@ -86,14 +86,14 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
                 )),
                 ..GatewayConfig::new(pool)
             },
-            Arc::new(ClusterObjects(client)),
+            Arc::new(ClusterObjects),
             directory,
             open.keys()?,
         )?;
         let listeners = listeners(&open, serving)?;
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         gateway
-            .serve(listeners, async move {
+            .serve(Workers::new(threads.handles().iter().cloned()), listeners, async move {
                 terminate.recv().await;
             })
             .await;

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use atoll_iam::Record;
 use atoll_keys::LocalKeys;
 use atoll_objects::{ClientError, ObjectClient};
-use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
+use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings, Workers};
 use atoll_types::identities::AccountRecord;
 use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
@@ -147,7 +147,9 @@ pub async fn serve_on(
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let (gateway, listener) = (gateway.clone(), listen(listener));
-    let served = tokio::spawn(async move { gateway.serve(vec![listener], async { drop(stopped.await) }).await });
+    let workers = Workers::new([tokio::runtime::Handle::current()]);
+    let served =
+        tokio::spawn(async move { gateway.serve(workers, vec![listener], async { drop(stopped.await) }).await });
     (address, stop, served)
 }
 
