@@ -1,6 +1,6 @@
 //! What the servers of images have in common: who may use an image and how many at once, images that are opened for
 //! the first connection and given back after the last, the order of what broken connections leave and what follows
-//! it, a bound on memory, and what is measured.
+//! it, a bound on memory, what is measured, and sockets with or without TLS.
 //!
 //! This crate knows images and clients. It may not know how clients speak: that is atoll-nbd's and atoll-nvme's.
 
@@ -10,6 +10,7 @@ mod drain;
 mod exports;
 mod metrics;
 mod requests;
+mod transport;
 
 pub use byte_budget::{ByteBudget, ByteGrant};
 pub use clients::Client;
@@ -17,3 +18,4 @@ pub use drain::{ConnectionRequests, InFlight};
 pub use exports::{Description, Exports, OpenError, OpenErrorKind, OpenedExport};
 pub use metrics::{ImageMetrics, Operation, register_all};
 pub use requests::{Running, follow_in_flight};
+pub use transport::{Channel, Transport};

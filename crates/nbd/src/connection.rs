@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, ConnectionRequests, ImageMetrics, OpenError, Running};
+use atoll_exports::{ByteBudget, Client, ConnectionRequests, ImageMetrics, OpenError, Running, Transport};
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::current_span::within;
 use atoll_metrics::tls as tls_metrics;
@@ -19,8 +19,7 @@ use crate::protocol::{
     SessionConfig, StatusExtent, TlsPolicy,
 };
 use crate::server::{NbdServer, PURPOSE};
-use crate::tls::TlsError;
-use crate::transport::Transport;
+use crate::tls::{TlsChannel, TlsError};
 
 /// Bytes of all requests of one connection that are being served or whose answers wait to be sent.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
@@ -32,7 +31,7 @@ const NEGOTIATION_LIMIT: Duration = Duration::from_secs(20);
 
 struct Connection {
     server: Rc<NbdServer>,
-    transport: Transport,
+    transport: Transport<TlsChannel>,
     session: RefCell<NbdSession>,
     /// For STARTTLS.
     tls_config: Option<Arc<ServerConfig>>,
@@ -77,12 +76,12 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         if connection.transport.receive().await.is_err() {
             break;
         }
-        let was_handshaking = connection.transport.is_handshaking();
+        let was_handshaking = connection.is_handshaking();
         if let Err(error) = connection.transport.open_received() {
             connection.tls_failed(&error);
             break;
         }
-        if was_handshaking && !connection.transport.is_handshaking() {
+        if was_handshaking && !connection.is_handshaking() {
             tls_metrics::handshake(true);
         }
         connection.take_messages();
@@ -106,11 +105,22 @@ impl Connection {
         }
     }
 
+    /// Whether TLS was asked for and has not come about yet.
+    fn is_handshaking(&self) -> bool {
+        self.transport.with_tls(TlsChannel::is_handshaking).unwrap_or(false)
+    }
+
+    /// Who the client is, as far as its socket and its certificate say.
+    fn client(&self) -> Client {
+        let certificate = self.transport.with_tls(TlsChannel::client_certificate).flatten();
+        Client { address: self.transport.peer_address(), certificate, nvme_host: None }
+    }
+
     /// TLS has failed: nothing that the client sends from now on could be trusted.
     fn tls_failed(&self, error: &TlsError) {
-        if self.transport.is_handshaking() {
+        if self.is_handshaking() {
             tls_metrics::handshake(false);
-            note(SecurityEvent::FailedTls, self.transport.client().address, error);
+            note(SecurityEvent::FailedTls, self.transport.peer_address(), error);
         } else {
             tracing::warn!("an NBD connection ends because TLS was broken: {error}");
         }
@@ -169,7 +179,7 @@ impl Connection {
             }
             Action::ListExports => {
                 self.server.runtime.spawn(async move {
-                    let listed = connection.server.exports.list(&connection.transport.client()).await;
+                    let listed = connection.server.exports.list(&connection.client()).await;
                     let names = listed.unwrap_or_else(|error| {
                         tracing::warn!("cannot list images for an NBD client: {error}");
                         Vec::new()
@@ -181,7 +191,7 @@ impl Connection {
             Action::Close { reason } => {
                 match reason {
                     CloseReason::Violated(error) => {
-                        note(SecurityEvent::MalformedInput, self.transport.client().address, error);
+                        note(SecurityEvent::MalformedInput, self.transport.peer_address(), error);
                     }
                     reason => tracing::debug!("NBD connection closed: {reason:?}"),
                 }
@@ -192,9 +202,12 @@ impl Connection {
 
     fn start_tls(&self) {
         let config = self.tls_config.clone().expect("TLS is offered where there is a configuration");
-        if let Err(error) = self.transport.start_tls(config) {
-            tracing::error!("TLS cannot begin: {error}");
-            self.transport.abort();
+        match TlsChannel::new(config) {
+            Ok(channel) => self.transport.secure(channel),
+            Err(error) => {
+                tracing::error!("TLS cannot begin: {error}");
+                self.transport.abort();
+            }
         }
     }
 
@@ -214,7 +227,7 @@ impl Connection {
     }
 
     async fn open(&self, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
-        let client = self.transport.client();
+        let client = self.client();
         let (size_bytes, read_only) = match purpose {
             OpenPurpose::Inspect => {
                 let described = self.server.exports.describe(name, &client).await?;

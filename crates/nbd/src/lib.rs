@@ -9,7 +9,6 @@ mod metrics;
 pub mod protocol;
 mod server;
 mod tls;
-mod transport;
 
 pub use server::NbdServer;
 pub use tls::{TlsChoice, TlsError, TlsFiles, TlsIdentity, TlsMode};

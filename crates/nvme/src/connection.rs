@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, Client, ConnectionRequests, Running};
+use atoll_exports::{ByteBudget, Client, ConnectionRequests, Running, Transport};
 use atoll_image::ImageError;
 use atoll_metrics::current_span::within;
 use atoll_reactor::Stream;
@@ -20,7 +20,7 @@ use crate::protocol::{
     Response, Status,
 };
 use crate::target::{Caller, Demands, NvmeTarget};
-use crate::transport::Transport;
+use crate::tls::TlsChannel;
 
 /// Bytes of all commands of one connection that are being served or whose answers wait to be sent.
 const COMMAND_BYTES_MAX: u64 = 16 << 20;
@@ -32,7 +32,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Connection {
     pub(crate) target: Rc<NvmeTarget>,
-    pub(crate) transport: Transport,
+    pub(crate) transport: Transport<TlsChannel>,
     /// Who has proved by TLS that it has a key.
     pub(crate) tls_peer: RefCell<Option<TlsPeer>>,
     pub(crate) session: RefCell<QueueSession>,

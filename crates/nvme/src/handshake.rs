@@ -3,6 +3,7 @@
 
 use std::io;
 
+use atoll_exports::Channel;
 use atoll_metrics::tls as tls_metrics;
 use atoll_security_log::{SecurityEvent, note};
 use bytes::{Bytes, BytesMut};

@@ -15,7 +15,6 @@ mod perform;
 pub mod protocol;
 mod target;
 pub mod tls;
-mod transport;
 
 pub use host_secrets::{
     HostSecretStore, SecretRole, SecretsError, secret_part_context, wrap_secret, wrap_tls_key,

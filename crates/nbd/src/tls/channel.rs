@@ -3,6 +3,7 @@
 use std::io::{BufRead, ErrorKind, IoSlice, Write};
 use std::sync::Arc;
 
+use atoll_exports::Channel;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
@@ -33,21 +34,6 @@ impl TlsChannel {
         })
     }
 
-    /// Takes all bytes out of `records`. After an error there is still an alert to send, and nothing
-    /// else may be done.
-    pub fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
-        // What is in records is shorter than they are, so this grows once and not record by record.
-        self.opened.reserve(records.len());
-        while !records.is_empty() && !self.has_peer_closed {
-            self.connection.read_tls(&mut (&mut *records).reader()).map_err(TlsError::Records)?;
-            self.connection.process_new_packets()?;
-            self.take_opened()?;
-        }
-        // What follows an orderly end is dropped.
-        records.clear();
-        Ok(())
-    }
-
     fn take_opened(&mut self) -> Result<(), TlsError> {
         let mut reader = self.connection.reader();
         loop {
@@ -67,16 +53,6 @@ impl TlsChannel {
         }
     }
 
-    /// What the client has sent, verified and not taken yet.
-    pub fn opened(&mut self) -> &mut BytesMut {
-        &mut self.opened
-    }
-
-    /// Whether the client has ended the connection in an orderly way.
-    pub fn has_peer_closed(&self) -> bool {
-        self.has_peer_closed
-    }
-
     /// Whether the handshake has not ended.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
@@ -88,23 +64,44 @@ impl TlsChannel {
         chain.first().map(|certificate| certificate.clone().into_owned())
     }
 
-    /// Queues bytes for the client. Those of one batch share records.
-    pub fn send(&mut self, bytes: Bytes) {
+    fn take_sealed(&mut self, records: &mut BytesMut) {
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut records.writer()).expect("a buffer in memory takes everything");
+        }
+    }
+}
+
+impl Channel for TlsChannel {
+    type Error = TlsError;
+
+    fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
+        // What is in records is shorter than they are, so this grows once and not record by record.
+        self.opened.reserve(records.len());
+        while !records.is_empty() && !self.has_peer_closed {
+            self.connection.read_tls(&mut (&mut *records).reader()).map_err(TlsError::Records)?;
+            self.connection.process_new_packets()?;
+            self.take_opened()?;
+        }
+        // What follows an orderly end is dropped.
+        records.clear();
+        Ok(())
+    }
+
+    fn opened(&mut self) -> &mut BytesMut {
+        &mut self.opened
+    }
+
+    fn has_peer_closed(&self) -> bool {
+        self.has_peer_closed
+    }
+
+    fn send(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.to_seal.push(bytes);
         }
     }
 
-    /// Tells the client that nothing follows what was queued.
-    pub fn close(&mut self) -> Result<Bytes, TlsError> {
-        let mut records = BytesMut::from(self.take_records()?);
-        self.connection.send_close_notify();
-        self.take_sealed(&mut records);
-        Ok(records.freeze())
-    }
-
-    /// Seals what was queued; returns all records that have to be sent, also those of the handshake.
-    pub fn take_records(&mut self) -> Result<Bytes, TlsError> {
+    fn take_records(&mut self) -> Result<Bytes, TlsError> {
         let queued = std::mem::take(&mut self.to_seal);
         let length: usize = queued.iter().map(Bytes::len).sum();
         let record_count = length.div_ceil(RECORD_CONTENT_BYTES) + 1;
@@ -125,9 +122,10 @@ impl TlsChannel {
         Ok(records.freeze())
     }
 
-    fn take_sealed(&mut self, records: &mut BytesMut) {
-        while self.connection.wants_write() {
-            self.connection.write_tls(&mut records.writer()).expect("a buffer in memory takes everything");
-        }
+    fn close(&mut self) -> Result<Bytes, TlsError> {
+        let mut records = BytesMut::from(self.take_records()?);
+        self.connection.send_close_notify();
+        self.take_sealed(&mut records);
+        Ok(records.freeze())
     }
 }

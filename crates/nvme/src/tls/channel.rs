@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 use std::task::Poll;
 
+use atoll_exports::Channel;
 use bytes::{Buf, Bytes, BytesMut};
 use s2n_tls::config::Builder;
 use s2n_tls::connection::Connection;
@@ -97,8 +98,51 @@ impl TlsChannel {
         })
     }
 
-    /// Takes all bytes out of `records`. After an error there may be an alert to send, and nothing else may be done.
-    pub fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
+    fn take_opened(&mut self) -> Result<(), TlsError> {
+        loop {
+            let start = self.opened.len();
+            // Growing would copy what is there; a record that does not fit is handed over in parts.
+            let room = match self.opened.capacity() - start {
+                0 => RECORD_CONTENT_BYTES,
+                room => room.min(RECORD_CONTENT_BYTES),
+            };
+            self.opened.resize(start + room, 0);
+            let taken = self.connection.poll_recv(&mut self.opened[start..]);
+            let (length, is_more) = match &taken {
+                Poll::Ready(Ok(length)) => (*length, *length > 0),
+                Poll::Ready(Err(_)) | Poll::Pending => (0, false),
+            };
+            self.opened.truncate(start + length);
+            if let Poll::Ready(taken) = taken {
+                self.has_peer_closed = taken? == 0;
+            }
+            if !is_more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the handshake has not ended.
+    pub fn is_handshaking(&self) -> bool {
+        self.is_handshaking
+    }
+
+    fn seal(&mut self, mut content: &[u8]) -> Result<(), TlsError> {
+        while !content.is_empty() {
+            match self.connection.poll_send(content) {
+                Poll::Ready(taken) => content.advance(taken?),
+                // The pipe takes everything.
+                Poll::Pending => return Err(TlsError::Stuck),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Channel for TlsChannel {
+    type Error = TlsError;
+
+    fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
         let arrived = records.split();
         if self.has_peer_closed {
             // What follows an orderly end is dropped.
@@ -128,59 +172,25 @@ impl TlsChannel {
         self.take_opened()
     }
 
-    fn take_opened(&mut self) -> Result<(), TlsError> {
-        loop {
-            let start = self.opened.len();
-            // Growing would copy what is there; a record that does not fit is handed over in parts.
-            let room = match self.opened.capacity() - start {
-                0 => RECORD_CONTENT_BYTES,
-                room => room.min(RECORD_CONTENT_BYTES),
-            };
-            self.opened.resize(start + room, 0);
-            let taken = self.connection.poll_recv(&mut self.opened[start..]);
-            let (length, is_more) = match &taken {
-                Poll::Ready(Ok(length)) => (*length, *length > 0),
-                Poll::Ready(Err(_)) | Poll::Pending => (0, false),
-            };
-            self.opened.truncate(start + length);
-            if let Poll::Ready(taken) = taken {
-                self.has_peer_closed = taken? == 0;
-            }
-            if !is_more {
-                return Ok(());
-            }
-        }
-    }
-
-    /// What the host has sent, verified and not taken yet.
-    pub fn opened(&mut self) -> &mut BytesMut {
+    fn opened(&mut self) -> &mut BytesMut {
         &mut self.opened
     }
 
-    /// Makes room for at least this many more bytes in [`TlsChannel::opened`].
-    pub fn expect_bytes(&mut self, bytes: usize) {
+    fn expect_bytes(&mut self, bytes: usize) {
         self.opened.reserve(bytes + RECORD_CONTENT_BYTES);
     }
 
-    /// Whether the host has ended TLS in an orderly way.
-    pub fn has_peer_closed(&self) -> bool {
+    fn has_peer_closed(&self) -> bool {
         self.has_peer_closed
     }
 
-    /// Whether the handshake has not ended.
-    pub fn is_handshaking(&self) -> bool {
-        self.is_handshaking
-    }
-
-    /// Queues bytes for the host. Those of one batch share records.
-    pub fn send(&mut self, bytes: Bytes) {
+    fn send(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.to_seal.push(bytes);
         }
     }
 
-    /// Seals what was queued; returns all records that have to be sent, also those of the handshake.
-    pub fn take_records(&mut self) -> Result<Bytes, TlsError> {
+    fn take_records(&mut self) -> Result<Bytes, TlsError> {
         let queued = std::mem::take(&mut self.to_seal);
         let length: usize = queued.iter().map(Bytes::len).sum();
         if length > 0 {
@@ -196,19 +206,7 @@ impl TlsChannel {
         Ok(self.pipe.borrow_mut().outgoing.split().freeze())
     }
 
-    fn seal(&mut self, mut content: &[u8]) -> Result<(), TlsError> {
-        while !content.is_empty() {
-            match self.connection.poll_send(content) {
-                Poll::Ready(taken) => content.advance(taken?),
-                // The pipe takes everything.
-                Poll::Pending => return Err(TlsError::Stuck),
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the host that nothing follows what was queued.
-    pub fn close(&mut self) -> Result<Bytes, TlsError> {
+    fn close(&mut self) -> Result<Bytes, TlsError> {
         let mut records = BytesMut::from(self.take_records()?);
         if let Poll::Ready(told) = self.connection.poll_shutdown_send() {
             told?;

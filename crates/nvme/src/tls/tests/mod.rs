@@ -2,6 +2,8 @@ mod channel;
 mod client_hello;
 mod derivation;
 
+use atoll_exports::Channel;
+
 use super::psk::{IdentityVersion, LabelForm};
 use super::{TlsKey, TlsPsk};
 use crate::protocol::HashFunction;

@@ -1,32 +1,61 @@
-//! A connection's socket and, for hosts that use it, TLS between that and the protocol.
+//! A connection's socket and, for clients that use it, TLS between that and the protocol.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
 use atoll_reactor::{PeerAddress, Stream};
 use bytes::{Bytes, BytesMut};
 
-use crate::tls::{TlsChannel, TlsError};
-
-/// Room for encrypted bytes of one receive. Long commands are put together behind TLS, so there is no need for more, and
+/// Room for encrypted bytes of one receive. Long messages are put together behind TLS, so there is no need for more, and
 /// this bounds what one turn of the loop decrypts.
 const RECORD_BYTES_AT_ONCE: usize = 256 << 10;
 
-/// Bytes of the protocol in both directions.
-pub(crate) struct Transport {
-    stream: Stream,
-    tls: RefCell<Option<TlsChannel>>,
+/// The server's end of one TLS connection, which sees no socket: records in and out on one side, what is in them on the
+/// other.
+pub trait Channel {
+    /// Why TLS has failed.
+    type Error: fmt::Display;
+
+    /// Takes all bytes out of `records`. After an error there may be an alert to send, and nothing else may be done.
+    fn receive(&mut self, records: &mut BytesMut) -> Result<(), Self::Error>;
+
+    /// What the client has sent, verified and not taken yet.
+    fn opened(&mut self) -> &mut BytesMut;
+
+    /// Makes room for at least this many more bytes in [`Channel::opened`].
+    fn expect_bytes(&mut self, bytes: usize) {
+        self.opened().reserve(bytes);
+    }
+
+    /// Whether the client has ended TLS in an orderly way.
+    fn has_peer_closed(&self) -> bool;
+
+    /// Queues bytes for the client. Those of one batch share records.
+    fn send(&mut self, bytes: Bytes);
+
+    /// Seals what was queued; returns all records that have to be sent, also those of the handshake.
+    fn take_records(&mut self) -> Result<Bytes, Self::Error>;
+
+    /// Tells the client that nothing follows what was queued.
+    fn close(&mut self) -> Result<Bytes, Self::Error>;
 }
 
-impl Transport {
+/// Bytes of the protocol in both directions.
+pub struct Transport<C> {
+    stream: Stream,
+    tls: RefCell<Option<C>>,
+}
+
+impl<C: Channel> Transport<C> {
     /// Without TLS so far.
     pub fn new(stream: Stream) -> Self {
         Transport { stream, tls: RefCell::default() }
     }
 
-    /// From now on everything that arrives or is sent goes through TLS, whose handshake is over.
-    pub fn secure(&self, channel: TlsChannel) {
+    /// From now on everything that arrives or is sent goes through TLS.
+    pub fn secure(&self, channel: C) {
         assert!(self.tls.replace(Some(channel)).is_none(), "TLS begins once");
     }
 
@@ -35,7 +64,7 @@ impl Transport {
         self.stream.receive().await
     }
 
-    /// Waits for the first byte of the host. It stays where it is.
+    /// Waits for the first byte of the client. It stays where it is.
     pub async fn first_byte(&self) -> io::Result<u8> {
         loop {
             self.receive().await?;
@@ -51,7 +80,7 @@ impl Transport {
     }
 
     /// Takes what has just arrived through TLS, if there is any TLS. To be called once after each [`Transport::receive`].
-    pub fn open_received(&self) -> Result<(), TlsError> {
+    pub fn open_received(&self) -> Result<(), C::Error> {
         let mut tls = self.tls.borrow_mut();
         let Some(channel) = tls.as_mut() else { return Ok(()) };
         self.stream.with_received(|records| channel.receive(records)).unwrap_or(Ok(()))?;
@@ -59,7 +88,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Looks at the host's bytes that were not taken yet. Without TLS that is possible only right after
+    /// Looks at the client's bytes that were not taken yet. Without TLS that is possible only right after
     /// [`Transport::receive`].
     pub fn with_unread<T>(&self, look: impl FnOnce(&mut BytesMut) -> T) -> Option<T> {
         match self.tls.borrow_mut().as_mut() {
@@ -73,12 +102,17 @@ impl Transport {
         self.tls.borrow_mut().as_mut().is_some_and(|channel| !channel.opened().is_empty())
     }
 
-    /// Whether the host has ended TLS in an orderly way.
+    /// Whether the client has ended TLS in an orderly way.
     pub fn has_peer_closed(&self) -> bool {
-        self.tls.borrow().as_ref().is_some_and(TlsChannel::has_peer_closed)
+        self.tls.borrow().as_ref().is_some_and(C::has_peer_closed)
     }
 
-    /// Makes room for at least this many more bytes of the host.
+    /// Looks at TLS, if there is any.
+    pub fn with_tls<T>(&self, look: impl FnOnce(&C) -> T) -> Option<T> {
+        self.tls.borrow().as_ref().map(look)
+    }
+
+    /// Makes room for at least this many more bytes of the client.
     pub fn expect_bytes(&self, bytes: usize) {
         match self.tls.borrow_mut().as_mut() {
             None => self.stream.expect_bytes(bytes),
@@ -89,7 +123,7 @@ impl Transport {
         }
     }
 
-    /// Queues bytes for the host; they go with [`Transport::flush`] at the latest.
+    /// Queues bytes for the client; they go with [`Transport::flush`] at the latest.
     pub fn send(&self, bytes: Bytes) {
         match self.tls.borrow_mut().as_mut() {
             None => self.stream.send([bytes]),
@@ -109,8 +143,7 @@ impl Transport {
         let mut tls = self.tls.borrow_mut();
         let Some(channel) = tls.as_mut() else { return };
         match channel.take_records() {
-            Ok(records) if records.is_empty() => {}
-            Ok(records) => self.stream.send([records]),
+            Ok(records) => self.send_records(records),
             Err(error) => {
                 tracing::warn!(
                     "the connection of {} ends because nothing can be sent: {error}",
@@ -131,7 +164,7 @@ impl Transport {
         self.stream.local_address()
     }
 
-    /// Bytes on their way to the host.
+    /// Bytes on their way to the client.
     pub fn unsent_bytes(&self) -> usize {
         self.stream.unsent_bytes()
     }
@@ -151,7 +184,7 @@ impl Transport {
         self.stream.abort();
     }
 
-    /// Sends what is queued, and the end of TLS, and closes.
+    /// Sends what is queued, and the end of TLS or why it has failed, and closes.
     pub fn close(&self) {
         if let Some(channel) = self.tls.borrow_mut().as_mut()
             && let Ok(records) = channel.close()
