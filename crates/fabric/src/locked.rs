@@ -13,6 +13,11 @@ impl LockedMemory {
     pub fn of_this_process() -> Self {
         LockedMemory(getrlimit(Resource::Memlock).current)
     }
+
+    /// In bytes; nothing if there is no limit.
+    pub fn bytes_max(self) -> Option<u64> {
+        self.0
+    }
 }
 
 impl fmt::Display for LockedMemory {
@@ -38,6 +43,6 @@ mod tests {
         let low = LockedMemory(Some(8 << 20)).to_string();
         assert!(low.contains("8192 KiB") && low.contains("LimitMEMLOCK=infinity"), "{low}");
         assert!(!LockedMemory(None).to_string().contains("raise"));
-        assert_eq!(LockedMemory::of_this_process(), LockedMemory(getrlimit(Resource::Memlock).current));
+        assert_eq!(LockedMemory::of_this_process().bytes_max(), getrlimit(Resource::Memlock).current);
     }
 }

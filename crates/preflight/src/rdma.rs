@@ -1,7 +1,6 @@
 //! What RDMA needs of this process: memory that it may lock, because adapters read and write it without asking.
 
 use atoll_types::size::format_size;
-use rustix::process::{Resource, getrlimit};
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
@@ -11,12 +10,8 @@ const LOCKED_BYTES_WANTED: u64 = 640 << 20;
 /// The bit of CAP_IPC_LOCK, with which no limit holds.
 const IPC_LOCK_BIT: u32 = 14;
 
-/// The limit of locked memory of this process, which those that it starts have, too.
-pub(crate) fn locked_bytes_max() -> Option<u64> {
-    getrlimit(Resource::Memlock).current
-}
-
-/// Findings of a host whose OSDs use RDMA by this provider of libfabric, if they do.
+/// Findings of a host whose OSDs use RDMA by this provider of libfabric, if they do. The limit of locked memory is this
+/// process's, which those that it starts have, too.
 pub(crate) fn findings(facts: &Facts, provider: Option<&str>, locked_bytes_max: Option<u64>) -> Vec<Finding> {
     provider.map(|provider| locked_memory(facts, provider, locked_bytes_max)).into_iter().collect()
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use atoll_fabric::LockedMemory;
+
 use crate::facts::Facts;
 use crate::finding::{Finding, Report};
 use crate::network::PeerAddress;
@@ -79,7 +81,8 @@ pub fn run(
     findings.extend(memory::findings(facts));
     findings.extend(clock::findings(facts));
     findings.extend(io_uring::findings(facts, &io_uring::Process::this()));
-    findings.extend(rdma::findings(facts, request.rdma_provider.as_deref(), rdma::locked_bytes_max()));
+    let locked = LockedMemory::of_this_process();
+    findings.extend(rdma::findings(facts, request.rdma_provider.as_deref(), locked.bytes_max()));
     if request.devices.is_empty() {
         findings.extend(drive::settings_of_all(facts));
     }
