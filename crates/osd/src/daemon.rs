@@ -146,7 +146,7 @@ impl Osd {
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
         let mut up = listen(&config, incarnation, &mut reactor)?;
         let mut rdma = RdmaListening::start(&config, &mut reactor)?;
-        up.rdma_address = rdma.look(config.id, &mut reactor, 0).unwrap_or_default();
+        up.rdma_address = rdma.look(&up, &mut reactor, 0).unwrap_or_default();
         let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
         watch_disks(&config)?;
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
@@ -280,8 +280,9 @@ impl Osd {
 
     /// Announces where this OSD listens over RDMA when that changes.
     fn look_after_rdma(&mut self) {
-        let (id, now_ms) = (self.context.me(), self.context.now_ms());
-        if let Some(address) = self.rdma.look(id, &mut self.context.reactor, now_ms) {
+        let now_ms = self.context.now_ms();
+        let changed = self.rdma.look(&self.up.borrow(), &mut self.context.reactor, now_ms);
+        if let Some(address) = changed {
             self.up.send_modify(|up| up.rdma_address = address);
         }
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use atoll_reactor::{ListenerId, RdmaAddress, Reactor};
-use atoll_types::OsdId;
+use atoll_types::records::OsdUpRecord;
 
 use crate::config::OsdConfig;
 
@@ -28,8 +28,6 @@ impl Told {
 /// The listener of an OSD that is told to listen over RDMA.
 pub(crate) struct RdmaListening {
     listener: Option<ListenerId>,
-    /// Where it listens, for the record; empty: nowhere.
-    announced: String,
     told: Told,
 }
 
@@ -40,11 +38,11 @@ impl RdmaListening {
         let wanted = config.rdma_provider.clone();
         let wanted = wanted.map(|provider| RdmaAddress { provider, address: SocketAddr::new(ip, 0) });
         let listener = wanted.map(|wanted| reactor.listen_rdma(&wanted)).transpose()?;
-        Ok(RdmaListening { listener, announced: String::new(), told: Told::default() })
+        Ok(RdmaListening { listener, told: Told::default() })
     }
 
-    /// Tells of problems. Gives what is to be announced, if that has changed.
-    pub fn look(&mut self, id: OsdId, reactor: &mut Reactor, now_ms: u64) -> Option<String> {
+    /// Tells of problems. Gives where it listens (empty: nowhere), if something else is announced.
+    pub fn look(&mut self, announced: &OsdUpRecord, reactor: &mut Reactor, now_ms: u64) -> Option<String> {
         if let Some(error) = reactor.take_rdma_problem() {
             let problem = error.to_string();
             if self.told.is_news(&problem, now_ms) {
@@ -53,14 +51,14 @@ impl RdmaListening {
         }
         let listening = self.listener.and_then(|listener| reactor.rdma_address(listener));
         let address = listening.map_or(String::new(), |address| address.to_string());
-        if address == self.announced {
+        if address == announced.rdma_address {
             return None;
         }
+        let id = announced.id;
         match address.is_empty() {
             true => tracing::warn!("{id} serves over RDMA no more, because its device is away; peers use TCP"),
             false => tracing::info!("{id} serves over RDMA on {address}"),
         }
-        self.announced.clone_from(&address);
         Some(address)
     }
 }
