@@ -15,11 +15,23 @@ import pytest
 from lib.cluster import MIB
 from lib.nbd import NbdError
 from lib.net import stopped
-from lib.nvme import ASYNC_EVENT, KEEP_ALIVE, SET_FEATURES, Controller, NvmeError, Queue, Terminated, discover
+from lib.nvme import (
+    ASYNC_EVENT,
+    KEEP_ALIVE,
+    SET_FEATURES,
+    Controller,
+    NvmeError,
+    Queue,
+    Terminated,
+    discover,
+    host_name,
+    serving_cluster,
+    subsystems,
+)
 from lib.ports import free_port
 from lib.waiting import wait_for
 
-HOST, OTHER = (f"nqn.2014-08.org.nvmexpress:uuid:{digit * 8}-0000-4000-8000-000000000000" for digit in "12")
+HOST, OTHER = map(host_name, "12")
 OPTIMIZED, INACCESSIBLE_STATE = 1, 3
 INVALID_PARAMETERS, BUSY, INVALID_HOST = 0x182, 0x181, 0x184
 INACCESSIBLE, COMPARE_FAILURE, FAILED_FUSED, WRITE_PROTECTED = 0x302, 0x285, 0x09, 0x20
@@ -32,20 +44,13 @@ def address():
 
 @pytest.fixture(scope="module")
 def cluster(scenario, address):
-    cluster = scenario.cluster(osd_size="4G")
-    cluster.options += ["--nvme-listen", f"{address[0]}:{address[1]}"]
-    cluster.up()
-    for name in ("disk", "other", "closed", "paths"):
-        cluster.create_image(name, "64M")
-    for name in ("disk", "other", "paths"):
-        cluster.cli("image", "access", name, "--allow", HOST, "--allow", OTHER)
-    return cluster
+    images = {"disk": (HOST, OTHER), "other": (HOST, OTHER), "closed": (), "paths": (HOST, OTHER)}
+    return serving_cluster(scenario, address, images, "64M", osd_size="4G")
 
 
 @pytest.fixture(scope="module")
 def subsystem(cluster):
-    cluster_id = cluster.json("status")["cluster_id"]
-    return lambda image: f"nqn.2026-11.io.atoll:{cluster_id}:{image}"
+    return subsystems(cluster)
 
 
 @pytest.fixture

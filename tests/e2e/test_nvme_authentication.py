@@ -6,11 +6,22 @@ import struct
 
 import pytest
 from lib import dhchap
-from lib.nvme import DISCOVERY, IDENTIFY, MUST_AUTHENTICATE, Controller, NvmeError, Queue, discover
+from lib.nvme import (
+    DISCOVERY,
+    IDENTIFY,
+    MUST_AUTHENTICATE,
+    Controller,
+    Queue,
+    discover,
+    host_name,
+    serving_cluster,
+    status_of,
+    subsystems,
+)
 from lib.ports import free_port
 from lib.waiting import wait_for
 
-PROVEN, OPEN = (f"nqn.2014-08.org.nvmexpress:uuid:{digit * 8}-0000-4000-8000-000000000000" for digit in "34")
+PROVEN, OPEN = map(host_name, "34")
 AUTHENTICATION_REQUIRED, BUSY, INVALID_FIELD, COMMAND_SEQUENCE = 0x191, 0x181, 0x002, 0x00C
 FAILED, CONCATENATION, NO_HASH, NO_GROUP = 1, 3, 4, 5
 
@@ -22,18 +33,12 @@ def address():
 
 @pytest.fixture(scope="module")
 def cluster(scenario, address):
-    cluster = scenario.cluster(osd_size="2G")
-    cluster.options += ["--nvme-listen", f"{address[0]}:{address[1]}"]
-    cluster.up()
-    for name in ("disk", "other"):
-        cluster.create_image(name, "16M")
-        cluster.cli("image", "access", name, "--allow", PROVEN, "--allow", OPEN)
-    return cluster
+    return serving_cluster(scenario, address, dict.fromkeys(("disk", "other"), (PROVEN, OPEN)), "16M", osd_size="2G")
 
 
 @pytest.fixture(scope="module")
 def subsystem(cluster):
-    return f"nqn.2026-11.io.atoll:{cluster.json('status')['cluster_id']}:disk"
+    return subsystems(cluster)("disk")
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +62,6 @@ def unproven(address, subsystem, secrets):
     with Queue(address) as queue:
         assert queue.connect(subsystem, PROVEN) & MUST_AUTHENTICATE
         yield queue
-
-
-def status_of(call, *arguments, **options):
-    with pytest.raises(NvmeError) as error:
-        call(*arguments, **options)
-    return error.value.status
 
 
 def refused(queue, subsystem, secret, controller_secret=None, **options):

@@ -4,13 +4,14 @@ What fio writes is verified while the controller is reset, the target is killed,
 the end the guest has to prove itself.
 """
 
-import os
 import re
 import signal
 
 import pytest
 from lib.cluster import MIB
 from lib.guest import HOST_ADDRESS, Guest, kernel_has
+from lib.nvme import serving_cluster, subsystems
+from lib.nvme_guest import connect_command, device_of, host_name, identity_files
 from lib.ports import free_port
 from lib.waiting import under_load, wait_for
 
@@ -20,7 +21,7 @@ pytestmark = [
 ]
 
 HOST_ID = "7c2d7e0e-2a6c-4b55-9b7d-3a8f5f0c1a11"
-HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
+HOST = host_name(HOST_ID)
 SIZE, JOB_BYTES = 64 * MIB, 48 * MIB
 
 
@@ -31,40 +32,24 @@ def port():
 
 @pytest.fixture(scope="module")
 def cluster(scenario, port):
-    cluster = scenario.cluster(osd_size="4G")
-    cluster.options += ["--nvme-listen", f"127.0.0.1:{port}"]
-    cluster.up()
-    for name in ("disk", "paths", "closed"):
-        cluster.create_image(name, SIZE)
-    for name in ("disk", "paths"):
-        cluster.cli("image", "access", name, "--allow", HOST)
-    return cluster
+    images = {"disk": (HOST,), "paths": (HOST,), "closed": ()}
+    return serving_cluster(scenario, ("127.0.0.1", port), images, SIZE, osd_size="4G")
 
 
 @pytest.fixture(scope="module")
 def subsystem(cluster):
-    cluster_id = cluster.json("status")["cluster_id"]
-    return lambda image: f"nqn.2026-11.io.atoll:{cluster_id}:{image}"
+    return subsystems(cluster)
 
 
 @pytest.fixture(scope="module")
 def guest(scenario):
-    files = {"/etc/nvme/hostnqn": f"{HOST}\n".encode(), "/etc/nvme/hostid": f"{HOST_ID}\n".encode()}
     modules, programs = ("nvme-core", "nvme-tcp"), {"nvme": "nvme", "fio": "fio"}
-    with Guest(scenario.directory, modules, programs, files, append="nvme_core.multipath=Y") as guest:
+    with Guest(scenario.directory, modules, programs, identity_files(HOST_ID), append="nvme_core.multipath=Y") as guest:
         yield guest
 
 
 def connect(guest, subsystem, port, *options):
-    usual = "-i 2 --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120"
-    return guest.run(f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {subsystem} {usual} {' '.join(options)}")
-
-
-def device_of(guest, subsystem):
-    """The device of a subsystem that is connected."""
-    script = f"for s in /sys/class/nvme-subsystem/*; do grep -q '^{subsystem}$' $s/subsysnqn && ls $s | grep n1; done"
-    names = lambda: re.findall(r"nvme\d+n1\b", guest.run(script, check=False))
-    return f"/dev/{wait_for('the guest has the device', names, 20, 0.5)[0]}"
+    return guest.run(connect_command(subsystem, port, *options))
 
 
 @pytest.fixture
@@ -89,7 +74,7 @@ def test_nvme_cli_discovers_what_the_host_may_use(guest, cluster, subsystem, por
     """nvme discover lists the images of this host, and no others."""
     listed = guest.run(f"nvme discover -t tcp -a {HOST_ADDRESS} -s {port}")
     assert sorted(re.findall(r"subnqn: *(\S+)", listed)) == [subsystem("disk"), subsystem("paths")]
-    assert guest.finish(guest.start(f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {subsystem('closed')}"))[1]
+    assert guest.finish(guest.start(connect_command(subsystem("closed"), port)))[1]
 
 
 def test_the_kernel_takes_the_device_as_it_is(guest, disk):
@@ -152,9 +137,7 @@ def test_fio_goes_on_when_the_target_is_killed(guest, cluster, disk):
     """fio verifies what it has written although the target is killed under it, and started again."""
     running = guest.start(fio(disk, 15, seed=7))
     under_load(4)
-    old = cluster.process_ids()["nvme"]
-    os.kill(old, signal.SIGKILL)
-    cluster.restarted("nvme", old)
+    cluster.restarted("nvme", cluster.kill("nvme"))
     output, code = guest.finish(running, 200)
     assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
 
@@ -210,9 +193,7 @@ def test_the_kernel_proves_itself_and_has_the_gateway_do_so(guest, cluster, subs
     under_load(3)
     controller = re.search(r"nvme\d+", guest.run("ls /sys/class/nvme"))[0]
     guest.run(f"nvme reset /dev/{controller}")
-    old = cluster.process_ids()["nvme"]
-    os.kill(old, signal.SIGKILL)
-    cluster.restarted("nvme", old)
+    cluster.restarted("nvme", cluster.kill("nvme"))
     output, code = guest.finish(running, 240)
     assert code == 0, f"{output[-3000:]}\n{guest.run('dmesg | tail -40')}"
     note(re.findall(r"authenticated.*", guest.run("dmesg"))[-1])
@@ -224,8 +205,7 @@ def test_the_kernel_is_refused_without_the_right_secrets(guest, subsystem, port,
     name, (host, controller) = subsystem("disk"), secrets
     other = guest.run("nvme gen-dhchap-key").split()[-1]
     for options in ((), (f"--dhchap-secret={other}",), (host, f"--dhchap-ctrl-secret={other}")):
-        usual = f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {name} -i 2"
-        output, code = guest.finish(guest.start(f"{usual} {' '.join(options)}"), 60)
+        output, code = guest.finish(guest.start(connect_command(name, port, *options)), 60)
         assert code != 0, f"{options}: {output}"
     connect(guest, name, port, host, controller)
     guest.run(f"nvme disconnect -n {name}")

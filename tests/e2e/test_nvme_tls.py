@@ -7,14 +7,23 @@ import random
 import socket
 
 import pytest
-from lib.nvme import DISCOVERY, Controller, NvmeError, Queue, discovery_records
+from lib.nvme import (
+    DISCOVERY,
+    Controller,
+    Queue,
+    discovery_records,
+    host_name,
+    serving_cluster,
+    status_of,
+    subsystems,
+)
 from lib.nvme_tls import Psk, TlsSocket, dialer, key_of, key_text, old_info, standard_info
 from lib.ports import free_port
 from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("openssl")
 
-KEYED, MIXED, OPEN = (f"nqn.2014-08.org.nvmexpress:uuid:{digit * 8}-0000-4000-8000-000000000000" for digit in "567")
+KEYED, MIXED, OPEN = map(host_name, "567")
 INVALID_HOST, INVALID_PARAMETERS, BUSY = 0x184, 0x182, 0x181
 RECORD = b"\x16\x03\x01"
 ALERT = b"\x15\x03\x03\x00\x02\x02"
@@ -28,18 +37,13 @@ def address():
 
 @pytest.fixture(scope="module")
 def cluster(scenario, address):
-    cluster = scenario.cluster(osd_size="2G")
-    cluster.options += ["--nvme-listen", f"{address[0]}:{address[1]}"]
-    cluster.up()
-    for name in ("disk", "other"):
-        cluster.create_image(name, "16M")
-        cluster.cli("image", "access", name, *(f"--allow={host}" for host in (KEYED, MIXED, OPEN)))
-    return cluster
+    images = dict.fromkeys(("disk", "other"), (KEYED, MIXED, OPEN))
+    return serving_cluster(scenario, address, images, "16M", osd_size="2G")
 
 
 @pytest.fixture(scope="module")
 def subsystem(cluster):
-    return f"nqn.2026-11.io.atoll:{cluster.json('status')['cluster_id']}:disk"
+    return subsystems(cluster)("disk")
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +73,6 @@ def set_key(cluster, scenario):
         return cluster.json("nvme", "host", "set-tls", host, "--key-file", file, *options)
 
     return set_key
-
-
-def status_of(call, *arguments, **options):
-    with pytest.raises(NvmeError) as error:
-        call(*arguments, **options)
-    return error.value.status
 
 
 def answer_to(address, *parts, timeout=10):

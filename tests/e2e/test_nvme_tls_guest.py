@@ -2,22 +2,20 @@
 by GnuTLS, with keys that nvme-cli derives: those of Debian 13, which derive them as libnvme before 1.16 does, and those
 of Debian 14."""
 
-import os
 import re
-import signal
 import subprocess
 
 import pytest
 from lib.cluster import MIB
 from lib.guest import HOST_ADDRESS, KERNELS, Guest, kernel_has
+from lib.nvme import DISCOVERY, serving_cluster, subsystems
+from lib.nvme_guest import connect_command, device_of, host_name, identity_files
 from lib.ports import free_port
-from lib.waiting import wait_for
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs("qemu-system-x86_64", "busybox")]
 
 HOST_ID = "7c2d7e0e-2a6c-4b55-9b7d-3a8f5f0c1a12"
-HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
-DISCOVERY = "nqn.2014-08.org.nvmexpress.discovery"
+HOST = host_name(HOST_ID)
 SIZE, DATA_MIB = 64 * MIB, 48
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 # What the kernel encrypts records with.
@@ -45,17 +43,12 @@ def port():
 
 @pytest.fixture(scope="module")
 def cluster(scenario, port):
-    cluster = scenario.cluster(osd_size="4G")
-    cluster.options += ["--nvme-listen", f"127.0.0.1:{port}"]
-    cluster.up()
-    cluster.create_image("disk", SIZE)
-    cluster.cli("image", "access", "disk", "--allow", HOST)
-    return cluster
+    return serving_cluster(scenario, ("127.0.0.1", port), {"disk": (HOST,)}, SIZE, osd_size="4G")
 
 
 @pytest.fixture(scope="module")
 def subsystem(cluster):
-    return f"nqn.2026-11.io.atoll:{cluster.json('status')['cluster_id']}:disk"
+    return subsystems(cluster)("disk")
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +57,8 @@ def guest(scenario, request):
     kernels = KERNELS / "forky" if request.param == "forky" else KERNELS
     has_tls = kernel_has("nvme-tcp", "CONFIG_NVME_TCP_TLS", kernels)
     assert has_tls, "the guest's kernel has no TLS; 'make nightly-packages'"
-    files = programs_of(request.param, "sbin/tlshd", "sbin/nvme", "bin/keyctl") | {
-        "/etc/nvme/hostnqn": f"{HOST}\n".encode(),
-        "/etc/nvme/hostid": f"{HOST_ID}\n".encode(),
-        "/etc/tlshd.conf": b"[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n",
-    }
+    files = programs_of(request.param, "sbin/tlshd", "sbin/nvme", "bin/keyctl") | identity_files(HOST_ID)
+    files["/etc/tlshd.conf"] = b"[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n"
     with Guest(scenario.directory, MODULES, {}, files, name=f"guest-{request.param}", kernels=kernels) as guest:
         guest.run("mkdir -p /etc/tlshd/tags.d; tlshd -s -c /etc/tlshd.conf > /tmp/tlshd.log 2>&1 &")
         yield guest
@@ -94,14 +84,7 @@ in_forky = pytest.mark.parametrize("guest", ["forky"], indirect=True)
 
 
 def connect(guest, subsystem, port, *options):
-    usual = "-i 2 --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120"
-    command = f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {subsystem} {usual} {' '.join(options)}"
-    return guest.finish(guest.start(command), 60)
-
-
-def device_of(guest):
-    names = lambda: re.findall(r"nvme\d+n1\b", guest.run("ls /sys/block"))
-    return f"/dev/{wait_for('the guest has the device', names, 20, 0.5)[0]}"
+    return guest.finish(guest.start(connect_command(subsystem, port, *options)), 60)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +104,12 @@ def test_the_kernel_connects_with_tls(cluster, guest, subsystem, port, use_key, 
     use_key(hash_name, version, subsystem)
     output, code = connect(guest, subsystem, port, "--tls")
     assert code == 0, f"{output}\n{guest.run('cat /tmp/tlshd.log; dmesg | tail -30')}"
-    device = device_of(guest)
+    device = device_of(guest, subsystem)
     guest.run(f"dd if=/dev/urandom of=/tmp/data bs=1M count={DATA_MIB} 2>/dev/null", 120)
     guest.run(f"dd if=/tmp/data of={device} bs=256k oflag=direct conv=notrunc 2>/dev/null", 300)
     controller = re.search(r"nvme\d+", guest.run("ls /sys/class/nvme"))[0]
     guest.run(f"nvme reset /dev/{controller}")
-    old = cluster.process_ids()["nvme"]
-    os.kill(old, signal.SIGKILL)
-    cluster.restarted("nvme", old)
+    cluster.restarted("nvme", cluster.kill("nvme"))
     guest.run(f"dd if={device} bs=256k count={DATA_MIB * 4} iflag=direct 2>/dev/null | cmp - /tmp/data", 300)
     assert "disconnected 1 controller" in guest.run(f"nvme disconnect -n {subsystem}")
     note(f"{hash_name} {version}")

@@ -12,6 +12,8 @@ import pytest
 from lib.guest import HOST_ADDRESS, Guest
 from lib.load import BlockLoad
 from lib.nbd import Nbd, connect_patiently
+from lib.nvme import subsystems
+from lib.nvme_guest import connect_command, device_of, host_name, identity_files
 from lib.ports import free_port
 from lib.waiting import under_load, wait_for
 
@@ -24,7 +26,7 @@ pytestmark = [
 ]
 
 HOST_ID = "7c2d7e0e-2a6c-4b55-9b7d-3a8f5f0c1a12"
-HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
+HOST = host_name(HOST_ID)
 DISKS = ("disk0", "disk1", "disk2")
 LOST = 2
 SILENCE_SECONDS, STALL_SECONDS_MAX = 6, 60
@@ -75,7 +77,7 @@ def nbd_port():
 
 @pytest.fixture(scope="module")
 def guest(scenario, nbd_port):
-    files = {"/etc/nvme/hostnqn": f"{HOST}\n".encode(), "/etc/nvme/hostid": f"{HOST_ID}\n".encode()}
+    files = identity_files(HOST_ID)
     modules, programs = ("nvme-core", "nvme-tcp"), {"nvme": "nvme", "atoll": scenario.atoll}
     forwarded = f",hostfwd=tcp:127.0.0.1:{nbd_port}-:{nbd_port}"
     with Guest(scenario.directory, modules, programs, files, memory_mib=3072, network=forwarded) as guest:
@@ -114,16 +116,12 @@ class InGuest:
 @pytest.fixture(scope="module")
 def devices(guest, remote, targets):
     """The devices in the guest, in the order of the disks."""
-    cluster_id = remote.json("status")["cluster_id"]
+    subsystem = subsystems(remote)
     found = []
     for name, port in zip(DISKS, targets.ports):
-        nqn = f"nqn.2026-11.io.atoll:{cluster_id}:{name}"
-        options = "-i 2 --keep-alive-tmo=3 --reconnect-delay=1 --ctrl-loss-tmo=-1"
-        connect = f"nvme connect -t tcp -a {HOST_ADDRESS} -s {port} -n {nqn} {options}"
+        connect = connect_command(subsystem(name), port, keep_alive_seconds=3, lost_seconds=-1)
         wait_for("the target answers", lambda connect=connect: guest.run(connect) or True, 60, 1)
-        script = f"for s in /sys/class/nvme-subsystem/*; do grep -q '^{nqn}$' $s/subsysnqn && ls $s | grep n1; done"
-        names = lambda script=script: re.findall(r"nvme\d+n1\b", guest.run(script, check=False))
-        found.append(wait_for("the guest has the device", names, 30, 0.5)[0])
+        found.append(device_of(guest, subsystem(name)).removeprefix("/dev/"))
     return found
 
 

@@ -277,6 +277,38 @@ class Controller:
         return statuses
 
 
+def host_name(digit):
+    """The name of a host, by a digit that makes it another than others."""
+    return f"nqn.2014-08.org.nvmexpress:uuid:{digit * 8}-0000-4000-8000-000000000000"
+
+
+def serving_cluster(scenario, address, images, size, **options):
+    """A cluster that serves images over NVMe/TCP at an address: their names, with the hosts that may use each."""
+    cluster = scenario.cluster(**options)
+    cluster.options += ["--nvme-listen", f"{address[0]}:{address[1]}"]
+    cluster.up()
+    for name, hosts in images.items():
+        cluster.create_image(name, size)
+        if hosts:
+            cluster.cli("image", "access", name, *(f"--allow={host}" for host in hosts))
+    return cluster
+
+
+def subsystems(cluster):
+    """Gives the subsystem of an image."""
+    cluster_id = cluster.json("status")["cluster_id"]
+    return lambda image: f"nqn.2026-11.io.atoll:{cluster_id}:{image}"
+
+
+def status_of(call, *arguments, **options):
+    """The status by which a call is refused."""
+    try:
+        call(*arguments, **options)
+    except NvmeError as error:
+        return error.status
+    raise AssertionError("nothing is refused")
+
+
 def discovery_records(address, host, **options):
     """The entries of the discovery log."""
     with Controller(address, DISCOVERY, host, **options) as controller:
