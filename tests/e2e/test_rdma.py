@@ -87,7 +87,7 @@ def test_bytes_that_are_changed_on_the_wire_do_no_harm(cluster, records, note):
     """Messages and long pieces are changed, and connections cut, on their way over RDMA: who receives what does not fit
     ends the connection or reads again, nothing wrong is given out, and no I/O fails."""
     found, announce = records
-    relays = [WireRelay(int(record["rdma_address"].rsplit(":", 1)[1])) for record in found]
+    relays = [WireRelay(("127.0.0.1", int(record["rdma_address"].rsplit(":", 1)[1]))) for record in found]
     for record, relay in zip(found, relays, strict=True):
         announce({**record, "rdma_address": f"tcp:127.0.0.1:{relay.port}"})
     restart_nbd(cluster)
@@ -106,7 +106,7 @@ def test_bytes_that_are_changed_on_the_wire_do_no_harm(cluster, records, note):
         made, relay.done, relay.attack = relay.connections, None, (way, what)
         wait_for(f"{what} {way} the OSD comes by", lambda relay=relay: relay.done, 20, 0.01)
         if what == "cut" or (way, what) == ("to", "message"):
-            wait_for(f"the connection ends after {what} {way}", relay.done.is_set, 10, 0.01)
+            wait_for(f"the connection ends after {what} {way}", lambda relay=relay: relay.done["ended_by"], 10, 0.01)
             wait_for("a new connection", lambda relay=relay, made=made: relay.connections > made, 90, 0.01)
     before = [(load, load.acked, load.reads) for load in loads]
     wait_for("all go on", lambda: all(load.acked > a + 5 and load.reads > r + 5 for load, a, r in before), 60)

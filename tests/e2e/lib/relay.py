@@ -47,7 +47,10 @@ class Relay:
     def _accept(self):
         while True:
             client = self.listener.accept()[0]
-            client = shared_rings.accept(client) if self.shares_memory else client
+            if self.shares_memory:
+                client = shared_rings.accept(client)
+            elif not isinstance(self.address, str):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 osd = self._reach_osd()
             except OSError:
@@ -73,29 +76,33 @@ class Relay:
     def _carry(self, source, sink, way, state):
         """One way of a connection."""
         with contextlib.suppress(OSError):
-            greeting = take(source, 8) if way == "to" else b""
-            length = take(source, 2)
-            sink.sendall(greeting + length + take(source, int.from_bytes(length, "big")))
-            held = b""
-            while True:
-                frame, control, payload, is_checked = self._next(source, way)
-                kind = "payload" if is_checked else "sealed payload"
-                what = self._attack(way, kind if payload else "", state) if not held else None
-                if what == "exchange":
-                    held = frame
-                    continue
-                try:
-                    sink.sendall((changed(frame, control, what) if what else frame) + held)
-                except OSError:
-                    state["ended_by"] = state["ended_by"] or OTHER[way]
-                    raise
-                held = b""
-                if what == "cut":
-                    break
+            self._pass_on(source, sink, way, state)
         state["ended_by"] = state["ended_by"] or way
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def _pass_on(self, source, sink, way, state):
+        """What goes one way, until that ends or is cut."""
+        greeting = take(source, 8) if way == "to" else b""
+        length = take(source, 2)
+        sink.sendall(greeting + length + take(source, int.from_bytes(length, "big")))
+        held = b""
+        while True:
+            frame, control, payload, is_checked = self._next(source, way)
+            kind = "payload" if is_checked else "sealed payload"
+            what = self._attack(way, kind if payload else "", state) if not held else None
+            if what == "exchange":
+                held = frame
+                continue
+            try:
+                sink.sendall((changed(frame, control, what) if what else frame) + held)
+            except OSError:
+                state["ended_by"] = state["ended_by"] or OTHER[way]
+                raise
+            held = b""
+            if what == "cut":
+                break
 
     def _next(self, source, way):
         """A frame, the lengths of its control part and its payload, and whether that has a check."""
@@ -106,12 +113,14 @@ class Relay:
         rest = payload + TAG * is_checked if payload else 0
         return header + take(source, control + TAG + rest), control, payload, is_checked
 
+    def _fits(self, attack, kind):
+        """Whether that can be done to a frame with a payload of this kind."""
+        return "payload" not in attack or kind and attack.startswith(kind)
+
     def _attack(self, way, kind, state):
-        """What is to be done to this frame, with a payload of this kind, if anything."""
+        """What is to be done to what goes by, if anything."""
         with self.lock:
-            if not self.attack or self.attack[0] != way:
-                return None
-            if "payload" in self.attack[1] and not (kind and self.attack[1].startswith(kind)):
+            if not self.attack or self.attack[0] != way or not self._fits(self.attack[1], kind):
                 return None
             what, self.attack, self.done = self.attack[1], None, state
             return what
