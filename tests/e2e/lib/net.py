@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 
+from lib.authority import Authority
 from lib.cluster import Cluster
 from lib.nbd import Nbd, connect_patiently
 from lib.processes import is_alive
@@ -174,62 +175,12 @@ class Etcd:
         self.directory = scenario.directory / "etcd"
         self.directory.mkdir()
         self.url = f"https://{ETCD_IP}:2379"
-        for authority in ("ca", "other-ca"):
-            self.openssl(
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                f"/CN={authority}",
-                "-keyout",
-                f"{authority}.key",
-                "-out",
-                f"{authority}.pem",
-            )
-        (self.directory / "san").write_text(
-            f"subjectAltName=IP:{ETCD_IP},IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
-        )
+        authority = Authority(scenario, "etcd")
+        for name, made in (("ca", authority), ("other-ca", Authority(scenario, "other-etcd"))):
+            shutil.copy(made.certificate, self.directory / f"{name}.pem")
         for name in ("server", *hosts):
-            self.openssl(
-                "req",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-                "-subj",
-                f"/CN={name}",
-                "-keyout",
-                f"{name}.key",
-                "-out",
-                f"{name}.csr",
-            )
-            self.openssl(
-                "x509",
-                "-req",
-                "-in",
-                f"{name}.csr",
-                "-CA",
-                "ca.pem",
-                "-CAkey",
-                "ca.key",
-                "-CAcreateserial",
-                "-days",
-                "2",
-                "-extfile",
-                "san",
-                "-out",
-                f"{name}.pem",
-            )
-
-    def openssl(self, *arguments):
-        self.scenario.run("openssl", *arguments, cwd=self.directory)
+            paths = [self.directory / f"{name}.{ending}" for ending in ("pem", "key")]
+            authority.sign(*paths, "serverAuth,clientAuth", f"IP:{ETCD_IP},IP:127.0.0.1")
 
     def start(self, **options):
         # 'ip netns exec' becomes the command that it runs, so this is etcd's own process.
