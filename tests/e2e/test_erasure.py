@@ -409,8 +409,7 @@ def test_all_shards_fit_together(world, ended, note):
 
 def test_no_process_has_panicked(scenario, ended):
     """No process has panicked."""
-    panics = [line for host in scenario.clusters for line in host.log_text().splitlines() if "panicked" in line]
-    assert not panics, "\n".join(panics[:5])
+    scenario.no_panic()
 
 
 @pytest.mark.nightly

@@ -8,13 +8,12 @@ fault the cluster must become clean by itself.
     ATOLL_E2E_EC=2+1     images and data of S3 are in erasure-coded pools, which serve with one host away
 """
 
-import json
 import os
 import random
 
 import pytest
 from lib.hosts_load import HostsLoad
-from lib.partitions import EC, EC_POOL, Faults, go_through, start_world
+from lib.partitions import EC, EC_POOL, Faults, all_copies_are_the_same, go_through, start_world
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "nft", "etcd", "etcdctl", "openssl", "fio")]
 
@@ -97,13 +96,9 @@ def test_every_acknowledged_upload_is_there(ended):
 
 def test_all_copies_of_everything_are_the_same(world, ended, note):
     """All copies of everything are the same: a deep scrub finds nothing."""
-    pgs = json.loads(world.hosts[0].cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=180).stdout)
-    bad = [pg for pg in pgs if pg["scrub"]["errors"]]
-    assert not bad, f"{bad}"
-    note(f"{sum(pg['scrub']['objects'] for pg in pgs)} objects")
+    note(f"{all_copies_are_the_same(world)} objects")
 
 
 def test_no_process_has_panicked(scenario, ended):
     """No process has panicked."""
-    panics = [line for host in scenario.clusters for line in host.log_text().splitlines() if "panicked" in line]
-    assert not panics, "\n".join(panics[:5])
+    scenario.no_panic()

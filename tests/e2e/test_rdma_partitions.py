@@ -6,7 +6,7 @@ import json
 
 import pytest
 from lib.hosts_load import HostsLoad
-from lib.partitions import Faults, go_through, start_world
+from lib.partitions import Faults, all_copies_are_the_same, go_through, start_world
 from lib.waiting import wait_for
 
 pytestmark = [
@@ -80,8 +80,5 @@ def test_nothing_was_lost(ended, note):
 
 def test_all_copies_of_everything_are_the_same(scenario, world, ended):
     """A deep scrub finds nothing, and no process has panicked."""
-    pgs = json.loads(world.hosts[0].cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=180).stdout)
-    bad = [pg for pg in pgs if pg["scrub"]["errors"]]
-    assert not bad, f"{bad}"
-    panics = [line for host in scenario.clusters for line in host.log_text().splitlines() if "panicked" in line]
-    assert not panics, "\n".join(panics[:5])
+    all_copies_are_the_same(world)
+    scenario.no_panic()

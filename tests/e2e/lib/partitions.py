@@ -280,3 +280,11 @@ def go_through(world, load, fault, note):
     load.check_bytes()
     assert stalls[0].seconds < STALL_SECONDS_MAX, stalls[0]
     assert not errors, "clients that are not cut off got errors, such as\n" + "\n".join(errors[:5])
+
+
+def all_copies_are_the_same(world):
+    """A deep scrub finds nothing; returns how many objects it has looked at."""
+    pgs = json.loads(world.hosts[0].cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=180).stdout)
+    bad = [pg for pg in pgs if pg["scrub"]["errors"]]
+    assert not bad, f"{bad}"
+    return sum(pg["scrub"]["objects"] for pg in pgs)

@@ -87,6 +87,11 @@ class Scenario:
         """What the logs of all clusters say about trouble."""
         return "\n".join(text for cluster in self.clusters if (text := cluster.trouble()))
 
+    def no_panic(self):
+        """No process of any cluster has panicked."""
+        lines = [line for cluster in self.clusters for line in cluster.log_text().splitlines() if "panicked" in line]
+        assert not lines, "\n".join(lines[:5])
+
     def clean_up(self, keep):
         """Ends everything; the directory stays for a look if `keep`."""
         for process in self.processes:
