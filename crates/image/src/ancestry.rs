@@ -11,7 +11,7 @@ use atoll_types::records::{ImageRecord, ParentRecord};
 use crate::ImageError;
 use crate::admin::{ImageAdmin, image_key_context};
 use crate::sealing::Sealing;
-use crate::state::{Parent, State, StateOf};
+use crate::state::{Parent, Places, State};
 
 /// An image at a snapshot, and the key to read it.
 pub(crate) struct Generation {
@@ -91,7 +91,7 @@ pub(crate) fn state_of<C: PoolClient>(
         true => Sealing::reading(key, parse_image_id(&record)?, parse_attach_ids(&record)?),
         false => unsealed(&record),
     };
-    Ok(State::new(StateOf {
+    Ok(State {
         client: client.clone(),
         image_id: record.id,
         pool: record.pool,
@@ -100,7 +100,8 @@ pub(crate) fn state_of<C: PoolClient>(
         number,
         sealing: sealing.into(),
         parent: above,
-    }))
+        places: Places::default(),
+    })
 }
 
 /// What shows an image that goes back: what it was in the place that it has left, what it is here, and its parents.

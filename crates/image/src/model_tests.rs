@@ -26,7 +26,7 @@ use crate::resize::discard_beyond;
 use crate::sealing::Sealing;
 use crate::simulated_client::SimulatedClient;
 use crate::snapshots::{remove_unneeded, roll_objects_back};
-use crate::state::{Parent, State, StateOf};
+use crate::state::{Parent, Places, State};
 use crate::volume::{Volume, VolumeOf};
 
 use atoll_client::{PoolClient, visit_objects};
@@ -194,7 +194,7 @@ impl<C: Objects> History<C> {
             true => Sealing::reading(key_of(record), parse_image_id(record).unwrap(), attach_ids(*attach_count)),
             false => unsealed(record),
         };
-        State::new(StateOf {
+        State {
             client: self.client.clone(),
             image_id: record.id.clone(),
             pool: POOL,
@@ -203,7 +203,8 @@ impl<C: Objects> History<C> {
             number,
             sealing: sealing.into(),
             parent,
-        })
+            places: Places::default(),
+        }
     }
 
     /// An image itself, as who only reads it opens it.

@@ -45,8 +45,15 @@ pub(crate) struct State<C> {
     pub number: Option<u64>,
     pub sealing: Rc<Sealing>,
     pub parent: Option<Parent<C>>,
-    places: RefCell<HashMap<u64, Place>>,
-    /// All objects were listed: those that are not among the places are nowhere.
+    /// Nothing is known at first.
+    pub places: Places,
+}
+
+/// Where objects of a [`State`] are, as far as that is known.
+#[derive(Default)]
+pub(crate) struct Places {
+    known: RefCell<HashMap<u64, Place>>,
+    /// All objects were listed: those that are not known are nowhere.
     is_listed: Cell<bool>,
 }
 
@@ -57,28 +64,10 @@ pub(crate) struct Parent<C> {
     pub overlap_bytes: u64,
 }
 
-/// What of an image a [`State`] shows.
-pub(crate) struct StateOf<C> {
-    pub client: C,
-    pub image_id: String,
-    pub pool: PoolId,
-    pub object_bytes: u64,
-    pub size_bytes: u64,
-    pub number: Option<u64>,
-    pub sealing: Rc<Sealing>,
-    pub parent: Option<Parent<C>>,
-}
-
 impl<C: PoolClient> State<C> {
-    pub fn new(of: StateOf<C>) -> Self {
-        let StateOf { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent } = of;
-        let (places, is_listed) = (RefCell::default(), Cell::new(false));
-        State { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent, places, is_listed }
-    }
-
     /// The same image at another of its snapshots, which shows so many bytes of the parent.
     pub fn at(&self, number: u64, overlap_bytes: u64) -> State<C> {
-        State::new(StateOf {
+        State {
             client: self.client.clone(),
             image_id: self.image_id.clone(),
             pool: self.pool,
@@ -87,7 +76,8 @@ impl<C: PoolClient> State<C> {
             number: Some(number),
             sealing: Rc::clone(&self.sealing),
             parent: self.parent.as_ref().map(|parent| Parent { state: Rc::clone(&parent.state), overlap_bytes }),
-        })
+            places: Places::default(),
+        }
     }
 
     /// Reads whole blocks from `offset` on; what is behind the end is zeros.
@@ -144,17 +134,17 @@ impl<C: PoolClient> State<C> {
     }
 
     fn forget(&self, object: u64) {
-        self.places.borrow_mut().remove(&object);
+        self.places.known.borrow_mut().remove(&object);
         // Another look at the object itself must follow.
-        self.is_listed.set(false);
+        self.places.is_listed.set(false);
     }
 
     /// Where an object's state is.
     async fn place(&self, object: u64) -> Result<Place, ImageError> {
-        if let Some(place) = self.places.borrow().get(&object) {
+        if let Some(place) = self.places.known.borrow().get(&object) {
             return Ok(*place);
         }
-        if self.is_listed.get() {
+        if self.places.is_listed.get() {
             return Ok(Place::Nowhere);
         }
         let name = object_name(&self.image_id, object);
@@ -174,7 +164,7 @@ impl<C: PoolClient> State<C> {
                 break;
             }
         }
-        let mut places = self.places.borrow_mut();
+        let mut places = self.places.known.borrow_mut();
         if places.len() >= PLACES_MAX {
             places.clear();
         }
@@ -198,7 +188,7 @@ impl<C: PoolClient> State<C> {
 
     /// Lists all objects, so that those that are nowhere need not be looked for.
     pub async fn list(&self) -> Result<(), ImageError> {
-        if self.is_listed.get() {
+        if self.places.is_listed.get() {
             return Ok(());
         }
         let mut all: HashMap<u64, Place> = HashMap::new();
@@ -213,8 +203,8 @@ impl<C: PoolClient> State<C> {
         })
         .await?;
         all.retain(|_, place| *place != Place::Nowhere);
-        *self.places.borrow_mut() = all;
-        self.is_listed.set(true);
+        *self.places.known.borrow_mut() = all;
+        self.places.is_listed.set(true);
         Ok(())
     }
 
@@ -229,25 +219,26 @@ impl<C: PoolClient> State<C> {
 
     /// From now on only these of the objects that were listed are here.
     pub fn show_only(&self, objects: &BTreeSet<u64>) {
-        self.places.borrow_mut().retain(|object, _| objects.contains(object));
+        self.places.known.borrow_mut().retain(|object, _| objects.contains(object));
     }
 
     /// Whether it is known without asking that there is no object here and in the parents.
     pub fn is_known_empty(&self, piece: Piece) -> bool {
         let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
-        self.is_listed.get()
-            && !self.places.borrow().contains_key(&piece.object)
+        self.places.is_listed.get()
+            && !self.places.known.borrow().contains_key(&piece.object)
             && below.is_none_or(|parent| parent.state.is_known_empty(piece))
     }
 
     /// Where the state of an object was when they were listed.
     pub fn known_place(&self, object: u64) -> Place {
-        self.places.borrow().get(&object).copied().unwrap_or(Place::Nowhere)
+        self.places.known.borrow().get(&object).copied().unwrap_or(Place::Nowhere)
     }
 
     /// The objects that this state is known to have, its parent's not included.
     pub fn known_objects(&self) -> BTreeSet<u64> {
         self.places
+            .known
             .borrow()
             .iter()
             .filter(|(_, place)| **place != Place::Nowhere)
