@@ -88,12 +88,17 @@ impl<C: Channel> Transport<C> {
         Ok(())
     }
 
-    /// Looks at the client's bytes that were not taken yet. Without TLS that is possible only right after
-    /// [`Transport::receive`].
-    pub fn with_unread<T>(&self, look: impl FnOnce(&mut BytesMut) -> T) -> Option<T> {
+    /// Has bytes of the client taken that were not taken yet; true if there were any that could be. Without TLS that is
+    /// possible only right after [`Transport::receive`].
+    pub fn take_unread(&self, take: impl FnOnce(&mut BytesMut)) -> bool {
+        let take = |unread: &mut BytesMut| {
+            let before = unread.len();
+            take(unread);
+            unread.len() < before
+        };
         match self.tls.borrow_mut().as_mut() {
-            None => self.stream.with_received(|received| look(received)),
-            Some(channel) => Some(look(channel.opened())),
+            None => self.stream.with_received(|received| take(received)).unwrap_or(false),
+            Some(channel) => take(channel.opened()),
         }
     }
 

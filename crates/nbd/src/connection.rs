@@ -129,11 +129,7 @@ impl Connection {
 
     fn take_messages(self: &Rc<Self>) {
         loop {
-            let consumed = self.transport.with_unread(|buffer| {
-                let before = buffer.len();
-                self.session.borrow_mut().receive(buffer);
-                before - buffer.len()
-            });
+            let has_taken = self.transport.take_unread(|unread| self.session.borrow_mut().receive(unread));
             self.pump();
             let session = self.session.borrow();
             if session.is_saturated() {
@@ -141,7 +137,7 @@ impl Connection {
                 self.transport.pause();
                 return;
             }
-            if consumed.unwrap_or(0) == 0 {
+            if !has_taken {
                 return self.transport.expect_bytes(session.needed_bytes());
             }
         }

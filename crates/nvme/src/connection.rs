@@ -127,18 +127,14 @@ impl Connection {
             association.controller.borrow_mut().heard(self.target.runtime.now_ms());
         }
         loop {
-            let consumed = self.transport.with_unread(|received| {
-                let before = received.len();
-                self.session.borrow_mut().receive(received);
-                before - received.len()
-            });
+            let has_taken = self.transport.take_unread(|unread| self.session.borrow_mut().receive(unread));
             self.pump();
             let session = self.session.borrow();
             if session.is_saturated() {
                 // Nothing more is taken from this host until something is done.
                 return self.transport.pause();
             }
-            if consumed.unwrap_or(0) == 0 {
+            if !has_taken {
                 return self.transport.expect_bytes(session.needed_bytes());
             }
         }
