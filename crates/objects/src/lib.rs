@@ -4,6 +4,7 @@
 //! This crate holds what callers need to know. It may not know how a call reaches an OSD: no placement,
 //! no wire, no cluster state, no I/O. So the S3 gateway can use it without these.
 
+pub mod answers;
 mod listing;
 
 use std::future::Future;
@@ -147,12 +148,8 @@ pub trait ObjectClient: Clone {
         request: ReadRequest,
     ) -> impl Future<Output = Result<Extent, ClientError>> {
         async move {
-            match self.send_read(pool, object.clone(), request).await? {
-                (ReadOutcome::Data { object_bytes, version, seals }, data) => {
-                    Ok(Extent { data, object_bytes, version, seals })
-                }
-                _ => Err(ClientError::UnexpectedAnswer { object }),
-            }
+            let answer = self.send_read(pool, object.clone(), request).await?;
+            answers::extent(object, answer)
         }
     }
 
@@ -174,10 +171,8 @@ pub trait ObjectClient: Clone {
         key: Bytes,
     ) -> impl Future<Output = Result<Option<Bytes>, ClientError>> {
         async move {
-            match self.send_read(pool, object.clone(), ReadRequest::OmapGet { key }).await? {
-                (ReadOutcome::OmapValue(value), _) => Ok(value),
-                _ => Err(ClientError::UnexpectedAnswer { object }),
-            }
+            let answer = self.send_read(pool, object.clone(), ReadRequest::OmapGet { key }).await?;
+            answers::omap_value(object, answer)
         }
     }
 
@@ -193,10 +188,8 @@ pub trait ObjectClient: Clone {
     ) -> impl Future<Output = Result<(Vec<(Bytes, Bytes)>, bool), ClientError>> {
         async move {
             let request = ReadRequest::OmapList { prefix, from, limit };
-            match self.send_read(pool, object.clone(), request).await? {
-                (ReadOutcome::OmapPage { entries, more }, _) => Ok((entries, more)),
-                _ => Err(ClientError::UnexpectedAnswer { object }),
-            }
+            let answer = self.send_read(pool, object.clone(), request).await?;
+            answers::omap_page(object, answer)
         }
     }
 

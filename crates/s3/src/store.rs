@@ -2,7 +2,7 @@
 //! [`ObjectClient`](atoll_objects::ObjectClient), with futures that may move between threads.
 
 use async_trait::async_trait;
-use atoll_objects::{ClientError, Extent};
+use atoll_objects::{ClientError, Extent, answers};
 use atoll_types::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 
@@ -31,12 +31,8 @@ impl dyn DataStore {
         object: ObjectName,
         request: ReadRequest,
     ) -> Result<Extent, ClientError> {
-        match self.send_read(pool, object.clone(), request).await? {
-            (ReadOutcome::Data { object_bytes, version, seals }, data) => {
-                Ok(Extent { data, object_bytes, version, seals })
-            }
-            _ => Err(ClientError::UnexpectedAnswer { object }),
-        }
+        let answer = self.send_read(pool, object.clone(), request).await?;
+        answers::extent(object, answer)
     }
 
     /// Value of one omap entry; an object that does not exist is an error.
@@ -46,10 +42,8 @@ impl dyn DataStore {
         object: ObjectName,
         key: Bytes,
     ) -> Result<Option<Bytes>, ClientError> {
-        match self.send_read(pool, object.clone(), ReadRequest::OmapGet { key }).await? {
-            (ReadOutcome::OmapValue(value), _) => Ok(value),
-            _ => Err(ClientError::UnexpectedAnswer { object }),
-        }
+        let answer = self.send_read(pool, object.clone(), ReadRequest::OmapGet { key }).await?;
+        answers::omap_value(object, answer)
     }
 
     /// Omap entries with `prefix`, at or after `from`, in key order, and whether more follow.
@@ -61,10 +55,8 @@ impl dyn DataStore {
         from: Bytes,
         limit: u32,
     ) -> Result<(Vec<(Bytes, Bytes)>, bool), ClientError> {
-        match self.send_read(pool, object.clone(), ReadRequest::OmapList { prefix, from, limit }).await? {
-            (ReadOutcome::OmapPage { entries, more }, _) => Ok((entries, more)),
-            _ => Err(ClientError::UnexpectedAnswer { object }),
-        }
+        let answer = self.send_read(pool, object.clone(), ReadRequest::OmapList { prefix, from, limit }).await?;
+        answers::omap_page(object, answer)
     }
 
     /// A write that carries no data: conditions, then omap changes, creation or removal.
