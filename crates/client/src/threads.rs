@@ -17,6 +17,7 @@ use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::local::{ClientConfig, LocalClient};
 use crate::map_feed::{self, Follower};
@@ -41,7 +42,7 @@ fn shared() -> Rc<Shared> {
     SHARED.with_borrow(Clone::clone).expect("who uses the client of a thread runs on a client thread")
 }
 
-/// Threads with a client each. They run as long as the process.
+/// Threads with a client each. They run as long as the process, unless one [fails](ClientThreads::failed).
 ///
 /// ```no_run
 /// use atoll_client::{ClientConfig, ClientThreads, ObjectClient, ThreadClient};
@@ -57,20 +58,28 @@ fn shared() -> Rc<Shared> {
 /// ```
 pub struct ClientThreads {
     handles: Vec<Handle>,
+    failed: UnboundedReceiver<io::Error>,
 }
 
 impl ClientThreads {
     /// Starts the threads.
     pub fn start(count: usize, config: &ClientConfig) -> io::Result<Self> {
         let (mut handles, mut followers) = (Vec::new(), Vec::new());
+        let (fail, failed) = unbounded_channel();
         for index in 0..count {
             let (changes, receiver) = mpsc::channel();
-            let (handle, wake) = start_thread(index, config.clone(), receiver)?;
+            let (handle, wake) = start_thread(index, config.clone(), receiver, fail.clone())?;
             handles.push(handle);
             followers.push(Follower { changes, wake });
         }
         map_feed::start(config.cluster.clone(), followers)?;
-        Ok(ClientThreads { handles })
+        Ok(ClientThreads { handles, failed })
+    }
+
+    /// Waits until the event loop of one fails, and gives the reason: its tasks have ended, and what is spawned there
+    /// from now on ends at once.
+    pub async fn failed(&mut self) -> io::Error {
+        self.failed.recv().await.unwrap_or_else(|| io::Error::other("all threads have ended"))
     }
 
     /// Where tasks that use a [`ThreadClient`] are spawned, one for each thread.
@@ -83,6 +92,7 @@ fn start_thread(
     index: usize,
     config: ClientConfig,
     changes: mpsc::Receiver<Vec<MapChange>>,
+    fail: UnboundedSender<io::Error>,
 ) -> io::Result<(Handle, Wake)> {
     let (ready, is_ready) = mpsc::channel();
     std::thread::Builder::new().name(format!("client-{index}")).spawn(move || {
@@ -90,11 +100,9 @@ fn start_thread(
             Ok((tasks, wake)) => {
                 let _ = ready.send(Ok((tasks.handle().clone(), wake)));
                 // As a task, not as what the runtime blocks on: to wake that takes a system call.
-                let error = match tasks.block_on(async { tokio::spawn(run_loop()).await }) {
-                    Ok(error) => error,
-                    Err(panic) => io::Error::other(panic),
-                };
-                tracing::error!("the event loop of an object client failed: {error}");
+                let ended = tasks.block_on(async { tokio::spawn(run_loop()).await });
+                // Nobody may want to know any more.
+                let _ = fail.send(ended.unwrap_or_else(io::Error::other));
             }
             Err(error) => drop(ready.send(Err(error))),
         }
@@ -192,10 +200,15 @@ mod tests {
     use super::*;
 
     /// A thread with a client whose cluster state does not answer.
-    fn thread() -> Handle {
+    fn one_thread() -> ClientThreads {
         let cluster = ConnectOptions::new(["http://127.0.0.1:1"]);
         let config = ClientConfig { key: KeyPair::from_private([1; 32]), cluster, timeout_ms: 60_000 };
-        ClientThreads::start(1, &config).unwrap().handles()[0].clone()
+        ClientThreads::start(1, &config).unwrap()
+    }
+
+    /// Runs a task on such a thread.
+    fn run(task: impl Future<Output = ()> + Send + 'static) {
+        futures::executor::block_on(one_thread().handles()[0].spawn(task)).unwrap();
     }
 
     /// A call that has been begun, if it has its turn.
@@ -218,7 +231,7 @@ mod tests {
 
     #[test]
     fn calls_beyond_the_limit_wait_for_their_turn() {
-        futures::executor::block_on(thread().spawn(calls_beyond_the_limit())).unwrap();
+        run(calls_beyond_the_limit());
     }
 
     async fn a_call_that_nobody_waits_for() {
@@ -230,6 +243,14 @@ mod tests {
 
     #[test]
     fn a_call_that_nobody_waits_for_is_forgotten() {
-        futures::executor::block_on(thread().spawn(a_call_that_nobody_waits_for())).unwrap();
+        run(a_call_that_nobody_waits_for());
+    }
+
+    #[test]
+    fn a_loop_that_fails_is_told_of() {
+        let mut threads = one_thread();
+        threads.handles()[0].spawn(async { SHARED.set(None) });
+        let error = futures::executor::block_on(threads.failed());
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

@@ -57,7 +57,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let GatewayCommand::Run { daemon, data_pool, serving } = command;
     let open = prepare(daemon, "gateway")?;
     let config = open.client_config(open.cluster.gateway_key_holder(), TIMEOUT_MS)?;
-    let threads = ClientThreads::start(serving.threads(), &config)?;
+    let mut threads = ClientThreads::start(serving.threads(), &config)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let pools = state.list::<atoll_types::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
@@ -92,11 +92,13 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
         )?;
         let listeners = listeners(&open, serving)?;
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        gateway
-            .serve(Workers::new(threads.handles().iter().cloned()), listeners, async move {
-                terminate.recv().await;
-            })
-            .await;
-        Ok(())
+        let workers = Workers::new(threads.handles().iter().cloned());
+        let serving = gateway.serve(workers, listeners, async move {
+            terminate.recv().await;
+        });
+        tokio::select! {
+            () = serving => Ok(()),
+            error = threads.failed() => Err(error).context("the event loop of an object client failed"),
+        }
     })
 }
