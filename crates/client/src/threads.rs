@@ -7,6 +7,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
+use std::thread::{self, ThreadId};
 
 use atoll_cluster::MapChange;
 use atoll_metrics::current_span::current_span;
@@ -95,12 +96,12 @@ fn start_thread(
     fail: UnboundedSender<io::Error>,
 ) -> io::Result<(Handle, Wake)> {
     let (ready, is_ready) = mpsc::channel();
-    std::thread::Builder::new().name(format!("client-{index}")).spawn(move || {
+    thread::Builder::new().name(format!("client-{index}")).spawn(move || {
         match start_client(config, changes) {
-            Ok((tasks, wake)) => {
+            Ok((tasks, turns, wake)) => {
                 let _ = ready.send(Ok((tasks.handle().clone(), wake)));
                 // As a task, not as what the runtime blocks on: to wake that takes a system call.
-                let ended = tasks.block_on(async { tokio::spawn(run_loop()).await });
+                let ended = tasks.block_on(async { tokio::spawn(run_loop(turns)).await });
                 // Nobody may want to know any more.
                 let _ = fail.send(ended.unwrap_or_else(io::Error::other));
             }
@@ -110,23 +111,26 @@ fn start_thread(
     is_ready.recv().map_err(|_| io::Error::other("the thread of an object client ended at once"))?
 }
 
-fn start_client(config: ClientConfig, changes: mpsc::Receiver<Vec<MapChange>>) -> io::Result<(Runtime, Wake)> {
+fn start_client(
+    config: ClientConfig,
+    changes: mpsc::Receiver<Vec<MapChange>>,
+) -> io::Result<(Runtime, GuestTurns, Wake)> {
     let tasks = Builder::new_current_thread().enable_all().build()?;
     let reactor = LocalRuntime::new().map_err(|error| io::Error::other(error.to_string()))?;
+    let loop_turns = {
+        let _within = tasks.enter();
+        GuestTurns::new(&reactor)?
+    };
     let client = LocalClient::following(&reactor, config, changes);
     let wake = reactor.wake_handle();
     let turns = Arc::new(Semaphore::new(CLIENT_CALLS_MAX));
     let shared = Shared { reactor, client, turns, looper: RefCell::new(Waker::noop().clone()) };
     SHARED.set(Some(Rc::new(shared)));
-    Ok((tasks, wake))
+    Ok((tasks, loop_turns, wake))
 }
 
 /// Runs the loop of this thread's client; returns why it failed.
-async fn run_loop() -> io::Error {
-    let mut turns = match GuestTurns::new(&shared().reactor) {
-        Ok(turns) => turns,
-        Err(error) => return error,
-    };
+async fn run_loop(mut turns: GuestTurns) -> io::Error {
     poll_fn(|context| {
         let shared = shared();
         shared.looper.borrow_mut().clone_from(context.waker());
@@ -142,16 +146,19 @@ async fn run_loop() -> io::Error {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadClient;
 
-/// Says that nobody waits for a call any more.
+/// Says that nobody waits for a call of this thread any more.
 struct ForgetOnDrop {
     sequence: u64,
+    thread: ThreadId,
 }
 
 impl Drop for ForgetOnDrop {
     fn drop(&mut self) {
-        // When the thread ends, the client may be gone before the last tasks.
+        // When the thread ends, the client may be gone before the last tasks. Another thread has other calls.
         let shared = SHARED.try_with(|shared| shared.borrow().clone());
-        if let Ok(Some(shared)) = shared {
+        if thread::current().id() == self.thread
+            && let Ok(Some(shared)) = shared
+        {
             shared.client.forget(self.sequence);
         }
     }
@@ -167,7 +174,7 @@ impl ThreadClient {
             shared.looper.borrow().wake_by_ref();
             begun
         };
-        let _forget = ForgetOnDrop { sequence };
+        let _forget = ForgetOnDrop { sequence, thread: thread::current().id() };
         receiver.await.unwrap_or(Err(ClientError::ShutDown))
     }
 }

@@ -14,36 +14,43 @@ use crate::runtime::LocalRuntime;
 /// What a task of tokio waits for to take the turns of a loop. It may be sent to other threads, while the loop must
 /// stay on its own.
 pub struct GuestTurns {
-    /// Counted up when something has come for the loop. It is not read: each time it is told, tokio is told.
-    news: AsyncFd<OwnedFd>,
+    /// Eventfds that are counted up when something has come for the loop. None is read: each count tells tokio.
+    tellers: [AsyncFd<OwnedFd>; 3],
     timer: Pin<Box<Sleep>>,
 }
 
 impl GuestTurns {
-    /// For this loop, in the runtime of tokio that this is called in.
+    /// For this loop, in the runtime of tokio that this is called in, before the loop has taken a turn.
     pub fn new(guest: &LocalRuntime) -> io::Result<Self> {
-        // SAFETY: an owned descriptor stays open, and the same, as long as it is owned.
-        let news = unsafe { AsyncFd::register_with_interest(guest.tell_by_eventfd()?, Interest::READABLE) };
-        Ok(GuestTurns { news: news.map_err(io::Error::from)?, timer: Box::pin(sleep_until(Instant::now())) })
+        let [completions, peers, threads] = guest.tellers()?.map(watch);
+        Ok(GuestTurns { tellers: [completions?, peers?, threads?], timer: Box::pin(sleep_until(Instant::now())) })
     }
 
     /// Takes a turn of the same loop. The task is woken when there is more to do; whoever gives the loop's tasks work
     /// in between wakes it, too.
     pub fn poll(&mut self, guest: &LocalRuntime, context: &mut Context<'_>) -> io::Result<()> {
-        // What comes from here on is seen by this turn or tells the eventfd anew.
-        while let Poll::Ready(ready) = self.news.poll_read_ready(context) {
-            ready?.clear_ready();
+        // What comes from here on is seen by this turn or told of anew.
+        for teller in &self.tellers {
+            while let Poll::Ready(ready) = teller.poll_read_ready(context) {
+                ready?.clear_ready();
+            }
         }
         if guest.look()? {
             // The tasks that wait for what has happened go first; what they ask for leaves together.
             context.waker().wake_by_ref();
             return Ok(());
         }
-        let Some(limit) = guest.fall_asleep() else { return Ok(()) };
+        let Some(limit) = guest.fall_asleep()? else { return Ok(()) };
         self.timer.as_mut().reset(Instant::now() + limit);
         if limit.is_zero() || self.timer.as_mut().poll(context).is_ready() {
             context.waker().wake_by_ref();
         }
         Ok(())
     }
+}
+
+fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor stays open, and the same, as long as it is owned.
+    let watched = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) };
+    watched.map_err(io::Error::from)
 }

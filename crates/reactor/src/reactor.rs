@@ -240,7 +240,7 @@ impl Reactor {
         self.backlog.push_back(entry.user_data(slot as u64));
     }
 
-    fn push_backlog(&mut self) -> io::Result<()> {
+    pub(crate) fn push_backlog(&mut self) -> io::Result<()> {
         self.backlog_file_bytes = 0;
         while !self.backlog.is_empty() {
             let mut queue = self.ring.submission();

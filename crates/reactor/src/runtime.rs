@@ -160,16 +160,16 @@ impl LocalRuntime {
         Ok(has_happened)
     }
 
-    /// After a turn in which nothing happened: prepares for the thread to wait until the eventfd is told.
-    /// Gives how long it may wait, if there is a limit; zero: not at all.
-    pub(crate) fn fall_asleep(&self) -> Option<Duration> {
+    /// After a turn in which nothing happened: prepares for the thread to wait for the tellers. Gives how long it may
+    /// wait, if there is a limit; zero: not at all.
+    pub(crate) fn fall_asleep(&self) -> io::Result<Option<Duration>> {
         self.0.is_asleep.set(true);
         self.0.reactor.borrow_mut().fall_asleep()
     }
 
-    /// What is told when something comes.
-    pub(crate) fn tell_by_eventfd(&self) -> io::Result<OwnedFd> {
-        self.0.reactor.borrow_mut().tell_by_eventfd()
+    /// What tells that something has come; see [`Reactor::tellers`].
+    pub(crate) fn tellers(&self) -> io::Result<[OwnedFd; 3]> {
+        self.0.reactor.borrow_mut().tellers()
     }
 
     fn event(&self, event: Event) {

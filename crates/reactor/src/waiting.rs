@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::types;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::reactor::Reactor;
 use crate::transport::shared_memory::Doorbell;
@@ -49,26 +50,36 @@ impl Reactor {
         result
     }
 
-    /// An eventfd that is counted up when something comes for a loop whose thread waits elsewhere, after
-    /// [`Reactor::fall_asleep`]. To be called before anything is connected.
+    /// What becomes readable when something comes for a loop whose thread waits elsewhere, after
+    /// [`Reactor::fall_asleep`]: eventfds that the ring, peers with whom memory is shared, and other threads count
+    /// up. To be called before anything is connected.
     ///
-    /// The ring counts it up itself: to wait for the ring's descriptor is not enough, because with DEFER_TASKRUN
-    /// that becomes readable only once the thread has let the kernel work. It is the loop's doorbell as well: an
-    /// eventfd that the ring watches would have it count up this one only after an RCU grace period.
-    pub(crate) fn tell_by_eventfd(&mut self) -> io::Result<OwnedFd> {
+    /// To wait for the ring's descriptor is not enough: with DEFER_TASKRUN that becomes readable only once the thread
+    /// has let the kernel work. Nor is the ring's eventfd: while others count up one that the ring watches, the kernel
+    /// counts up this one only after an RCU grace period.
+    pub(crate) fn tellers(&mut self) -> io::Result<[OwnedFd; 3]> {
         assert!(self.doorbell.is_none(), "nobody has been given another doorbell");
-        let (doorbell, twin) = Doorbell::create()?;
-        self.ring.submitter().register_eventfd(twin.as_raw_fd())?;
+        let completions = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.ring.submitter().register_eventfd(completions.as_raw_fd())?;
+        let (doorbell, peers) = Doorbell::create()?;
         self.doorbell = Some(doorbell);
-        Ok(twin)
+        Ok([completions, peers, self.wake.second_descriptor()?])
     }
 
-    /// From here on whatever comes tells the eventfd, until [`Reactor::awake`]. Gives how long the
-    /// thread may wait at most; `Some(Duration::ZERO)` if there is something to do already.
-    pub(crate) fn fall_asleep(&mut self) -> Option<Duration> {
+    /// From here on one of the tellers tells of whatever comes, until [`Reactor::awake`]. Gives how long the thread
+    /// may wait at most; `Some(Duration::ZERO)` if there is something to do already.
+    pub(crate) fn fall_asleep(&mut self) -> io::Result<Option<Duration>> {
+        // As before any other sleep, everything must be under way.
+        self.start_transfers();
+        let until_next = self.until_next();
+        self.push_backlog()?;
+        self.submit_and_look()?;
         self.tell_carriers(true);
-        let has_work = self.has_carried() || !self.ring.completion().is_empty();
-        if has_work { Some(Duration::ZERO) } else { self.until_next() }
+        let queue = self.ring.submission();
+        let must_enter = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        let has_come = must_enter || !self.events.is_empty() || !self.ring.completion().is_empty();
+        Ok(if has_come || self.has_carried() { Some(Duration::ZERO) } else { until_next })
     }
 
     /// The loop looks by itself again.

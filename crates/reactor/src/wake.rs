@@ -40,6 +40,11 @@ impl Wake {
         self.0.descriptor.as_raw_fd()
     }
 
+    /// For epoll, beside the ring.
+    pub(crate) fn second_descriptor(&self) -> io::Result<OwnedFd> {
+        self.0.descriptor.try_clone()
+    }
+
     /// Must be called before the woken loop looks for work, so that no wake-up is lost.
     pub(crate) fn clear(&self) {
         // A read-modify-write: a plain store could move behind the loop's look at its queues, and a

@@ -207,7 +207,7 @@ impl Gateway {
         }
     }
 
-    /// One walk of the garbage collector.
+    /// One walk of the garbage collector, to be called on one of the [`Workers`].
     pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
         collect(&self.service, self.config.garbage_grace).await
     }

@@ -37,7 +37,7 @@ pub const OBJECTS_COUNTED_MAX: usize = 32;
 pub const PG_IN_FLIGHT_MAX: usize = 256;
 /// Requests that one client connection may have in flight at an OSD.
 pub const CONNECTION_REQUESTS_MAX: usize = 1_024;
-/// Calls of tokio's tasks that the object client of their thread has under way at once; more wait for their turn.
+/// Calls that the object client of one thread has under way at once for tasks of tokio; more wait for their turn.
 pub const CLIENT_CALLS_MAX: usize = 4_096;
 /// Connections that one process accepts at once.
 pub const CONNECTIONS_MAX: usize = 4_096;

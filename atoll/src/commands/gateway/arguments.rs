@@ -72,7 +72,7 @@ pub struct GatewayArguments {
     pub object_ownership: ObjectOwnershipArgument,
     /// Threads that serve requests, each with connections of its own to OSDs [default: one for each two processors,
     /// 1 to 8]
-    #[arg(long, value_name = "NUMBER", env = "ATOLL_S3_THREADS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "NUMBER", env = "ATOLL_S3_THREADS", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A loop that is awake looks at its rings in every turn, so two loops that are busy move bytes without any system
 //! call. Before a loop sleeps it says so in the memory, and who then brings what it waits for writes to its doorbell,
-//! an eventfd that the loop's ring watches.
+//! an eventfd that the loop's ring watches, or epoll if the loop is a guest.
 
 mod memory;
 mod opening;
