@@ -39,7 +39,7 @@ venv: test-packages
 build: packages
 	cargo build --release -p atoll
 
-# A package for others, in target/package: it takes 40 minutes to build, and less CPU to run.
+# A package for others, in target/package: it takes 16 to 40 minutes to build, and less CPU to run.
 dist: packages
 	@tools/packages.sh zstd
 	@tools/dist.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the program as a package would have it, optimised for what `atoll bench` does with it: once with counters,
 # which a run of the matrix `data-path` fills, and once more with thin link-time optimisation and what they say. Takes
-# some 40 minutes. The outcome is target/package/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
+# 16 to 40 minutes. The outcome is target/package/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

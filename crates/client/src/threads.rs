@@ -30,7 +30,7 @@ struct Shared {
     reactor: LocalRuntime,
     client: LocalClient,
     /// Bounds the calls that are under way.
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Wakes the task that runs the client's loop.
     looper: RefCell<Waker>,
 }
@@ -117,16 +117,16 @@ fn start_client(
 ) -> io::Result<(Runtime, GuestTurns, Wake)> {
     let tasks = Builder::new_current_thread().enable_all().build()?;
     let reactor = LocalRuntime::new().map_err(|error| io::Error::other(error.to_string()))?;
-    let loop_turns = {
+    let turns = {
         let _within = tasks.enter();
         GuestTurns::new(&reactor)?
     };
     let client = LocalClient::following(&reactor, config, changes);
     let wake = reactor.wake_handle();
-    let turns = Arc::new(Semaphore::new(CLIENT_CALLS_MAX));
-    let shared = Shared { reactor, client, turns, looper: RefCell::new(Waker::noop().clone()) };
+    let permits = Arc::new(Semaphore::new(CLIENT_CALLS_MAX));
+    let shared = Shared { reactor, client, permits, looper: RefCell::new(Waker::noop().clone()) };
     SHARED.set(Some(Rc::new(shared)));
-    Ok((tasks, loop_turns, wake))
+    Ok((tasks, turns, wake))
 }
 
 /// Runs the loop of this thread's client; returns why it failed.
@@ -166,8 +166,8 @@ impl Drop for ForgetOnDrop {
 
 impl ThreadClient {
     async fn call(self, target: Target, call: Call) -> Answer {
-        let turns = Arc::clone(&shared().turns);
-        let _turn = turns.acquire_owned().await.expect("nobody closes it");
+        let permits = Arc::clone(&shared().permits);
+        let _permit = permits.acquire_owned().await.expect("nobody closes it");
         let (sequence, receiver) = {
             let shared = shared();
             let begun = shared.client.begin(current_span(), target, call);
@@ -228,12 +228,12 @@ mod tests {
 
     async fn calls_beyond_the_limit() {
         let mut calls: Vec<_> = (0..CLIENT_CALLS_MAX).map(|_| begun()).collect();
-        assert_eq!(shared().turns.available_permits(), 0);
+        assert_eq!(shared().permits.available_permits(), 0);
         let next = begun();
         drop(calls.pop());
-        assert_eq!(shared().turns.available_permits(), 0, "the next one has the turn");
+        assert_eq!(shared().permits.available_permits(), 0, "the next one has the turn");
         drop(next);
-        assert_eq!(shared().turns.available_permits(), 1);
+        assert_eq!(shared().permits.available_permits(), 1);
     }
 
     #[test]

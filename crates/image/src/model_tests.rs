@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
+use atoll_client::{PoolClient, visit_objects};
 use atoll_keys::SecretKey;
 use atoll_sim::Statistics;
 use atoll_types::PoolId;
@@ -28,8 +29,6 @@ use crate::simulated_client::SimulatedClient;
 use crate::snapshots::{remove_unneeded, roll_objects_back};
 use crate::state::{Parent, Places, State};
 use crate::volume::{Volume, VolumeOf};
-
-use atoll_client::{PoolClient, visit_objects};
 
 mod flattening;
 mod going_back;

@@ -4,7 +4,7 @@
 //!
 //! Buffers belong to the ring from submission until the operation's terminal completion; only
 //! then are they given back or freed. [`LocalExecutor`] runs futures on the same thread for shells
-//! that are easier to write as tasks.
+//! that are easier to write as tasks, and [`GuestTurns`] run the loop on a thread of tokio.
 
 mod at_rest;
 mod clock_watch;

@@ -123,7 +123,7 @@ impl LocalRuntime {
                 self.end_turn();
                 return Ok(value);
             }
-            self.turn()?;
+            self.turn(None)?;
         }
     }
 
@@ -132,15 +132,18 @@ impl LocalRuntime {
         hooks.iter().for_each(|hook| hook());
     }
 
-    fn turn(&self) -> io::Result<()> {
+    /// Ends a turn, waits for what happens then (at most so long), and runs what that makes ready. True if something
+    /// happened.
+    fn turn(&self, wait: Option<Duration>) -> io::Result<bool> {
         self.end_turn();
         let mut events = Vec::new();
-        self.0.reactor.borrow_mut().poll(None, &mut events)?;
+        self.0.reactor.borrow_mut().poll(wait, &mut events)?;
+        let has_happened = !events.is_empty();
         for event in events {
             self.event(event);
         }
         self.0.executor.run_ready();
-        Ok(())
+        Ok(has_happened)
     }
 
     /// A turn that does not wait. True if something happened: then there may be more.
@@ -149,15 +152,7 @@ impl LocalRuntime {
             self.0.reactor.borrow_mut().awake();
         }
         self.0.executor.run_ready();
-        self.end_turn();
-        let mut events = Vec::new();
-        self.0.reactor.borrow_mut().poll(Some(Duration::ZERO), &mut events)?;
-        let has_happened = !events.is_empty();
-        for event in events {
-            self.event(event);
-        }
-        self.0.executor.run_ready();
-        Ok(has_happened)
+        self.turn(Some(Duration::ZERO))
     }
 
     /// After a turn in which nothing happened: prepares for the thread to wait for the tellers. Gives how long it may

@@ -90,13 +90,10 @@ pub(crate) async fn serve(
             Ok((index, socket, peer)) => {
                 first = index + 1;
                 let (gateway, tls, stopped) = (gateway.clone(), listeners[index].tls.clone(), stopped.clone());
-                let spawned = workers.spawn(socket, move |socket| async move {
+                workers.spawn(socket, move |socket| async move {
                     connection::serve(gateway, tls, socket, peer, stopped).await;
                     drop(slot);
                 });
-                if let Err(error) = spawned {
-                    tracing::warn!(%error, "a connection cannot be served");
-                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");

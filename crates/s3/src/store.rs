@@ -6,9 +6,10 @@ use atoll_objects::{ClientError, Extent, answers};
 use atoll_types::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 
-/// Access to the cluster's objects, from the runtimes of the gateway's [`Workers`](crate::Workers). [`ObjectClient`](atoll_objects::ObjectClient) promises
-/// nothing about `Send`, since one of its implementations lives on a single reactor thread; a handle whose
-/// futures are `Send` implements this trait by passing both calls on.
+/// Access to the cluster's objects, from the runtimes of the gateway's [`Workers`](crate::Workers).
+/// [`ObjectClient`](atoll_objects::ObjectClient) promises nothing about `Send`, since one of its implementations
+/// lives on a single reactor thread; a handle whose futures are `Send` implements this trait by passing both calls
+/// on.
 #[async_trait]
 pub trait DataStore: Send + Sync + 'static {
     /// Sends a read and waits for its outcome and payload.

@@ -93,12 +93,12 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
         let listeners = listeners(&open, serving)?;
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         let workers = Workers::new(threads.handles().iter().cloned());
-        let serving = gateway.serve(workers, listeners, async move {
+        let served = gateway.serve(workers, listeners, async move {
             terminate.recv().await;
         });
         tokio::select! {
-            () = serving => Ok(()),
-            error = threads.failed() => Err(error).context("the event loop of an object client failed"),
+            () = served => Ok(()),
+            error = threads.failed() => Err(error).context("the event loop of an object client failed; the supervisor starts the gateway again"),
         }
     })
 }

@@ -22,8 +22,8 @@ impl Registered {
 
     /// Nothing if that would be too much.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
-        let now = self.bytes.load(Ordering::Relaxed).checked_add(bytes).filter(|now| *now <= self.bytes_max)?;
-        self.bytes.store(now, Ordering::Relaxed);
+        let with_these = |now: usize| now.checked_add(bytes).filter(|now| *now <= self.bytes_max);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_these).ok()?;
         Some(Share { registered: Arc::clone(self), bytes })
     }
 }

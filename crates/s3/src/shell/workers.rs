@@ -1,13 +1,12 @@
 //! Where connections are served: each stays on the runtime that it was given to.
 
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-/// The runtimes that serve connections, such as one for each processor.
+/// The runtimes that serve connections, each on a thread of its own.
 pub struct Workers(Vec<Worker>);
 
 struct Worker {
@@ -31,24 +30,20 @@ impl Workers {
     }
 
     /// Has the worker with the fewest connections serve this one.
-    pub(crate) fn spawn<F>(
-        &self,
-        socket: TcpStream,
-        serve: impl FnOnce(TcpStream) -> F + Send + 'static,
-    ) -> io::Result<()>
+    pub(crate) fn spawn<F>(&self, socket: TcpStream, serve: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let worker = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.connections));
         let Worker { runtime, connections } = worker.expect("there is a worker");
-        let (socket, open) = (socket.into_std()?, Arc::clone(connections));
+        let open = Arc::clone(connections);
         runtime.spawn(async move {
-            match TcpStream::from_std(socket) {
+            // It is of the runtime that has accepted it.
+            match socket.into_std().and_then(TcpStream::from_std) {
                 Ok(socket) => serve(socket).await,
                 Err(error) => tracing::warn!(%error, "a connection cannot be served"),
             }
             drop(open);
         });
-        Ok(())
     }
 }
