@@ -375,7 +375,7 @@ impl Store {
             Home::Log { sequence, .. } => sequence < trimmed_below,
             Home::NoRecord | Home::Place => false,
         };
-        let mut due = self.overlay.range(from..).filter(|(_, pending)| must_apply(pending)).peekable();
+        let mut due = self.overlay.range_from(from).filter(|(_, pending)| must_apply(pending)).peekable();
         let Some(&(first, _)) = due.peek() else {
             checkpoint.apply_from = None;
             return false;
@@ -456,6 +456,7 @@ impl Store {
         self.superblock = checkpoint.superblock;
         self.space.reclaim();
         self.log.trim(checkpoint.wal_trim_to);
+        self.overlay.trimmed(self.superblock.wal_sequence);
         self.usage.checkpoint_count += 1;
     }
 }

@@ -128,7 +128,7 @@ impl Store {
 
     /// Bytes of small writes are of blocks that objects refer to.
     fn overlay_is_of_objects(&self) {
-        for (block, _) in self.overlay.range(0..) {
+        for (block, _) in self.overlay.range_from(0) {
             let is_in_use = self.metadata.bitmap.is_referenced(&self.metadata.tree.pages, block);
             assert!(is_in_use, "the newest bytes of block {block} are an object's");
         }

@@ -53,6 +53,7 @@ mod outbox;
 mod overlay;
 mod overwrite;
 mod pgs;
+mod places;
 mod plan;
 mod read;
 mod recovery;

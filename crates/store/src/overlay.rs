@@ -1,17 +1,19 @@
 //! Blocks whose newest bytes are not at their place yet: small writes that are in the log, and large
-//! writes that are on their way to the device. They are kept in order of their place, so that a
+//! writes that are on their way to the device. Their places are known in order, too, so that a
 //! checkpoint applies them sorted. When they take too much memory, the bytes of those in the log are
 //! dropped and read back from there. Large writes are kept as runs: a run of blocks lasts until its
 //! data is durable, and what a small write changes in it meanwhile comes first.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeFrom;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use bytes::Bytes;
+use rustc_hash::FxBuildHasher;
 
 use crate::allocator::Run;
+use crate::places::Places;
 
 /// Where the newest bytes of a block are, besides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +48,14 @@ pub(crate) struct Newest<'a> {
 
 #[derive(Default)]
 pub(crate) struct Overlay {
-    blocks: BTreeMap<u32, PendingBlock>,
+    /// Nobody outside chooses a place, so that a plain hash does.
+    blocks: HashMap<u32, PendingBlock, FxBuildHasher>,
+    /// The same places in order.
+    places: Places,
     /// Data of large writes by its first block.
     runs: BTreeMap<u32, Bytes>,
     runs_bytes: usize,
-    /// Blocks with bytes in memory and in the log, oldest first; some may be gone since.
+    /// Blocks with bytes in memory and in this record of the log, oldest first; some may be gone since.
     droppable: VecDeque<(u32, u64)>,
     in_memory: usize,
 }
@@ -69,7 +74,8 @@ impl Overlay {
 
     /// Shows a large write's data that goes to these fresh blocks.
     pub fn insert_run(&mut self, (first, length): Run, bytes: Bytes) {
-        assert!(self.blocks.range(first..first + length).next().is_none(), "fresh blocks have no other bytes");
+        let other = self.places.next_from(first).filter(|&block| block < first + length);
+        assert!(other.is_none(), "fresh blocks have no other bytes");
         self.runs_bytes += bytes.len();
         let before = self.runs.insert(first, bytes);
         assert!(before.is_none(), "fresh blocks have no other bytes");
@@ -83,31 +89,35 @@ impl Overlay {
 
     pub fn insert(&mut self, device_block: u32, pending: PendingBlock) {
         self.in_memory += usize::from(pending.buffer.is_some());
-        let can_drop = pending.buffer.is_some() && matches!(pending.home, Home::Log { .. });
-        if can_drop {
-            self.droppable.push_back((device_block, pending.number));
+        if let (Some(_), Home::Log { sequence, .. }) = (&pending.buffer, pending.home) {
+            self.droppable.push_back((device_block, sequence));
         }
-        if let Some(old) = self.blocks.insert(device_block, pending) {
-            self.in_memory -= usize::from(old.buffer.is_some());
+        match self.blocks.insert(device_block, pending) {
+            Some(old) => self.in_memory -= usize::from(old.buffer.is_some()),
+            None => self.places.insert(device_block),
         }
     }
 
     pub fn remove(&mut self, device_block: u32) {
         if let Some(old) = self.blocks.remove(&device_block) {
             self.in_memory -= usize::from(old.buffer.is_some());
+            self.places.remove(device_block);
         }
     }
 
     /// Forgets all blocks but some.
     pub fn retain(&mut self, keep: impl Fn(u32) -> bool) {
-        self.blocks.retain(|block, _| keep(*block));
-        self.in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
+        let gone: Vec<u32> = self.blocks.keys().copied().filter(|block| !keep(*block)).collect();
+        gone.into_iter().for_each(|block| self.remove(block));
     }
 
     /// Forgets a block if its newest bytes are still those of this transaction.
     pub fn remove_if_from(&mut self, device_block: u32, number: u64) {
-        if self.blocks.get(&device_block).is_some_and(|pending| pending.number == number) {
-            self.remove(device_block);
+        if let Entry::Occupied(pending) = self.blocks.entry(device_block)
+            && pending.get().number == number
+        {
+            self.in_memory -= usize::from(pending.remove().buffer.is_some());
+            self.places.remove(device_block);
         }
     }
 
@@ -118,7 +128,7 @@ impl Overlay {
             && pending.number == number
         {
             if pending.home == Home::NoRecord {
-                self.droppable.push_back((device_block, number));
+                self.droppable.push_back((device_block, sequence));
             }
             pending.home = Home::Log { sequence, block: log_block };
         }
@@ -128,6 +138,10 @@ impl Overlay {
     pub fn check_invariants(&self) {
         let in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
         assert!(self.in_memory == in_memory, "blocks in memory are counted");
+        let places = self.places.range_from(0).collect::<Vec<_>>();
+        let has_all =
+            places.len() == self.blocks.len() && places.iter().all(|block| self.blocks.contains_key(block));
+        assert!(has_all, "the places of all blocks are known");
         assert!(
             self.runs_bytes == self.runs.values().map(Bytes::len).sum::<usize>(),
             "bytes of large writes are counted"
@@ -139,14 +153,19 @@ impl Overlay {
         self.in_memory += 1;
     }
 
+    #[cfg(test)]
+    pub fn forget_places(&mut self) {
+        self.places = Places::default();
+    }
+
     /// Number of blocks that small writes have changed.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
     /// Those blocks from a place on, in order.
-    pub fn range(&self, from: RangeFrom<u32>) -> impl Iterator<Item = (u32, &PendingBlock)> {
-        self.blocks.range(from).map(|(block, pending)| (*block, pending))
+    pub fn range_from(&self, from: u32) -> impl Iterator<Item = (u32, &PendingBlock)> {
+        self.places.range_from(from).map(|block| (block, &self.blocks[&block]))
     }
 
     /// Bytes of data in memory.
@@ -157,26 +176,22 @@ impl Overlay {
     /// Drops the oldest bytes that are durable in the log until the rest fits.
     pub fn drop_down_to(&mut self, budget_bytes: u64, durable_through: u64) {
         while self.memory_bytes() > budget_bytes
-            && let Some(&(block, number)) = self.droppable.front()
+            && let Some(&(device_block, sequence)) = self.droppable.front()
+            && sequence <= durable_through
         {
-            if let Some(pending) = self.blocks.get_mut(&block)
-                && pending.number == number
-                && pending.buffer.is_some()
-            {
-                match pending.home {
-                    Home::Log { sequence, .. } if sequence <= durable_through => {
-                        pending.buffer = None;
-                        self.in_memory -= 1;
-                    }
-                    _ => return,
-                }
-            }
             self.droppable.pop_front();
+            if let Some(pending) = self.blocks.get_mut(&device_block)
+                && matches!(pending.home, Home::Log { sequence: newest, .. } if newest == sequence)
+                && pending.buffer.take().is_some()
+            {
+                self.in_memory -= 1;
+            }
         }
-        // Entries of blocks that were applied long ago must not pile up below the budget.
-        while let Some(&(block, number)) = self.droppable.front()
-            && self.blocks.get(&block).is_none_or(|pending| pending.number != number)
-        {
+    }
+
+    /// The log has no records before this one any more: what they held is at its place.
+    pub fn trimmed(&mut self, below: u64) {
+        while self.droppable.front().is_some_and(|(_, sequence)| *sequence < below) {
             self.droppable.pop_front();
         }
     }

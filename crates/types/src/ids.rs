@@ -2,9 +2,11 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -114,25 +116,71 @@ pub struct RequestId {
 }
 
 /// Name of an object within its pool: 1 to [`limits::OBJECT_NAME_BYTES_MAX`] bytes of UTF-8.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName(Arc<str>);
+#[derive(Clone)]
+pub struct ObjectName(Text);
+
+/// Room for the names of images' objects, of which OSDs hold many in logs: to find and to free each where nothing
+/// has looked since it came would cost more than what it is in.
+const SHORT_BYTES_MAX: usize = 32;
+
+#[derive(Clone)]
+enum Text {
+    Short(ArrayString<SHORT_BYTES_MAX>),
+    Long(Arc<str>),
+}
 
 impl ObjectName {
     /// Checks the length and wraps the name; `None` when it is empty or too long.
     pub fn new(name: &str) -> Option<Self> {
         let allowed = 1..=limits::OBJECT_NAME_BYTES_MAX;
-        allowed.contains(&name.len()).then(|| ObjectName(name.into()))
+        let text = || ArrayString::from(name).map_or_else(|_| Text::Long(name.into()), Text::Short);
+        allowed.contains(&name.len()).then(|| ObjectName(text()))
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Text::Short(text) => text,
+            Text::Long(text) => text,
+        }
+    }
+}
+
+impl PartialEq for ObjectName {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for ObjectName {}
+
+impl PartialOrd for ObjectName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for ObjectName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ObjectName").field(&self.as_str()).finish()
     }
 }
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -161,5 +209,13 @@ mod tests {
         assert!(ObjectName::new("").is_none());
         assert!(ObjectName::new(&"x".repeat(limits::OBJECT_NAME_BYTES_MAX)).is_some());
         assert!(ObjectName::new(&"x".repeat(limits::OBJECT_NAME_BYTES_MAX + 1)).is_none());
+    }
+    #[test]
+    fn object_names_of_any_length_come_back_and_are_in_order() {
+        let text = "é".repeat(limits::OBJECT_NAME_BYTES_MAX / 2);
+        let names: Vec<&str> = (2..=text.len()).step_by(2).map(|length| &text[..length]).collect();
+        let of = |text: &&str| ObjectName::new(text).unwrap();
+        assert!(names.iter().all(|text| of(text).as_str() == *text && of(text) == of(text).clone()));
+        assert!(names.iter().map(of).is_sorted_by(|before, after| before < after));
     }
 }

@@ -47,6 +47,11 @@ const VIOLATIONS: &[Violation] = &[
     }),
     // Small writes on their way.
     ("blocks in memory are counted", |fixture| fixture.store.overlay.miscount()),
+    ("the places of all blocks are known", |fixture| {
+        let block = fixture.device_block("small", 3);
+        fixture.store.overlay.insert(block, dropped(Home::NoRecord));
+        fixture.store.overlay.forget_places();
+    }),
     ("are an object's", |fixture| {
         let (pending, block) = (dropped(Home::NoRecord), fixture.store.layout.data_start as u32 + 100_000);
         fixture.store.overlay.insert(block, pending);

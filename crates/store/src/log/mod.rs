@@ -364,7 +364,7 @@ impl Log {
     pub fn covers(&self, overlay: &Overlay, is_opening: bool) {
         let ring_blocks = self.layout.wal_blocks;
         let untrimmed_blocks = self.appended_blocks - self.trimmed_blocks;
-        for (block, pending) in overlay.range(0..) {
+        for (block, pending) in overlay.range_from(0) {
             match pending.home {
                 Home::Log { sequence: 0, .. } => assert!(is_opening, "what was replayed is applied at once"),
                 Home::Log { sequence, block: log_block } => {
