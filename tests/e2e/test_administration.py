@@ -193,20 +193,20 @@ def test_what_is_in_a_pool_is_told(cluster, more):
     def told():
         return next(pool for pool in cluster.json("pool", "ls") if pool["name"] == more)
 
-    wait_for("it is told", lambda: told()["used_bytes"] >= 2 * written, 10)
-    assert 2 * written <= told()["used_bytes"] < 2 * written + MIB, told()
-    assert told()["stored_bytes"] == told()["used_bytes"] // 2, told()
+    found = wait_for("it is told", lambda: (found := told())["used_bytes"] >= 2 * written and found, 30)
+    assert 2 * written <= found["used_bytes"] < 2 * written + MIB, found
+    assert found["stored_bytes"] == found["used_bytes"] // 2, found
 
     def of_osds(name):
         shown = [cluster.cli("metrics", "show", f"osd.{osd}").stdout for osd in by_id(cluster)]
         found = [re.search(rf'^{name}{{pool="{more}"}} (\d+)$', text, re.M) for text in shown]
         return sum(int(one[1]) for one in found if one)
 
-    wait_for("OSDs tell it", lambda: of_osds("atoll_osd_pool_used_bytes") == told()["used_bytes"], 10)
+    wait_for("OSDs tell it", lambda: of_osds("atoll_osd_pool_used_bytes") == told()["used_bytes"], 30)
     assert of_osds("atoll_osd_pool_objects") > 0
     with cluster.nbd("told") as disk:
         disk.trim(0, written)
-    wait_for("it is gone again", lambda: told()["used_bytes"] < MIB, 10)
+    wait_for("it is gone again", lambda: told()["used_bytes"] < MIB, 30)
     cluster.cli("image", "rm", "told")
 
 

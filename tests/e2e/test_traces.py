@@ -14,7 +14,7 @@ from lib.waiting import under_load, wait_for
 
 BUCKET, IMAGE, BLOCK_BYTES = "traced", "disk", 4096
 # A batch waits for others for a second, and settings come within one.
-EXPORT_SECONDS = 3
+EXPORT_SECONDS, BATCH_SECONDS = 3, 1.5
 SAMPLED, UNSAMPLED, STRANGE, PRESIGNED = ("a" * 32, "b" * 32, "c" * 32, "d" * 32)
 # Processes round the times of their spans, and an OSD its clock to the turn of its loop.
 CLOCK_NANOSECONDS = 50_000_000
@@ -82,6 +82,13 @@ def traced(cluster, collector, before):
     with urllib.request.urlopen(request, timeout=10, context=cluster.trust()) as answer:
         assert len(answer.read()) == 100_000
     under_load(EXPORT_SECONDS)
+
+    def all_have_come():
+        sent = exported(cluster, "sent")
+        under_load(BATCH_SECONDS)
+        return 0 < sent == exported(cluster, "sent") == len(collector.found(kind=2))
+
+    wait_for("all spans have come", all_have_come, 30)
     return url
 
 

@@ -215,8 +215,8 @@ class Prometheus:
 
     def fires(self, alert, seconds, **labels):
         """Waits until an alert fires, which it does once; returns it."""
-        wait_for(f"{alert} {labels or ''} fires", lambda: self.firing(alert, **labels), seconds, pause=0.5)
-        found = self.firing(alert, **labels)
+        # Not asked for again: some end by themselves soon.
+        found = wait_for(f"{alert} {labels or ''} fires", lambda: self.firing(alert, **labels), seconds, pause=0.5)
         assert len(found) == 1, f"{len(found)} alerts {alert}: {[alert['labels'] for alert in found]}"
         [once] = found
         for name, text in once["annotations"].items():
