@@ -16,13 +16,13 @@ from lib.s3 import error_of, read
 from lib.scenario import REPOSITORY
 from lib.tiers import nightly_but
 from lib.transit import TOKEN, Transit
-from lib.waiting import wait_for
+from lib.waiting import under_load, wait_for
 
 pytestmark = pytest.mark.needs("aws", "rclone")
 
 
 LIFETIME_SECONDS = 8
-ASKING_SECONDS = 1.5
+ASKING_SECONDS, REFRESH_SECONDS = 1.5, 0.5
 
 
 # DOC What S3 and images do when their root key is in Transit, also when that is in trouble.
@@ -128,6 +128,8 @@ def silent(sealed, request):
     """The engine does not answer, or is sealed. It answers again at the end."""
     for bucket in ("one", "two"):
         read(sealed.s3, bucket, "k")
+    # Keys that have used up half of their lifetime are asked for anew beside that, which must be over by then.
+    under_load(REFRESH_SECONDS)
     sealed.transit.fail(request.param)
     sealed.failed_at = time.monotonic()
     yield sealed

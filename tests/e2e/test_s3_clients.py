@@ -11,6 +11,7 @@ import pytest
 from lib.cluster import MIB
 from lib.identities import Account, code_of
 from lib.s3 import error_of, read
+from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("restic", "s3cmd", "zstd")
 
@@ -29,6 +30,7 @@ class Client:
         self.user = self.account.user("client")
         self.account.cli("policy", "attach", "AmazonS3FullAccess", "--user", "client")
         self.s3 = self.user.s3
+        wait_for("the policy counts", lambda: code_of(self.s3.list_buckets) == "ok", 20)
         self.endpoint = self.cluster.credentials()["endpoint"]
         self.files = scenario.directory / "files"
         (self.files / "below").mkdir(parents=True)

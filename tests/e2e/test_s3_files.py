@@ -182,9 +182,15 @@ class Killed:
                 # The later rounds replace what the first wrote.
                 yield f"b/{name}", lambda name=name, n=number: (self.files.second / name).read_bytes() + b"!" * n
 
+    def copied(self):
+        """The files that rclone's log says copied."""
+        return re.findall(r"INFO  : (.*): (?:Multi-thread )?Copied \(", self.log.read_text())
+
     def wait_for_acks(self, goal):
         def enough():
-            return len(self.uploader.ack_times) >= goal or not any(t.is_alive() for t in self.uploader.threads)
+            # rclone may still be about to begin when boto3 has acks enough.
+            has_acks = len(self.uploader.ack_times) >= goal and self.copied()
+            return has_acks or not any(t.is_alive() for t in self.uploader.threads)
 
         wait_for("enough acks", enough, 180, 0.01)
         time.sleep(random.Random(11).random() * 0.3)
@@ -253,7 +259,7 @@ def test_the_listing_has_every_acked_key_and_none_that_was_never_sent(killed, no
 
 def test_every_file_that_rclones_log_says_copied_is_intact(killed, note):
     """Every file that rclone's log says copied is intact."""
-    copied = re.findall(r"INFO  : (.*): (?:Multi-thread )?Copied \(", killed.log.read_text())
+    copied = killed.copied()
     assert len(copied) > 0, "rclone's log names no copied file"
     sums = {name: killed.files.second_sums[name] for name in copied}
     note(f"{compare_all(killed.s3, 'more', 'second/', sums)} objects")

@@ -355,7 +355,7 @@ def test_new_certificates_are_used_by_new_connections_while_a_download_goes_on(
     url = s3.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "one"})
     back = scenario.directory / "slow"
     download = scenario.start(
-        "curl", "-sSk", "--limit-rate", "4M", "--connect-to", f"::127.0.0.1:{by_name.port}", "-o", back, url
+        "curl", "-sSk", "--limit-rate", "2M", "--connect-to", f"::127.0.0.1:{by_name.port}", "-o", back, url
     )
     wait_for("it has begun", lambda: back.exists() and back.stat().st_size > 0)
     issue(scenario, certificates, "server", ["second.example"])

@@ -192,7 +192,7 @@ class Console:
         return self.ready()
 
     def fill_login(self, user):
-        wait_for("the log-in page", lambda: self.all("form.login"), 10)
+        wait_for("the log-in page", lambda: self.all("form.login"), 30)
         for name, text in (("user", user.name), ("password", user.password)):
             field = self.one(f"form.login [name={name}]")
             field.clear()
@@ -201,7 +201,7 @@ class Console:
 
     def log_out(self):
         self.button("Log out", "#header").click()
-        wait_for("the log-in page", lambda: self.all("form.login"), 10)
+        wait_for("the log-in page", lambda: self.all("form.login"), 30)
 
     def open(self, part):
         """Opens a page by its address after '#/'."""
@@ -215,7 +215,7 @@ class Console:
         self.browser.execute_async_script(script, f"#/{part}")
         return self.ready()
 
-    def ready(self, seconds=20):
+    def ready(self, seconds=30):
         """Waits until the page's data are there."""
         wait_for(
             "the page's data", lambda: self.all("main[aria-busy=false] h1") and not self.all("form.login"), seconds
