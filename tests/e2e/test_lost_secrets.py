@@ -179,7 +179,7 @@ def test_creation_says_that_keys_need_a_backup(scenario):
 def test_health_reminds_until_there_is_a_backup(running):
     """A note, as nothing is wrong yet; gone with 'atoll key backup', and back when a key is new."""
     # Reports of the OSDs may be of before they served.
-    wait_for("nothing is wrong", lambda: problems(running.cluster)[0] == 0, 10)
+    wait_for("nothing is wrong", lambda: problems(running.cluster)[0] == 0, 30)
     code, found = problems(running.cluster)
     assert NOTE in found and found[NOTE]["severity"] == "note", found
     assert "atoll key backup" in found[NOTE]["action"] and code == 0, (code, found)
@@ -189,7 +189,7 @@ def test_health_reminds_until_there_is_a_backup(running):
     assert NOTE not in problems(running.cluster)[1]
     running.cluster.cli("key", "backup", file, ok=(1,))
     running.cluster.cli("key", "rotate")
-    wait_for("health asks for another backup", lambda: NOTE in problems(running.cluster)[1], 5)
+    wait_for("health asks for another backup", lambda: NOTE in problems(running.cluster)[1], 20)
 
 
 def test_a_backup_brings_the_secrets_back(running):

@@ -139,9 +139,9 @@ def test_logs_are_set_aside_while_processes_run(running):
     """A log that has become large is begun anew; what its process says then is in the new one."""
     log, old = running.path("log/osd.0.log"), running.path("log/osd.0.log.old")
     os.truncate(log, LOG_BYTES_MAX + MIB)
-    wait_for("the log is set aside", lambda: old.exists() and log.stat().st_size < MIB, 10)
+    wait_for("the log is set aside", lambda: old.exists() and log.stat().st_size < MIB, 30)
     port = next(port for name, port in running.cluster.listening_ports() if name == "osd.0")
     stranger = Initiator(osd_public_keys(running.cluster)["osd.0"])
     knock(port, stranger.first_message(), 5)
-    wait_for("the process goes on in the new one", lambda: "not authorised" in log.read_text(), 5)
+    wait_for("the process goes on in the new one", lambda: "not authorised" in log.read_text(), 20)
     old.unlink()

@@ -409,7 +409,7 @@ def test_a_first_start_that_was_cut_short_is_finished_by_the_next(scenario, dela
     time.sleep(delay)
     early.kill_all()
     process.wait()
-    early.up(timeout=30)
+    early.up()
     early.create_image("i", "16M")
     with early.nbd("i") as connection:
         connection.write(0, b"x" * 4096)

@@ -334,19 +334,19 @@ def test_a_frame_that_is_changed_ends_the_connection(relays, relayed, way, attac
     """A frame to or from an OSD is changed, repeated, left out, cut or exchanged: its receiver ends the connection."""
     relay = relays[ATTACKS.index(attack) % len(relays)]
     made, relay.done, relay.attack = relay.connections, None, (way, attack)
-    wait_for("a frame comes by", lambda: relay.done, 10, 0.01)
-    wait_for("the connection ends", lambda: relay.done["ended_by"], 8, 0.01)
+    wait_for("a frame comes by", lambda: relay.done, 30, 0.01)
+    wait_for("the connection ends", lambda: relay.done["ended_by"], 20, 0.01)
     # The relay sees the end at the side that was sent the frame.
     expected = way if attack == "cut" else OTHER[way]
     assert relay.done["ended_by"] == expected, f"it was ended on the way {relay.done['ended_by']} the OSD"
-    wait_for("a new connection", lambda: relay.connections > made, 10, 0.01)
+    wait_for("a new connection", lambda: relay.connections > made, 30, 0.01)
 
 
 def test_sealed_data_that_is_changed_is_read_again(relays, relayed):
     """A block is changed on its way to who opens it: he reads it once more, and the connection stays."""
     for relay in relays.values():
         relay.done, relay.attack = None, ("from", "sealed payload")
-        wait_for("a block comes by", lambda relay=relay: relay.done, 10, 0.01)
+        wait_for("a block comes by", lambda relay=relay: relay.done, 30, 0.01)
     reads = relayed.reads
     wait_for("reads go on", lambda: relayed.reads > reads + 50, 30)
     assert not any(relay.done["ended_by"] for relay in relays.values())
@@ -362,7 +362,10 @@ def test_unsealed_data_that_is_changed_ends_the_connection(cluster, relays):
         for relay in relays.values():
             relay.done, relay.attack = None, ("from", "payload")
         assert all(connection.read(at, 4096) == bytes([at // MIB]) * 4096 for at in blocks)
-    assert {relay.done["ended_by"] for relay in relays.values()} == {"to"}, "an OSD has sent no block, or it passed"
+    assert all(relay.done for relay in relays.values()), "an OSD has sent no block"
+    ends = lambda: {relay.done["ended_by"] for relay in relays.values()}
+    wait_for("the NBD server ends all of them", lambda: None not in ends(), 10)
+    assert ends() == {"to"}, "it passed"
 
 
 def test_nothing_wrong_was_given_out(cluster, relayed, note):

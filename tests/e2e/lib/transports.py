@@ -59,13 +59,13 @@ def change_frames(relays, attacks):
     for number, (way, attack) in enumerate(attacks):
         relay = relays[number % len(relays)]
         made, relay.done, relay.attack = relay.connections, None, (way, attack)
-        wait_for("a frame comes by", lambda relay=relay: relay.done, 10, 0.01)
+        wait_for("a frame comes by", lambda relay=relay: relay.done, 30, 0.01)
         if attack == "sealed payload":
             # Who opens it reads it again, on the same connection; the load tells if anything wrong was given out.
             continue
-        wait_for("the connection ends", lambda relay=relay: relay.done["ended_by"], 8, 0.01)
+        wait_for("the connection ends", lambda relay=relay: relay.done["ended_by"], 20, 0.01)
         assert relay.done["ended_by"] == (way if attack == "cut" else OTHER[way]), f"{way} {attack}: {relay.done}"
-        wait_for("a new connection", lambda relay=relay, made=made: relay.connections > made, 10, 0.01)
+        wait_for("a new connection", lambda relay=relay, made=made: relay.connections > made, 30, 0.01)
 
 
 def revoke_and_trust_the_gateway(cluster):
