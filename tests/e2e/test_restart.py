@@ -158,7 +158,8 @@ def test_json_parses_for_every_command_that_shows_something(running, note):
     json.loads(running.cli("image", "rm", "second", "--json").stdout)
     assert "second" not in [image["name"] for image in running.json("image", "ls")], "image ls after rm"
     assert len(json.dumps(running.json("osd", "tree"))) > 50, "osd tree is empty"
-    assert running.json("status")["health"] == "ok", f"{running.json('status')}"
+    # What OSDs have reported of their PGs may be of before they served.
+    wait_for("all is well", lambda: running.json("status")["health"] == "ok", 30)
     credentials = running.json("credentials")
     assert credentials.keys() >= {"access_key", "secret_key", "endpoint", "ca_file"}, f"{credentials.keys()}"
     note(f"{len(commands) + 3} commands")
