@@ -1,9 +1,11 @@
 //! How this host reaches cluster state, and how the embedded server is opened to other hosts.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, TlsFiles, keys};
+use atoll_keys::random_bytes;
 use atoll_types::records::ClusterRecord;
 use rcgen::{CertificateParams, KeyPair};
 
@@ -12,6 +14,12 @@ use crate::error::NodeError;
 
 /// The name in the embedded server's certificate. Clients look for it whatever the address is.
 pub(crate) const EMBEDDED_NAME: &str = "cluster-state.atoll";
+
+/// Where the embedded server's port is drawn from, and how often until the kernel chooses one.
+const PORTS: Range<u16> = 10_000..20_000;
+const DRAWS_MAX: usize = 64;
+/// Linux's own setting.
+const LINUX_PORTS_OF_CONNECTIONS: RangeInclusive<u16> = 32_768..=60_999;
 
 /// What the user said about a real etcd.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +76,26 @@ fn absolute(path: &Path) -> Result<PathBuf, NodeError> {
 
 /// A free port for the embedded cluster-state server, remembered from then on.
 pub(crate) fn free_address(ip: IpAddr) -> Result<SocketAddr, NodeError> {
-    let listener = TcpListener::bind((ip, 0)).and_then(|listener| listener.local_addr());
-    listener.map_err(|error| {
+    draw_address(ip, &ports_of_connections())
+}
+
+/// The ports that the kernel gives to connections of its own choice.
+fn ports_of_connections() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = text.split_whitespace().map(str::parse);
+    match (ends.next(), ends.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => first..=last,
+        _ => LINUX_PORTS_OF_CONNECTIONS,
+    }
+}
+
+/// A port that connections may have would be one day taken by one of them while the server is down, which could
+/// not start then.
+fn draw_address(ip: IpAddr, of_connections: &RangeInclusive<u16>) -> Result<SocketAddr, NodeError> {
+    let drawn = (0..DRAWS_MAX).map(|_| PORTS.start + u16::from_le_bytes(random_bytes()) % PORTS.len() as u16);
+    let listen = |port| TcpListener::bind((ip, port)).and_then(|listener| listener.local_addr());
+    let found = drawn.filter(|port| !of_connections.contains(port)).find_map(|port| listen(port).ok());
+    found.map_or_else(|| listen(0), Ok).map_err(|error| {
         NodeError::Invalid(format!("cannot listen on {ip}: {error}; give --listen an address of this host"))
     })
 }
@@ -126,5 +152,27 @@ pub async fn check_identity(cluster: &ClusterFile, state: &ClusterClient) -> Res
             cluster.cluster_id
         ))),
         None => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const IP: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn no_connection_takes_the_servers_port() {
+        for _ in 0..100 {
+            assert!(PORTS.contains(&draw_address(IP, &LINUX_PORTS_OF_CONNECTIONS).unwrap().port()));
+            assert!(draw_address(IP, &(10_000..=19_900)).unwrap().port() > 19_900);
+        }
+    }
+
+    #[test]
+    fn a_host_whose_connections_may_have_any_port_gets_one_too() {
+        assert!(draw_address(IP, &(1..=u16::MAX)).unwrap().port() > 0);
     }
 }
