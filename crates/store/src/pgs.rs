@@ -78,14 +78,16 @@ impl Pgs {
         for _ in 0..SAVED_PER_TURN {
             let Some(&pg) = self.with_segment.front() else { break };
             let history = self.histories.get_mut(&pg).expect("PGs are never forgotten");
-            if history.has_segment() {
-                let cold = history.cold_pages(pg, metadata);
-                if !cold.is_empty() {
-                    return Saving::Cold(cold);
-                }
-                if let Err(unready) = history.save(pg, metadata) {
-                    return unready.into();
-                }
+            if history.has_segment()
+                && let Err(unready) = history.save(pg, metadata)
+            {
+                return match Saving::from(unready) {
+                    // With all others that it will look at: they are read side by side.
+                    Saving::Cold(found) => {
+                        Saving::Cold(found.into_iter().chain(history.cold_pages(pg, metadata)).collect())
+                    }
+                    other => other,
+                };
             }
             self.with_segment.pop_front();
         }
