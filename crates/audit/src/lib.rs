@@ -139,15 +139,18 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        let lines = loop {
+        let has_all = |text: &str| text.ends_with('\n') && text.lines().count() == 2_000;
+        let text = loop {
+            // A part of a batch may be written.
             let text = std::fs::read_to_string(&path).unwrap();
-            let lines: Vec<(u32, u32, String)> =
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            if lines.len() == 2_000 || std::time::Instant::now() > deadline {
-                break lines;
+            if has_all(&text) {
+                break text;
             }
+            assert!(std::time::Instant::now() < deadline, "{} lines are written", text.lines().count());
             std::thread::sleep(std::time::Duration::from_millis(10));
         };
+        let lines: Vec<(u32, u32, String)> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         for thread in 0..4 {
             let numbers: Vec<u32> =
                 lines.iter().filter(|(other, ..)| *other == thread).map(|(_, number, _)| *number).collect();

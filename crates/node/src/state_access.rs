@@ -89,8 +89,7 @@ fn ports_of_connections() -> RangeInclusive<u16> {
     }
 }
 
-/// A port that connections may have would be one day taken by one of them while the server is down, which could
-/// not start then.
+/// Not one of those that connections get: a connection could have it when the server is to start again.
 fn draw_address(ip: IpAddr, of_connections: &RangeInclusive<u16>) -> Result<SocketAddr, NodeError> {
     let drawn = (0..DRAWS_MAX).map(|_| PORTS.start + u16::from_le_bytes(random_bytes()) % PORTS.len() as u16);
     let listen = |port| TcpListener::bind((ip, port)).and_then(|listener| listener.local_addr());
