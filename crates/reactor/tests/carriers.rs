@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use atoll_buffers::Received;
@@ -221,19 +221,25 @@ fn what_was_sent_before_the_end_arrives() {
 
 #[test]
 fn a_paused_connection_takes_nothing() {
-    let sender = |mut end: End| {
+    // Who leaves first takes the connection away from the other.
+    let looked = Arc::new(Barrier::new(2));
+    let has_looked = Arc::clone(&looked);
+    let sender = move |mut end: End| {
         end.reactor.send(end.id, [Bytes::from(pattern(3_000))]);
         let until = Instant::now() + Duration::from_millis(150);
         while Instant::now() < until {
             end.reactor.poll(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
         }
-        assert_eq!(end.reactor.unsent_bytes(end.id), 2_000, "back-pressure");
+        let unsent_bytes = end.reactor.unsent_bytes(end.id);
+        looked.wait();
+        assert_eq!(unsent_bytes, 2_000, "back-pressure");
     };
-    let receiver = |mut end: End| {
+    let receiver = move |mut end: End| {
         let mut events = Vec::new();
         for _ in 0..20 {
             end.reactor.poll(Some(Duration::from_millis(10)), &mut events).unwrap();
         }
+        has_looked.wait();
         assert!(events.is_empty(), "{events:?}");
     };
     let (to_receiver, _) = between_two_loops(sender, receiver);

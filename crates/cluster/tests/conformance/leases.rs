@@ -16,8 +16,10 @@ pub async fn all(server: &Server) {
 
     // One that runs out while the rest goes on.
     let begun = Instant::now();
-    let short = client.lease_grant(1, None).await.unwrap();
-    assert_eq!(short.ttl(), 2, "the shortest term");
+    let shortest = client.lease_grant(1, None).await.unwrap();
+    assert_eq!(shortest.ttl(), 2, "the shortest term");
+    client.lease_revoke(shortest.id()).await.unwrap();
+    let short = client.lease_grant(5, None).await.unwrap();
     let mut stream = client.watch("l/", Some(WatchOptions::new().with_prefix().with_prev_key())).await.unwrap();
     assert!(message(&mut stream).await.created());
     client.put("l/b", "", with(short.id())).await.unwrap();
@@ -63,9 +65,9 @@ pub async fn all(server: &Server) {
         if let Ok(response) = tokio::time::timeout(Duration::from_millis(500), stream.message()).await {
             gone.extend(describe(&response.unwrap().unwrap()));
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "the lease runs out");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the lease runs out");
     }
-    assert!(begun.elapsed() >= Duration::from_secs(2), "not before its time");
+    assert!(begun.elapsed() >= Duration::from_secs(5), "not before its time");
     assert!(gone[2].starts_with("-l/a@") && gone[3].starts_with("-l/b@"), "{gone:?}");
     assert_eq!(gone[2].split_once('@').unwrap().1, gone[3].split_once('@').unwrap().1, "at one revision");
     assert_eq!(client.get("kept", None).await.unwrap().count(), 1);

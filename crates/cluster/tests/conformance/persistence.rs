@@ -74,15 +74,21 @@ async fn acknowledged_writes_survive_a_kill() {
             assert!(client.lease_time_to_live(9, None).await.unwrap().ttl() > 3500);
             assert_eq!(client.get("leased", None).await.unwrap().kvs()[0].lease(), 9);
         }
+        let (first, mut firsts) = tokio::sync::mpsc::channel(4);
         let writers: Vec<_> = (0..4)
             .map(|writer| {
-                let mut client = client.clone();
+                let (mut client, first) = (client.clone(), first.clone());
                 tokio::spawn(async move {
                     let mut acknowledged = Vec::new();
                     for index in 0.. {
                         let key = format!("k{round}-{writer}-{index}");
                         match client.put(key.as_str(), "v", None).await {
-                            Ok(response) => acknowledged.push((key, response.header().unwrap().revision())),
+                            Ok(response) => {
+                                acknowledged.push((key, response.header().unwrap().revision()));
+                                if index == 0 {
+                                    first.try_send(()).expect("there is room for each writer's");
+                                }
+                            }
                             Err(_) => break,
                         }
                     }
@@ -90,6 +96,10 @@ async fn acknowledged_writes_survive_a_kill() {
                 })
             })
             .collect();
+        drop(first);
+        for _ in 0..4 {
+            firsts.recv().await.expect("each writer writes");
+        }
         tokio::time::sleep(Duration::from_millis(400)).await;
         drop(process);
         for writer in writers {

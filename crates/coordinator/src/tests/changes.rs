@@ -110,10 +110,10 @@ async fn rounds_make_pgs_mark_lost_osds_and_level() {
 
     // An OSD goes away; the time is short here.
     state.set(SettingsRecord { osd_down_out_seconds: 1, ..settings }).await;
+    let begun = std::time::Instant::now();
     state.client.delete(&keys::osd_up(OsdId(2))).await.unwrap();
     state.round(&mut rounds).await;
     assert!(!state.osd(2).await.is_out);
-    let begun = std::time::Instant::now();
     while !state.osd(2).await.is_out {
         assert!(begun.elapsed() < Duration::from_secs(20), "it is not marked out");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -26,7 +26,7 @@ pub fn address(port: u16) -> SocketAddr {
 }
 
 pub fn settings() -> Settings {
-    Settings { patience: Duration::from_secs(2), ..Settings::new(&provider(), 64) }
+    Settings { patience: Duration::from_secs(10), ..Settings::new(&provider(), 64) }
 }
 
 /// A fabric, or nothing where libfabric is not installed: then there is nothing to test.

@@ -14,7 +14,7 @@ async fn step(gateway: &TestGateway, arguments: &[&str]) -> String {
 async fn with_bucket(first: &[&str]) -> TestGateway {
     let gateway = start(|config| {
         config.garbage_grace = Duration::ZERO;
-        config.stall_timeout = Duration::from_millis(500);
+        config.stall_timeout = Duration::from_millis(2_500);
     })
     .await;
     step(&gateway, &["create_bucket"]).await;

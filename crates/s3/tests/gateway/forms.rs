@@ -255,7 +255,7 @@ async fn large_forms_wait_for_what_stores_them() {
     let gateway = with_bucket(1).await;
     let file = noise(64 * MIB);
     let body = whole(&gateway, "", &file);
-    gateway.client.set_fault("s3d/", Fault::Slow(Duration::from_secs(3)));
+    gateway.client.set_fault("s3d/", Fault::Slow(Duration::from_secs(6)));
     let mut socket = begun(&gateway, &format!("Content-Length: {}", body.len())).await;
     let mut sent = 0;
     // Until the gateway takes nothing more: it has all the chunks that it may have, which take their time.
