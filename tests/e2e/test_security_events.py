@@ -138,7 +138,7 @@ def test_what_strangers_try_is_logged(watched, what):
     before = len(lines_of(watched, process))
     attempt(watched)
     new = lambda: [line for line in lines_of(watched, process)[before:] if kind in line]
-    lines = wait_for(f"{process} logs {kind}", new, 20)
+    lines = wait_for(f"{process} logs {kind}", new, 4)
     assert "127.0.0.1" in lines[0], lines
     assert "wrong" not in re.sub(kind, "", lines[0]), lines
 

@@ -335,7 +335,7 @@ def test_a_frame_that_is_changed_ends_the_connection(relays, relayed, way, attac
     relay = relays[ATTACKS.index(attack) % len(relays)]
     made, relay.done, relay.attack = relay.connections, None, (way, attack)
     wait_for("a frame comes by", lambda: relay.done, 30, 0.01)
-    wait_for("the connection ends", lambda: relay.done["ended_by"], 20, 0.01)
+    wait_for("the connection ends", lambda: relay.done["ended_by"], 8, 0.01)
     # The relay sees the end at the side that was sent the frame.
     expected = way if attack == "cut" else OTHER[way]
     assert relay.done["ended_by"] == expected, f"it was ended on the way {relay.done['ended_by']} the OSD"

@@ -13,7 +13,7 @@ use atoll_reactor::{Event, GuestTurns, ListenAddress, LocalRuntime, Reactor, Str
 use bytes::Bytes;
 
 /// No timer of the loop hides that news of its peers are missed.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(20);
 const ROUNDS: usize = 500;
 
 /// Runs a task of a guest to its end.

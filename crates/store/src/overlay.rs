@@ -4,7 +4,6 @@
 //! dropped and read back from there. Large writes are kept as runs: a run of blocks lasts until its
 //! data is durable, and what a small write changes in it meanwhile comes first.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -113,11 +112,8 @@ impl Overlay {
 
     /// Forgets a block if its newest bytes are still those of this transaction.
     pub fn remove_if_from(&mut self, device_block: u32, number: u64) {
-        if let Entry::Occupied(pending) = self.blocks.entry(device_block)
-            && pending.get().number == number
-        {
-            self.in_memory -= usize::from(pending.remove().buffer.is_some());
-            self.places.remove(device_block);
+        if self.blocks.get(&device_block).is_some_and(|pending| pending.number == number) {
+            self.remove(device_block);
         }
     }
 

@@ -30,17 +30,14 @@ impl Places {
 
     /// The first place from this one on.
     pub fn next_from(&self, block: u32) -> Option<u32> {
-        let (from_part, from_word, bit) = split(block);
-        let in_part = |part: u32, words: &[u64; WORDS]| {
-            let is_first = part == from_part;
-            let start = if is_first { from_word } else { 0 };
-            let rest =
-                |word: usize| words[word] & if is_first && word == from_word { !(bit - 1) } else { u64::MAX };
-            let word = (start..WORDS).find(|&word| rest(word) != 0)?;
+        let first_in = |(part, words): (&u32, &[u64; WORDS])| {
+            let (_, first, bit) = split(block.max(part * PART_BLOCKS));
+            let rest = |word: usize| if word == first { words[word] & !(bit - 1) } else { words[word] };
+            let word = (first..WORDS).find(|&word| rest(word) != 0)?;
             Some(part * PART_BLOCKS + word as u32 * u64::BITS + rest(word).trailing_zeros())
         };
         // Only the first part may have nothing from there on.
-        self.parts.range(from_part..).take(2).find_map(|(part, words)| in_part(*part, words))
+        self.parts.range(block / PART_BLOCKS..).take(2).find_map(first_in)
     }
 
     /// The places from this one on, in order.

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -116,14 +115,15 @@ pub struct RequestId {
 }
 
 /// Name of an object within its pool: 1 to [`limits::OBJECT_NAME_BYTES_MAX`] bytes of UTF-8.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ObjectName(Text);
 
 /// Room for the names of images' objects, of which OSDs hold many in logs: to find and to free each where nothing
 /// has looked since it came would cost more than what it is in.
 const SHORT_BYTES_MAX: usize = 32;
 
-#[derive(Clone)]
+/// The length alone decides which of them a name is.
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Text {
     Short(ArrayString<SHORT_BYTES_MAX>),
     Long(Arc<str>),
@@ -146,14 +146,6 @@ impl ObjectName {
     }
 }
 
-impl PartialEq for ObjectName {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for ObjectName {}
-
 impl PartialOrd for ObjectName {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -163,12 +155,6 @@ impl PartialOrd for ObjectName {
 impl Ord for ObjectName {
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_str().cmp(other.as_str())
-    }
-}
-
-impl Hash for ObjectName {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
     }
 }
 
@@ -210,6 +196,7 @@ mod tests {
         assert!(ObjectName::new(&"x".repeat(limits::OBJECT_NAME_BYTES_MAX)).is_some());
         assert!(ObjectName::new(&"x".repeat(limits::OBJECT_NAME_BYTES_MAX + 1)).is_none());
     }
+
     #[test]
     fn object_names_of_any_length_come_back_and_are_in_order() {
         let text = "é".repeat(limits::OBJECT_NAME_BYTES_MAX / 2);

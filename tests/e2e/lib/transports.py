@@ -63,7 +63,7 @@ def change_frames(relays, attacks):
         if attack == "sealed payload":
             # Who opens it reads it again, on the same connection; the load tells if anything wrong was given out.
             continue
-        wait_for("the connection ends", lambda relay=relay: relay.done["ended_by"], 20, 0.01)
+        wait_for("the connection ends", lambda relay=relay: relay.done["ended_by"], 8, 0.01)
         assert relay.done["ended_by"] == (way if attack == "cut" else OTHER[way]), f"{way} {attack}: {relay.done}"
         wait_for("a new connection", lambda relay=relay, made=made: relay.connections > made, 30, 0.01)
 

@@ -294,7 +294,7 @@ mod tests {
         let measured = run(&stalls(0), plan(4, Some(200.0))).await;
         assert_eq!(measured.seconds, 2.0);
         let operations = measured.histogram().count();
-        assert!((250..=400).contains(&operations), "{operations}");
+        assert!((380..=400).contains(&operations), "{operations}");
         assert_eq!(measured.series.iter().map(|second| second.operations).sum::<u64>(), operations);
         assert_eq!(measured.series.len(), 2);
         assert_eq!(measured.bytes, operations * 1000);

@@ -144,6 +144,6 @@ async fn a_server_that_is_away_is_reported() {
         begun.elapsed()
     };
     let ((), after) = tokio::join!(server.shutdown(), lost);
-    assert!(after < Duration::from_millis(3_500), "a lease is lost when its term is over");
+    assert!(after < Duration::from_millis(2300), "a lease is lost when its term is over");
     assert!(matches!(client.get::<u8>("/a").await, Err(ClusterError::Unreachable { .. })));
 }

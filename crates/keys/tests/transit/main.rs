@@ -116,7 +116,7 @@ async fn a_service_in_trouble_makes_clear_errors_in_time() {
         let begun = Instant::now();
         let answer = transit.unwrap("c", &wrapped).await;
         assert!(matches!(answer, Err(KeyError::ServiceUnavailable { .. })), "{kind}: {answer:?}");
-        assert!(begun.elapsed() < Duration::from_millis(4_500), "{kind}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_millis(2_500), "{kind}: {:?}", begun.elapsed());
         server.fail("none", 0.0, None).await;
     }
     server.fail("403", 60.0, None).await;
@@ -135,7 +135,7 @@ async fn a_service_in_trouble_makes_clear_errors_in_time() {
     let begun = Instant::now();
     let answer = transit.unwrap("c", &wrapped).await;
     assert!(matches!(answer, Err(KeyError::ServiceUnavailable { .. })), "{answer:?}");
-    assert!(begun.elapsed() < Duration::from_millis(4_500));
+    assert!(begun.elapsed() < Duration::from_millis(2_500));
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn tokens_are_renewed_and_replaced() {
     assert_eq!(transit.unwrap("c", &wrapped).await.unwrap(), secret());
     assert_eq!(server.requests("login").await, logins + 1);
     // Nobody has asked for so long that the token has ended.
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert_eq!(transit.unwrap("c", &wrapped).await.unwrap(), secret());
 }
 
