@@ -12,8 +12,8 @@ PYTEST := .venv/bin/python -m pytest
 # The allocator is Debian's build of jemalloc, because to compile it takes two minutes.
 TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ \
 	JEMALLOC_OVERRIDE=$$(echo /usr/lib/*/libjemalloc_pic.a) cargo
-# Scenarios side by side: each module is one worker's.
-SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Scenarios side by side: each module is one worker's. What fails runs again, alone, after the others.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --second-runs
 
 .PHONY: demo build dist check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 

@@ -25,6 +25,7 @@ from lib.mounted import unmount_leftovers
 from lib.net import remove_leftovers
 from lib.processes import end_all, is_alive
 from lib.scenario import ATOLL, Scenario
+from lib.second_runs import SECOND_RUN, SecondRuns, mark
 from lib.waiting import Failed
 
 TEST_SECONDS_MAX = 300
@@ -108,11 +109,14 @@ def pytest_addoption(parser):
         default=float(os.environ.get("ATOLL_E2E_SCALE", "1")),
         help="times as much data and load (or ATOLL_E2E_SCALE)",
     )
+    parser.addoption("--second-runs", action="store_true", help="run tests that failed again, alone, after the others")
 
 
 def pytest_configure(config):
     if is_worker(config):
         return
+    if config.getoption("second_runs") and SECOND_RUN not in os.environ:
+        config.pluginmanager.register(SecondRuns(config))
     # Commands of the virtual environment, such as aws.
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     os.environ[SESSION] = f"{os.getpid()}.{secrets.token_hex(8)}"
@@ -183,9 +187,10 @@ def with_limit(item):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item):
+def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed:
+        mark(report, call.excinfo and call.excinfo.value)
         item.getparent(pytest.Module).stash[FAILED] = True
         scenario = item.funcargs.get("scenario") if hasattr(item, "funcargs") else None
         if scenario and (trouble := scenario.trouble()):

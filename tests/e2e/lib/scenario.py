@@ -9,7 +9,9 @@ import subprocess
 
 from lib.cluster import Cluster
 from lib.processes import RUN_MARK
-from lib.waiting import Failed
+from lib.second_runs import SECOND_RUN
+from lib.verdicts import Panicked
+from lib.waiting import CommandFailed
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 ATOLL = REPOSITORY / "target" / "release" / "atoll"
@@ -48,10 +50,10 @@ class Scenario:
             done = subprocess.run(command, timeout=timeout, capture_output=True, text=True, errors="replace", **options)
         except subprocess.TimeoutExpired as error:
             output = b"".join(part for part in (error.stdout, error.stderr) if part)[-1500:].decode(errors="replace")
-            raise Failed(f"{' '.join(command)}\nhad not ended after {timeout} s\n{output}") from None
+            raise CommandFailed(f"{' '.join(command)}\nhad not ended after {timeout} s\n{output}") from None
         if ok is not None and done.returncode not in ok:
             said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
-            raise Failed(f"{' '.join(command)}\nexit code {done.returncode}\n{said}")
+            raise CommandFailed(f"{' '.join(command)}\nexit code {done.returncode}\n{said}")
         return done
 
     def start(self, *command, **options):
@@ -90,7 +92,8 @@ class Scenario:
     def no_panic(self):
         """No process of any cluster has panicked."""
         lines = [line for cluster in self.clusters for line in cluster.log_text().splitlines() if "panicked" in line]
-        assert not lines, "\n".join(lines[:5])
+        if lines:
+            raise Panicked("\n".join(lines[:5]))
 
     def clean_up(self, keep):
         """Ends everything; the directory stays for a look if `keep`."""
@@ -113,12 +116,14 @@ def base_directory():
 
 
 def new_directory(name):
-    """A directory for one run of a scenario, instead of those that ended runs have left to be looked at."""
+    """A directory for one run of a scenario, instead of those that ended runs have left to be looked at.
+    A second run leaves them."""
     base = base_directory()
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob(f"{name}-*"):
         owner = old.name.rsplit("-", 1)[1]
-        if owner.isdigit() and not pathlib.Path("/proc", owner).exists():
+        is_over = owner.isdigit() and not pathlib.Path("/proc", owner).exists()
+        if is_over and SECOND_RUN not in os.environ:
             shutil.rmtree(old, ignore_errors=True)
     directory = base / f"{name}-{os.getpid()}"
     directory.mkdir()

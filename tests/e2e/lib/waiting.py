@@ -1,5 +1,6 @@
 """Waiting for a condition with a limit, and what is raised when it does not come true."""
 
+import contextlib
 import time
 
 
@@ -7,18 +8,35 @@ class Failed(AssertionError):
     """Something did not do what it must."""
 
 
+class CommandFailed(Failed):
+    """A command ended with an exit code that it must not end with, or did not end."""
+
+
+class NotYet(Exception):
+    """A condition does not hold yet, and why. Everything else that a condition raises is an error at once."""
+
+
+@contextlib.contextmanager
+def not_yet(*errors):
+    """Within a condition: what of these kinds is raised here is to be expected until it holds."""
+    try:
+        yield
+    except errors as error:
+        raise NotYet(f"{type(error).__name__}: {error}") from error
+
+
 def wait_for(what, condition, seconds=60, pause=0.1):
-    """The first true value of a condition; what it raises meanwhile counts as not yet."""
+    """The first true value of a condition. It says by a false value, or by NotYet, that it does not hold yet."""
     deadline, last = time.monotonic() + seconds, None
     while True:
         try:
             value = condition()
             if value:
                 return value
-        except (AssertionError, OSError, ValueError, KeyError) as error:
+        except (NotYet, AssertionError, OSError, ValueError, KeyError) as error:
             last = error
         if time.monotonic() > deadline:
-            raise Failed(f"not after {seconds} s: {what}" + (f"; last error: {last}" if last else ""))
+            raise Failed(f"not after {seconds} s: {what}" + (f"; last: {last}" if last else ""))
         time.sleep(pause)
 
 
