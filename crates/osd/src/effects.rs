@@ -4,6 +4,7 @@
 use atoll_metrics::{slow, traces};
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
+use atoll_storage::{ObjectList, RecoveryRead, StorageEvent};
 use atoll_store::LoadRequest;
 use atoll_types::{OsdId, PgId, ReadRequest, Refusal, RequestId, TraceContext};
 use atoll_wire::Message;
@@ -14,8 +15,7 @@ use crate::daemon::Osd;
 use crate::links::{Incoming, LinkEvent, Peer};
 use crate::metrics::Metrics;
 use crate::operations::{self, Late, Operation, OperationKind};
-use crate::recovery::{RecoveryRead, RecoveryStep};
-use crate::storage::{ObjectList, StorageEvent};
+use crate::recovery::RecoveryStep;
 use crate::view::StoreView;
 
 /// Memory that a request takes without its data, roughly, in bytes.

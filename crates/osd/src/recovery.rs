@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use atoll_pg::Token;
-use atoll_types::{ObjectName, PgId, Touched};
+use atoll_storage::RecoveryRead;
+use atoll_types::PgId;
 
 use crate::invariants;
 
@@ -19,23 +19,6 @@ const OBJECTS_MAX: usize = 16;
 const OBJECTS_BESIDE_CLIENTS_MAX: usize = 4;
 /// What the rate allows in this time may be saved up: reads begin at ticks of the loop.
 const CREDIT_MS: u64 = 50;
-
-/// An object, or a part of one, that is to be read for another OSD.
-pub(crate) struct RecoveryRead {
-    pub pg: PgId,
-    pub token: Token,
-    pub object: ObjectName,
-    pub touched: Touched,
-    /// Where the part begins; everything is read at once if there is none.
-    pub from: Option<u64>,
-}
-
-impl RecoveryRead {
-    /// It is of an object that has begun: clients' writes wait until that is there.
-    pub fn goes_on(&self) -> bool {
-        self.from.is_some_and(|from| from > 0)
-    }
-}
 
 /// What may begin now.
 pub(crate) enum RecoveryStep {
@@ -182,7 +165,9 @@ impl RecoveryScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_pg::Token;
     use atoll_types::PoolId;
+    use atoll_types::{ObjectName, Touched};
 
     fn pg(index: u32) -> PgId {
         PgId { pool: PoolId(1), index }

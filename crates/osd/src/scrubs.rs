@@ -12,7 +12,7 @@ use atoll_pg::{Pg, PgState, ScrubReport};
 use atoll_store::{ScrubError, ScrubResult};
 use atoll_types::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
 use atoll_types::{PgId, PoolId};
-use atoll_wire::{ScrubFinding, ShardOf};
+use atoll_wire::ScrubFinding;
 
 use crate::context::Context;
 use crate::control::ControlRequest;
@@ -170,26 +170,12 @@ fn may_scrub(pgs: &Pgs, pg: PgId) -> bool {
     pgs.get(pg).is_some_and(is_ready)
 }
 
-/// What a member says of its copy of an object.
+/// What a member says of its copy of an object. Damage is told in the log.
 pub(crate) fn finding(pg: PgId, result: Result<ScrubResult, ScrubError>) -> ScrubFinding {
-    match result {
-        Ok(found) => ScrubFinding::Present {
-            version: found.version,
-            size_bytes: found.size_bytes,
-            digest: found.digest,
-            bad_block_count: found.bad_blocks.len() as u32,
-            shard_of: found.whole_bytes.map(|object_bytes| {
-                let (seal_unit_bytes, seal_bytes) = found.seal_shape.unwrap_or_default();
-                ShardOf { object_bytes, seal_unit_bytes, seal_bytes }
-            }),
-        },
-        Err(ScrubError::NoSuchObject) => ScrubFinding::Absent,
-        Err(ScrubError::DamagedMetadata { detail }) => {
-            tracing::warn!("pg {pg}: scrub: {detail}");
-            ScrubFinding::Unreadable
-        }
-        Err(ScrubError::Busy) => ScrubFinding::Busy,
+    if let Err(ScrubError::DamagedMetadata { detail }) = &result {
+        tracing::warn!("pg {pg}: scrub: {detail}");
     }
+    atoll_storage::finding(result)
 }
 
 #[cfg(test)]

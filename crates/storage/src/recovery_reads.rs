@@ -2,14 +2,13 @@
 //! one's state.
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_pg::ObjectParts;
+use atoll_pg::{ObjectParts, Token};
 use atoll_store::{LoadRequest, ObjectKey, ReadData, ReadError, Store, StoreError};
 use atoll_types::limits::{OBJECT_BYTES_MAX, OPERATIONS_MAX};
-use atoll_types::{Mutation, Seals, Touched, Transaction};
+use atoll_types::{Mutation, ObjectName, PgId, Seals, Touched, Transaction};
 use bytes::Bytes;
 
-use super::{Loader, Reader, Storage, StorageEvent};
-use crate::recovery::RecoveryRead;
+use crate::{Loader, Reader, Storage, StorageEvent};
 
 /// Omap bytes per transaction: well below the control segment's limit.
 const OMAP_BYTES_PER_TRANSACTION: usize = 512 << 10;
@@ -17,8 +16,29 @@ const OMAP_BYTES_PER_TRANSACTION: usize = 512 << 10;
 /// ends and on the way.
 const PART_BYTES: u64 = 512 << 10;
 
+/// An object, or a part of one, that is to be read for another OSD.
+pub struct RecoveryRead {
+    /// The PG.
+    pub pg: PgId,
+    /// What the PG knows it by.
+    pub token: Token,
+    /// The object.
+    pub object: ObjectName,
+    /// What of it.
+    pub touched: Touched,
+    /// Where the part begins; everything is read at once if there is none.
+    pub from: Option<u64>,
+}
+
+impl RecoveryRead {
+    /// It is of an object that has begun: clients' writes wait until that is there.
+    pub fn goes_on(&self) -> bool {
+        self.from.is_some_and(|from| from > 0)
+    }
+}
+
 /// A read for another OSD that waits for the object's data.
-pub(super) struct PartRead {
+pub(crate) struct PartRead {
     wanted: RecoveryRead,
     span_start: u64,
     /// Byte ranges to send, in order and disjoint, once they are known.
@@ -38,7 +58,7 @@ impl Storage {
     }
 
     /// Some of what is needed has been read: first nothing, then the data.
-    pub(super) fn part_read(&mut self, mut read: PartRead, result: Result<ReadData, ReadError>) {
+    pub(crate) fn part_read(&mut self, mut read: PartRead, result: Result<ReadData, ReadError>) {
         let found = match result {
             Ok(found) => found,
             Err(ReadError::NoSuchObject) => {
@@ -65,7 +85,7 @@ impl Storage {
     }
 
     /// The data is there; the omap may have to be loaded still.
-    pub(super) fn part_data_ready(&mut self, (read, found): (PartRead, ReadData)) {
+    pub(crate) fn part_data_ready(&mut self, (read, found): (PartRead, ReadData)) {
         if read.next.is_some() {
             let (transactions, next) = (vec![data_transaction(&read, &found)], read.next);
             return self.recovery_read_done(read, Ok(ObjectParts { transactions, next }));

@@ -8,10 +8,10 @@ use atoll_types::operation::bits;
 use atoll_types::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use bytes::Bytes;
 
-use super::{Reader, Storage, StorageEvent};
+use crate::{Reader, Storage, StorageEvent};
 
 /// What a PG's read has found.
-pub(crate) type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
+pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 impl Storage {
     /// Begins a read for a PG.
@@ -72,7 +72,7 @@ impl Storage {
     }
 }
 
-pub(super) fn answer(result: Result<ReadData, ReadError>) -> ReadAnswer {
+pub(crate) fn answer(result: Result<ReadData, ReadError>) -> ReadAnswer {
     match result {
         Ok(found) => {
             let ReadData { object_bytes, version, seals, .. } = found;

@@ -4,8 +4,8 @@ use atoll_pg::Token;
 use atoll_store::{LoadRequest, StoreError, TransactionId};
 use atoll_types::{PgId, PoolId, SharedTransaction, Transaction};
 
-use super::{Loader, Storage, StorageEvent, Submitter};
 use crate::invariants;
+use crate::{Loader, Storage, StorageEvent, Submitter};
 
 impl Storage {
     /// Whether a PG's submission would reach the log at once.
@@ -42,7 +42,7 @@ impl Storage {
     }
 
     /// Submits what a PG has waiting, until the log has no room or metadata must be loaded first.
-    pub(super) fn submit_waiting(&mut self, pg: PgId) {
+    pub(crate) fn submit_waiting(&mut self, pg: PgId) {
         self.events.push_back(StorageEvent::MayGoOn(pg));
         if self.loading_for_submit.contains(&pg) {
             return;
@@ -83,7 +83,7 @@ impl Storage {
         Ok(())
     }
 
-    pub(super) fn committed(&mut self, id: TransactionId) -> StorageEvent {
+    pub(crate) fn committed(&mut self, id: TransactionId) -> StorageEvent {
         match self.submitted.remove(id.0).expect(invariants::EVERY_COMMIT_HAS_A_SUBMITTER) {
             Submitter::Pg { pg, token } => {
                 if cfg!(debug_assertions) {

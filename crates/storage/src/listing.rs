@@ -5,17 +5,20 @@ use atoll_store::{LoadRequest, ObjectKey, StoreError};
 use atoll_types::limits::OBJECTS_LISTED_MAX;
 use atoll_types::{ObjectName, PgId, Version};
 
-use super::{Loader, Storage, StorageEvent};
-use crate::config::OsdError;
+use crate::{Loader, Storage, StorageEvent};
 
 /// Objects looked up at once when a PG is listed.
 const NAMES_AT_ONCE: usize = 256;
 
 /// A listing of a PG's objects that is under way.
-pub(crate) struct ObjectList {
+pub struct ObjectList {
+    /// The PG.
     pub pg: PgId,
+    /// What the PG knows it by.
     pub token: Token,
+    /// It begins behind this one.
     pub after: Option<ObjectName>,
+    /// What was found so far.
     pub objects: Vec<(ObjectName, Version)>,
 }
 
@@ -26,7 +29,7 @@ impl Storage {
             Ok(more) => more,
             Err(StoreError::Cold(cold)) => return self.load(LoadRequest::Pages(cold), Loader::List(list)),
             Err(error) => {
-                self.failure = Some(OsdError::Device(error.to_string()));
+                self.failure = Some(error.to_string());
                 return;
             }
         };
