@@ -99,9 +99,10 @@ e2e: venv binary
 
 test: venv style unit e2e s3-tests-check
 
-# All of it with the slow scenarios, and longer campaigns.
+# All of it with the slow scenarios, those whose tests may come in any order in a random one, and longer campaigns.
 nightly: test nightly-packages
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m nightly
+	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m any_order --shuffle=$$(date +%s)
 	@$(MAKE) --no-print-directory campaign
 
 # Longer campaigns; the page about testing describes them.

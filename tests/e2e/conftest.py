@@ -13,6 +13,7 @@ removed by their next run, and ATOLL_E2E_KEEP=1 keeps all of it.
 import collections
 import os
 import pathlib
+import random
 import secrets
 import shutil
 import signal
@@ -109,6 +110,7 @@ def pytest_addoption(parser):
         default=float(os.environ.get("ATOLL_E2E_SCALE", "1")),
         help="times as much data and load (or ATOLL_E2E_SCALE)",
     )
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="random order within modules marked any_order")
     parser.addoption("--second-runs", action="store_true", help="run tests that failed again, alone, after the others")
 
 
@@ -141,12 +143,29 @@ def is_worker(config):
     return hasattr(config, "workerinput")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_report_header(config):
+    seed = config.getoption("shuffle")
+    return None if seed is None else f"shuffled: --shuffle={seed}"
+
+
+def pytest_collection_modifyitems(config, items):
+    if (seed := config.getoption("shuffle")) is not None:
+        shuffle(items, random.Random(seed))
+
     def rank(item):
         name = item.path.stem.removeprefix("test_")
         return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     items.sort(key=rank)
+
+
+def shuffle(items, rng):
+    """Puts the tests of each module that is marked any_order in a random order, at the places that they have."""
+    for module in dict.fromkeys(item.path for item in items):
+        places = [place for place, item in enumerate(items) if item.path == module]
+        if items[places[0]].get_closest_marker("any_order"):
+            shuffled = rng.sample(places, len(places))
+            items[:] = [items[dict(zip(places, shuffled)).get(place, place)] for place in range(len(items))]
 
 
 # --- the time that a test may take

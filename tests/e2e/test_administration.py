@@ -10,7 +10,7 @@ import time
 
 import pytest
 from lib.cluster import MIB
-from lib.waiting import wait_for
+from lib.waiting import NotYet, wait_for
 
 OSDS = 5
 
@@ -38,7 +38,8 @@ def health(cluster):
 
 def is_healthy(cluster):
     code, problems = health(cluster)
-    assert code == 0, f"{problems}"
+    if code != 0:
+        raise NotYet(f"{problems}")
     return True
 
 

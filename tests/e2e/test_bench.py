@@ -6,6 +6,7 @@ import pathlib
 import signal
 
 import pytest
+from lib.logs import json_lines
 from lib.waiting import wait_for
 
 MATRIX = """
@@ -86,8 +87,7 @@ def whole(scenario, record):
 
 
 def runs(record):
-    lines = record.read_text().splitlines() if record.exists() else []
-    return [run for run in map(json.loads, lines) if run["line"] == "run"]
+    return [run for run in json_lines(record) if run["line"] == "run"]
 
 
 def test_three_clients_write_and_read(cluster, note):

@@ -5,12 +5,12 @@ import dataclasses
 import json
 import re
 import secrets
-import socket
 import time
 
 import pytest
 from lib.console import Caller, Console, User, operations
-from lib.ports import free_port
+from lib.logs import json_lines
+from lib.ports import free_port, is_listening
 from lib.waiting import wait_for
 from selenium.webdriver.common.keys import Keys
 
@@ -91,9 +91,7 @@ def short_sessions(cluster, address):
     listen = f"127.0.0.1:{port}"
     command = ["admin", "run", "--data", cluster.data, "--listen", listen, "--session-seconds", seconds]
     cluster.scenario.start_logged(log, cluster.scenario.atoll, *command, env=cluster.environment())
-    wait_for(
-        "the second admin server listens", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None, 20
-    )
+    wait_for("the second admin server listens", lambda: is_listening(port), 20)
     return dataclasses.replace(address, url=f"https://{listen}"), seconds
 
 
@@ -557,8 +555,7 @@ def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader
 
     def lines():
         """But for those of the fixture of an earlier test, which may be written only now."""
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-        return [line for line in found if not line["path"].startswith(f"/api/v1/images/{IMAGE}")]
+        return [line for line in json_lines(path) if not line["path"].startswith(f"/api/v1/images/{IMAGE}")]
 
     before = len(lines())
     assert reader.call("GET", "/api/v1/status").status == 200

@@ -6,6 +6,7 @@ import json
 import pytest
 from lib.console import Caller
 from lib.identities import Account
+from lib.logs import json_lines
 from lib.s3 import error_of
 from lib.waiting import wait_for
 
@@ -33,8 +34,7 @@ def other(cluster):
 
 def audited(log, **wanted):
     """Lines of an audit log with these values."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line for line in lines if all(line.get(name) == value for name, value in wanted.items())]
+    return [line for line in json_lines(log) if all(line.get(name) == value for name, value in wanted.items())]
 
 
 # --- buckets of every account

@@ -9,6 +9,7 @@ from lib.cluster import MIB
 from lib.devices import data_offsets, flip_bits
 from lib.nbd import NbdError, connect_patiently
 from lib.s3 import Uploader
+from lib.verdicts import intact
 from lib.waiting import Failed, wait_for
 
 IMAGE_BYTES = 96 * MIB
@@ -51,7 +52,7 @@ class Content:
     def compare(self, place, found):
         wanted = self.image[place : place + MIB]
         wrong = [at for at in range(0, MIB, 4096) if found[at : at + 4096] != wanted[at : at + 4096]]
-        assert not wrong, f"WRONG DATA at byte {place + wrong[0]} of the image"
+        intact(not wrong, f"WRONG DATA at byte {place + wrong[0]} of the image")
 
 
 class Damage:

@@ -9,6 +9,8 @@ import struct
 import pytest
 from lib.cluster import GIB, MIB
 from lib.devices import Loops
+from lib.logs import said
+from lib.verdicts import DataFailure, intact
 from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("mkfs.ext4", "mkswap", "losetup", "mount", "cryptsetup")
@@ -100,7 +102,7 @@ class Raw:
             connection.write(5 * MIB, self.data)
 
     def check_image(self):
-        assert self.cluster.read_image("disk", 5 * MIB, len(self.data)) == self.data, "the image has changed"
+        intact(self.cluster.read_image("disk", 5 * MIB, len(self.data)) == self.data, "the image has changed")
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,7 @@ def test_a_mounted_device_is_refused_even_with_wipe(scenario, loops, creator, no
         creator.refused(other, "--size", "1G", "--wal-device", mounted, words=["mounted on"])
     finally:
         scenario.run("umount", point)
-    scenario.run("e2fsck", "-f", "-n", mounted)
+    scenario.run("e2fsck", "-f", "-n", mounted, failure=DataFailure)
     loops.detach(mounted)
 
 
@@ -243,7 +245,7 @@ def test_a_device_that_is_gone_is_not_replaced_by_a_file(raw, loops):
     loops.detach(raw.small_sectors)
     up = cluster.start_up()
     log = cluster.data / "log" / "osd.0.log"
-    wait_for("the OSD says what is missing", lambda: "atoll: cannot use" in log.read_text())
+    wait_for("the OSD says what is missing", lambda: "atoll: cannot use" in said(log))
     link = cluster.data / "osd-0" / "device"
     assert link.is_symlink() and not pathlib.Path(raw.small_sectors).is_file(), "a file was made in place of the device"
     link.unlink()

@@ -18,7 +18,8 @@ from botocore.exceptions import ClientError
 from lib.cluster import MIB
 from lib.nbd import ENOSPC, NbdError, connect_patiently
 from lib.s3 import Uploader, digest
-from lib.waiting import wait_for
+from lib.verdicts import intact
+from lib.waiting import NotYet, wait_for
 
 DEVICE = os.environ.get("ATOLL_E2E_FULL_SIZE", "1G")
 BUCKET = "full"
@@ -70,10 +71,10 @@ class Full:
     def check_blocks(self):
         with connect_patiently(lambda: self.cluster.nbd("disk", timeout=120)) as connection:
             for place, data in sorted(self.blocks.items()):
-                assert connection.read(place, len(data)) == data, f"the image has other bytes at {place}"
+                intact(connection.read(place, len(data)) == data, f"the image has other bytes at {place}")
         with connect_patiently(lambda: self.cluster.nbd("coded", timeout=120)) as connection:
             for place, data in sorted(self.coded.items()):
-                assert connection.read(place, len(data)) == data, f"the coded image has other bytes at {place}"
+                intact(connection.read(place, len(data)) == data, f"the coded image has other bytes at {place}")
 
 
 class Filler:
@@ -148,7 +149,7 @@ def test_the_image_can_be_attached_and_read_while_the_cluster_is_full(full):
     """The image can be attached while the cluster is full, and read."""
     with full.cluster.nbd("disk", timeout=120) as connection:
         for place, data in full.blocks.items():
-            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
+            intact(connection.read(place, len(data)) == data, f"other bytes at {place}")
 
 
 def write_until_refused(full, connection):
@@ -214,16 +215,16 @@ def test_overwrites_go_on_in_an_erasure_coded_pool_and_writes_into_holes_do_not(
                 write_until_refused(full, other)
             for place in full.coded:
                 for length in (4096, MIB):
-                    assert refused_by_a_full_osd(connection, place + 5 * MIB // 2, full.noise[:length]), (
-                        f"{length} at {place}"
-                    )
-            assert refused_by_a_full_osd(connection, 512 * MIB, full.noise[:4096]), "in an object that is not there"
+                    if not refused_by_a_full_osd(connection, place + 5 * MIB // 2, full.noise[:length]):
+                        raise NotYet(f"taken: {length} at {place}")
+            if not refused_by_a_full_osd(connection, 512 * MIB, full.noise[:4096]):
+                raise NotYet("taken: in an object that is not there")
             return True
 
         wait_for("nothing is taken in holes", nothing_is_taken, 60, 1)
         for place, data in full.coded.items():
-            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
-            assert connection.read(place + 5 * MIB // 2, MIB) == bytes(MIB), f"a write that was refused at {place}"
+            intact(connection.read(place, len(data)) == data, f"other bytes at {place}")
+            intact(connection.read(place + 5 * MIB // 2, MIB) == bytes(MIB), f"a write that was refused at {place}")
 
 
 def health_of(cluster):
@@ -294,14 +295,14 @@ def test_trims_go_on_in_an_erasure_coded_pool(full):
             expected += full.noise[:4096] + data[20480:MIB]
             full.coded[place] = expected + bytes(MIB)
         for place, data in full.coded.items():
-            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
+            intact(connection.read(place, len(data)) == data, f"other bytes at {place}")
 
 
 @pytest.mark.nightly
 def test_trim_and_delete_work_while_it_is_full(emptied):
     """TRIM and DELETE work while it is full: trimmed blocks are zeros, deleted objects are gone."""
     with emptied.cluster.nbd("disk") as connection:
-        assert connection.read(MIB, 4096) == bytes(4096), "trimmed blocks are not zeros"
+        intact(connection.read(MIB, 4096) == bytes(4096), "trimmed blocks are not zeros")
     listed = emptied.s3.list_objects_v2(Bucket=BUCKET, MaxKeys=1000)["Contents"]
     assert {entry["Key"] for entry in listed} <= emptied.uploader.acked.keys(), "deleted objects are listed"
 
@@ -317,7 +318,7 @@ def test_deletes_give_room_again(emptied, note):
             try:
                 emptied.s3.put_object(Bucket=BUCKET, Key=f"again/{number}", Body=data)
             except ClientError as error:
-                raise ValueError(f"{error}\n{emptied.cluster.cli('df').stdout}") from None
+                raise NotYet(f"{error}\n{emptied.cluster.cli('df').stdout}") from None
             emptied.uploader.acked[f"again/{number}"] = digest(data)
         return True
 

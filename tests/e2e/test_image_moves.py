@@ -9,6 +9,7 @@ import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
 from lib.net import stopped
+from lib.verdicts import intact
 from lib.waiting import under_load, wait_for
 
 BLOCK = 4096
@@ -36,8 +37,8 @@ def check(cluster, load, name):
     with cluster.nbd(name, timeout=120) as connection:
         count = load.verify(connection)
         for at in range(SIZE // 2, SIZE, MIB):
-            assert connection.read(at, MIB) == NOISE, f"{at} of {name} differs"
-    assert not load.wrong, load.wrong[:3]
+            intact(connection.read(at, MIB) == NOISE, f"{at} of {name} differs")
+    intact(not load.wrong, load.wrong[:3])
     return count
 
 
@@ -172,9 +173,9 @@ def test_a_move_is_cancelled_when_the_new_pool_does_not_answer(cluster):
         with cluster.nbd("stranded") as connection:
             connection.write(0, NOISE)
             for at in [0, *range(SIZE // 2, SIZE, MIB)]:
-                assert connection.read(at, MIB) == NOISE, f"{at} differs"
+                intact(connection.read(at, MIB) == NOISE, f"{at} differs")
     wait_for("what was copied goes", lambda: not leftovers(cluster, "stranded"), 60)
-    assert cluster.read_image("stranded", 0, MIB) == NOISE
+    intact(cluster.read_image("stranded", 0, MIB) == NOISE, "other bytes")
 
 
 @pytest.mark.nightly
@@ -193,7 +194,7 @@ def test_a_move_cannot_be_cancelled_when_its_old_place_was_changed(cluster):
     cluster.cli("image", "migrate", "forked", "--pool", "coded")
     assert "is not being moved" in refused("forked")
     with cluster.nbd("forked") as connection:
-        assert connection.read(0, MIB) == NOISE
+        intact(connection.read(0, MIB) == NOISE, "other bytes")
 
 
 def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):
@@ -205,12 +206,12 @@ def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):
         connection.write(0, NOISE)
         writer = cluster.json("image", "info", "idle")["writer"]
         assert writer["purpose"] == "NBD server" and writer["process_id"] != moving.pid
-        assert connection.read(SIZE // 2, MIB) == NOISE
+        intact(connection.read(SIZE // 2, MIB) == NOISE, "other bytes")
     # Again, without a rate: both commands see the end.
     cluster.cli("image", "migrate", "idle", "--pool", "coded")
     assert moving.wait(30) == 0
     with cluster.nbd("idle") as connection:
-        assert all(connection.read(at, MIB) == NOISE for at in [0, *range(SIZE // 2, SIZE, MIB)])
+        intact(all(connection.read(at, MIB) == NOISE for at in [0, *range(SIZE // 2, SIZE, MIB)]), "other bytes")
     assert pool_of(cluster, "idle") == "coded" and not leftovers(cluster, "idle")
 
 
@@ -259,5 +260,5 @@ def test_who_reads_a_read_only_clone_goes_on_while_it_is_flattened(cluster):
     cluster.cli("image", "access", "fixed-clone", "--access", "read-only")
     with cluster.nbd("fixed-clone") as connection:
         for _ in range(2):
-            assert all(connection.read(at, MIB) == NOISE for at in range(SIZE // 2, SIZE, MIB))
+            intact(all(connection.read(at, MIB) == NOISE for at in range(SIZE // 2, SIZE, MIB)), "other bytes")
             cluster.cli("image", "flatten", "fixed-clone", ok=None, timeout=120)

@@ -17,12 +17,12 @@ import pytest
 from botocore.client import Config
 from lib.cluster import MIB
 from lib.gateway import Gateway
-from lib.ports import free_port
+from lib.ports import free_port, is_listening
 from lib.processes import is_alive
 from lib.s3 import read
 from lib.scenario import REPOSITORY
 from lib.tiers import nightly_but
-from lib.waiting import under_load, wait_for
+from lib.waiting import not_yet, under_load, wait_for
 
 pytestmark = pytest.mark.needs("haproxy", "curl")
 
@@ -66,7 +66,13 @@ class Proxy:
         self.log = scenario.directory / f"{name}.log"
         with open(self.log, "w") as log:
             self.process = scenario.start("haproxy", "-db", "-f", path, stdout=log, stderr=log)
+        wait_for("it answers", self.answers, 20)
         wait_for("both gateways are up", lambda: self.states() == {"gateway-1": "UP", "gateway-2": "UP"}, 20)
+
+    def answers(self):
+        """Its socket is there as soon as it has started."""
+        with not_yet(FileNotFoundError, ConnectionRefusedError):
+            return self.ask("show info")
 
     def ask(self, command):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -192,8 +198,7 @@ def cluster(scenario):
 def second(cluster):
     """A second gateway."""
     second = Gateway(cluster)
-    listens = lambda: socket.create_connection(("127.0.0.1", second.tls), timeout=1).close() or True
-    wait_for("it listens", listens, 20)
+    wait_for("it listens", lambda: is_listening(second.tls), 20)
     return second
 
 

@@ -16,6 +16,7 @@ from lib.s3 import error_of, read
 from lib.scenario import REPOSITORY
 from lib.tiers import nightly_but
 from lib.transit import TOKEN, Transit
+from lib.verdicts import intact
 from lib.waiting import under_load, wait_for
 
 pytestmark = pytest.mark.needs("aws", "rclone")
@@ -43,7 +44,7 @@ class Sealed:
             self.s3.put_object(Bucket=bucket, Key="k", Body=self.data)
 
     def check_image(self):
-        assert self.cluster.read_image("disk", 0, len(self.data)) == self.data, "other bytes come back"
+        intact(self.cluster.read_image("disk", 0, len(self.data)) == self.data, "other bytes come back")
 
 
 class Local:
@@ -63,7 +64,7 @@ class Local:
 
     def all_is_there(self):
         assert read(self.cluster.s3(), "keep", "k") == self.data, "the object has other bytes"
-        assert self.cluster.read_image("kept", 4096, len(self.data)) == self.data, "the image has other bytes"
+        intact(self.cluster.read_image("kept", 4096, len(self.data)) == self.data, "the image has other bytes")
 
     def with_projects(self):
         """With two keys more."""

@@ -21,7 +21,7 @@ from lib.operator import problems
 from lib.prometheus import OPENMETRICS, TEXT, Admin, Prometheus, complaints, monitoring_check
 from lib.s3 import error_of, read
 from lib.transit import Transit
-from lib.waiting import under_load, wait_for
+from lib.waiting import NotYet, under_load, wait_for
 
 pytestmark = pytest.mark.needs("prometheus", "promtool", "nbdcopy", "openssl")
 
@@ -132,9 +132,9 @@ def test_all_processes_are_targets_and_up(idle):
 
     def all_up():
         targets = idle.prometheus.targets()
-        assert sorted(targets) == idle.processes(), f"{sorted(targets)}"
         problems = {name: target["lastError"] for name, target in targets.items() if target["health"] != "up"}
-        assert not problems, f"{problems}"
+        if sorted(targets) != idle.processes() or problems:
+            raise NotYet(f"{sorted(targets)} {problems}")
         return targets
 
     targets = wait_for("all targets are up", all_up, 30)
@@ -174,8 +174,8 @@ def test_every_documented_metric_is_told_once_its_work_is_done(watched):
     with watched.cluster.nbd(IMAGE):
 
         def nothing_is_missing():
-            found = missing(watched)
-            assert not found, f"{found}"
+            if found := missing(watched):
+                raise NotYet(f"{found}")
             return True
 
         wait_for("all metrics are told", nothing_is_missing, 15, pause=0.5)
@@ -291,11 +291,12 @@ def test_what_the_cluster_is_agrees_with_the_commands(watched):
 
     def agrees():
         status, told = watched.cluster.json("status"), watched.admin.metrics("admin")
-        assert told.total("atoll_osd_up") == told.total("atoll_osd_in") == status["osds_up"] == 3
         states = {state: told.total("atoll_pgs", state=state) for state in dict(status["placement_groups_by_state"])}
-        assert states == status["placement_groups_by_state"], f"{states}"
-        assert told.total("atoll_cluster_used_bytes") == status["used_bytes"]
-        assert told.total("atoll_health_status") == 0
+        names = ("atoll_osd_up", "atoll_osd_in", "atoll_cluster_used_bytes", "atoll_health_status")
+        found = [told.total(name) for name in names]
+        wanted = [3, 3, status["used_bytes"], 0]
+        if found != wanted or states != status["placement_groups_by_state"] or status["osds_up"] != 3:
+            raise NotYet(f"{found} {states} {status}")
         return True
 
     wait_for("metrics and 'atoll status' agree", agrees, 15)

@@ -8,6 +8,7 @@ import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
 from lib.nbd import connect_patiently
+from lib.verdicts import intact
 from lib.waiting import wait_for
 
 BLOCK = 4096
@@ -80,7 +81,7 @@ class Modelled:
         with self.cluster.nbd(export, timeout=120) as connection:
             found = b"".join(connection.read(at, MIB) for at in range(0, len(model), MIB))
         for at in range(LOADED, len(model), BLOCK):
-            assert found[at : at + BLOCK] == model[at : at + BLOCK], f"{at} of {export} differs"
+            intact(found[at : at + BLOCK] == model[at : at + BLOCK], f"{at} of {export} differs")
 
     def described(self):
         """What is known of its snapshots."""
@@ -129,11 +130,11 @@ def test_snapshots_move_with_an_image_that_is_written(cluster, note):
     let_go_of_snapshots(cluster, "live")
     cluster.cli("image", "migrate", "live", "--pool", "images", "--sealing", "off", timeout=240)
     assert load.stop(), "a load thread hangs"
-    assert not load.wrong, load.wrong[:3]
+    intact(not load.wrong, load.wrong[:3])
     disk.check()
     with cluster.nbd("live", timeout=120) as connection:
         count = load.verify(connection)
-    assert not load.wrong, load.wrong[:3]
+    intact(not load.wrong, load.wrong[:3])
     assert not leftovers(cluster, "live") and disk.described() == before
     note(f"{load.acked} acks, {count} blocks, {load.open_ended} without an answer")
 

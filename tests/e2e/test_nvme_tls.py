@@ -20,6 +20,7 @@ from lib.nvme import (
 )
 from lib.nvme_tls import Psk, TlsSocket, dialer, key_of, key_text, old_info, standard_info
 from lib.ports import free_port
+from lib.verdicts import intact
 from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("openssl")
@@ -97,8 +98,8 @@ def test_a_host_with_the_key_uses_the_image(address, subsystem, dial, digests):
         length = 1 << 20 if digests == 0 else 65536
         disk.write(1 << 20, noise[:length])
         disk.write(4096, b"t" * 4096)
-        assert disk.read(1 << 20, length) == noise[:length]
-        assert disk.read(4096, 4096) == b"t" * 4096
+        intact(disk.read(1 << 20, length) == noise[:length], "other bytes")
+        intact(disk.read(4096, 4096) == b"t" * 4096, "other bytes")
 
 
 @pytest.mark.parametrize("info", [standard_info, old_info])
@@ -135,7 +136,7 @@ def test_a_host_may_connect_without_if_that_is_allowed(cluster, address, subsyst
     with Controller(address, subsystem, MIXED) as disk:
         disk.write(0, b"p" * 512)
     with Controller(address, subsystem, MIXED, dial=dial(key, MIXED)) as disk:
-        assert disk.read(0, 512) == b"p" * 512
+        intact(disk.read(0, 512) == b"p" * 512, "other bytes")
 
 
 def test_queues_of_a_controller_are_all_with_tls_or_all_without(cluster, address, subsystem, dial):

@@ -7,6 +7,7 @@ import socket
 import pytest
 from lib.cluster import MIB
 from lib.handshake import Initiator, knock, osd_public_keys
+from lib.logs import said
 from lib.operator import Small, refused_start
 from lib.waiting import wait_for
 
@@ -139,9 +140,9 @@ def test_logs_are_set_aside_while_processes_run(running):
     """A log that has become large is begun anew; what its process says then is in the new one."""
     log, old = running.path("log/osd.0.log"), running.path("log/osd.0.log.old")
     os.truncate(log, LOG_BYTES_MAX + MIB)
-    wait_for("the log is set aside", lambda: old.exists() and log.stat().st_size < MIB, 30)
+    wait_for("the log is set aside", lambda: old.exists() and len(said(log)) < MIB, 30)
     port = next(port for name, port in running.cluster.listening_ports() if name == "osd.0")
     stranger = Initiator(osd_public_keys(running.cluster)["osd.0"])
     knock(port, stranger.first_message(), 5)
-    wait_for("the process goes on in the new one", lambda: "not authorised" in log.read_text(), 20)
+    wait_for("the process goes on in the new one", lambda: "not authorised" in said(log), 20)
     old.unlink()

@@ -15,7 +15,7 @@ from lib.nbd import Nbd, connect_patiently
 from lib.nvme import subsystems
 from lib.nvme_guest import connect_command, device_of, host_name, identity_files
 from lib.ports import free_port
-from lib.waiting import under_load, wait_for
+from lib.waiting import CommandFailed, not_yet, under_load, wait_for
 
 pytestmark = [
     pytest.mark.nightly,
@@ -110,7 +110,8 @@ class InGuest:
         return next((child["pid"] for child in children if child["name"] == f"osd.{osd}"), None)
 
     def is_whole(self):
-        return all(pg["members"] == pg["target"] for pg in self.json("pg ls"))
+        with not_yet(CommandFailed):
+            return all(pg["members"] == pg["target"] for pg in self.json("pg ls"))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def devices(guest, remote, targets):
     found = []
     for name, port in zip(DISKS, targets.ports):
         connect = connect_command(subsystem(name), port, keep_alive_seconds=3, lost_seconds=-1)
-        wait_for("the target answers", lambda connect=connect: guest.run(connect) or True, 60, 1)
+        wait_for("the target answers", lambda connect=connect: guest.finish(guest.start(connect))[1] == 0, 60, 1)
         found.append(device_of(guest, subsystem(name)).removeprefix("/dev/"))
     return found
 

@@ -12,6 +12,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from lib.gateway import Gateway
 from lib.linearizable import Operation, violation
+from lib.verdicts import intact
 from lib.waiting import wait_for
 
 BUCKET = "versions"
@@ -191,32 +192,33 @@ def test_the_race_was_one(raced, note):
 def test_no_acknowledged_version_is_lost(raced):
     race = raced.race
     kept = {version: what for version, what in race.written.items() if version not in race.perhaps_removed}
-    assert kept.keys() <= raced.listed.keys(), f"lost: {kept.keys() - raced.listed.keys()}"
+    intact(kept.keys() <= raced.listed.keys(), f"lost: {kept.keys() - raced.listed.keys()}")
     for version, (key, body) in kept.items():
-        assert raced.listed[version] == key and raced.read(key, version) == body, (key, version)
+        intact(raced.listed[version] == key and raced.read(key, version) == body, (key, version))
 
 
 @pytest.mark.nightly
 def test_no_deleted_version_comes_back(raced):
-    assert not raced.race.removed & raced.listed.keys()
+    back = raced.race.removed & raced.listed.keys()
+    intact(not back, f"came back: {back}")
 
 
 @pytest.mark.nightly
 def test_nothing_is_there_that_nobody_wrote(raced):
     race = raced.race
     for version in raced.listed.keys() - race.written.keys():
-        assert raced.read(raced.listed[version], version) in race.perhaps_written, version
+        intact(raced.read(raced.listed[version], version) in race.perhaps_written, version)
 
 
 @pytest.mark.nightly
 def test_a_version_is_replaced_by_one_conditional_write_at_most(raced):
     for key, etags in raced.race.replaced.items():
         twice = [etag for etag, count in collections.Counter(etags).items() if count > 1]
-        assert not twice, (key, twice)
+        intact(not twice, f"{key}: replaced twice: {twice}")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("key", REGISTERS + SWAPPED)
 def test_the_newest_version_is_linearizable(raced, key):
     found = violation(raced.race.histories[key])
-    assert found is None, found
+    intact(found is None, found)

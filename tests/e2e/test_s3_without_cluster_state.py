@@ -247,6 +247,8 @@ def test_identities_are_changed_again_afterwards(world, note):
 
 
 def test_new_users_and_buckets_are_made_again_afterwards(world):
-    account = wait_for("an account is made", lambda: Account(world.cluster, world.gateways, "afterwards"), 60)
+    # Its first command may come before cluster state answers again.
+    wait_for("changes are taken", lambda: world.cluster.cli("account", "ls", ok=(0, 1)).returncode == 0, 60)
+    account = Account(world.cluster, world.gateways, "afterwards")
     account.root.s3.create_bucket(Bucket="afterwards")
     assert [code_of(s3.list_objects_v2, Bucket="afterwards") for s3 in account.root.clients] == ["ok", "ok"]

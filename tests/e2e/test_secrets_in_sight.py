@@ -9,7 +9,7 @@ import time
 
 import pytest
 from lib.operator import remove
-from lib.waiting import wait_for
+from lib.waiting import CommandFailed, not_yet, wait_for
 
 WAYS = ["file", "standard input", "environment"]
 # Of a network that is nobody's (RFC 5737): a host that announces it may make tokens.
@@ -130,7 +130,12 @@ def first(scenario):
 def test_a_host_that_has_joined_shows_nothing_of_its_token(scenario, first, way):
     """Neither in command lines nor in the environments of the processes that its supervisor starts."""
     create = ("cluster", "token", "create", "--role", "osd")
-    text = wait_for("a token", lambda: first.json(*create)["token"], 60, pause=0.3)
+
+    def token():
+        with not_yet(CommandFailed):
+            return first.json(*create)["token"]
+
+    text = wait_for("a token", token, 60, pause=0.3)
     second = scenario.cluster(f"joined-by-{way}", osds=1, osd_size="1G")
     second.options += ["--host", f"by-{way}", "--listen", "127.0.0.1", "--advertise", NOWHERE]
     if way == "file":
@@ -139,7 +144,12 @@ def test_a_host_that_has_joined_shows_nothing_of_its_token(scenario, first, way)
     else:
         second.variables["ATOLL_JOIN_TOKEN"] = text
     second.start_up()
-    wait_for("its OSD runs", lambda: any(pid for name, pid in second.children().items() if name[:3] == "osd"), 60)
+
+    def runs_an_osd():
+        with not_yet(FileNotFoundError):
+            return any(pid for name, pid in second.children().items() if name[:3] == "osd")
+
+    wait_for("its OSD runs", runs_an_osd, 60)
     for pid, line in in_sight(second).items():
         assert text not in line, f"process {pid} shows the token: {line[:200]}"
     for name, pid in second.children().items():

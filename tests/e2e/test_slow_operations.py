@@ -8,7 +8,7 @@ import pytest
 from lib.cluster import MIB
 from lib.net import stopped
 from lib.prometheus import Admin
-from lib.waiting import under_load, wait_for
+from lib.waiting import NotYet, under_load, wait_for
 
 IMAGE, BLOCK_BYTES, OBJECT_BYTES = "disk", 4096, 4 * MIB
 WRITES = 50
@@ -143,7 +143,8 @@ def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
         def both_wait():
             told = in_flight(cluster)
             kinds = {kind: [one for one in told if one["kind"] == kind] for kind in ("read", "write")}
-            assert kinds["read"] and kinds["write"], told
+            if not kinds["read"] or not kinds["write"]:
+                raise NotYet(f"{told}")
             return kinds
 
         kinds = wait_for("a write and a read are in flight for a second", both_wait, 15)

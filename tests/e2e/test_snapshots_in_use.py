@@ -17,6 +17,7 @@ from lib.load import longest_pause
 from lib.mounted import attached, mounted, why_not, why_not_of
 from lib.net import stopped
 from lib.postgresql import Inserts, PostgreSQL
+from lib.verdicts import DataFailure, intact
 from lib.waiting import under_load, wait_for
 
 pytestmark = pytest.mark.needs("mke2fs", "debugfs", "e2fsck")
@@ -127,7 +128,7 @@ def test_ext4_recovers_in_clones(cluster, scenario, note):
             # The journal and nothing else makes it clean.
             in_journal += "Journal start:            0" not in scenario.run("dumpe2fs", "-h", raw).stdout
             scenario.run("e2fsck", "-f", "-y", "-E", "journal_only", raw, ok=(0, 1))
-            scenario.run("e2fsck", "-f", "-n", raw)
+            scenario.run("e2fsck", "-f", "-n", raw, failure=DataFailure)
             files.mkdir()
             scenario.run("debugfs", "-R", f"rdump / {files}", raw)
             found = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
@@ -166,7 +167,7 @@ def database(cluster, scenario, block_devices):
                 server.run("pgbench", "-i", "-q", "-s", "5")
                 server.sql(Inserts.TABLE)
                 found = used(cluster, server)
-        scenario.run("e2fsck", "-f", "-n", device)
+        scenario.run("e2fsck", "-f", "-n", device, failure=DataFailure)
     return found
 
 
@@ -200,7 +201,7 @@ def check_database(cluster, image, name, database, least, most):
             with mounted(scenario, device):
                 pass
         assert "needs_recovery" not in features(scenario, device)
-        scenario.run("e2fsck", "-f", "-n", device)
+        scenario.run("e2fsck", "-f", "-n", device, failure=DataFailure)
         with mounted(scenario, device) as point:
             server = PostgreSQL(scenario, name, point / "pg")
             with server.running():
@@ -211,7 +212,7 @@ def check_database(cluster, image, name, database, least, most):
                 server.run("pgbench", "-n", "-c", "2", "-t", "50")
                 assert server.accounts() == transfers + 100
             server.check_pages()
-        scenario.run("e2fsck", "-f", "-n", device)
+        scenario.run("e2fsck", "-f", "-n", device, failure=DataFailure)
     return numbers, transfers, server.log.read_text()
 
 
@@ -283,7 +284,7 @@ def test_xfs_recovers_in_a_clone_of_each_snapshot(cluster, scenario, block_devic
     note(totals(snapshots))
     assert not cluster.json("image", "snap", "ls", "xfs")
     with attached(cluster, "xfs") as device, mounted(scenario, device) as point:
-        assert not (problems := load.problems(point, load.acked, load.acked)), problems[:5]
+        intact(not (problems := load.problems(point, load.acked, load.acked)), problems[:5])
     cluster.cli("image", "rm", "xfs")
 
 
@@ -306,7 +307,7 @@ def check_xfs(scenario, device, load, one):
     scenario.run("xfs_repair", "-n", device)
     for _ in range(2):
         with mounted(scenario, device, "-o", "nouuid") as point:
-            assert not (problems := load.problems(point, one.least, one.most)), problems[:5]
+            intact(not (problems := load.problems(point, one.least, one.most)), problems[:5])
             assert fstrim(scenario, device, point) > 0
         scenario.run("xfs_repair", "-n", device)
 

@@ -6,6 +6,7 @@ import pytest
 from lib.cluster import MIB
 from lib.load import BlockAndObjectLoad
 from lib.net import stopped
+from lib.verdicts import DataFailure, intact
 from lib.waiting import wait_for
 
 IDLE_BYTES = 32 * MIB
@@ -58,7 +59,13 @@ def restarted(scenario, cluster, ended):
     cluster.down()
     for number in range(3):
         scenario.run(
-            scenario.atoll, "store", "check", "--device", cluster.data / f"osd-{number}" / "device", timeout=120
+            scenario.atoll,
+            "store",
+            "check",
+            "--device",
+            cluster.data / f"osd-{number}" / "device",
+            timeout=120,
+            failure=DataFailure,
         )
     cluster.up()
     return ended
@@ -115,12 +122,13 @@ def test_every_acked_write_is_there(cluster, ended, note):
 
 def test_a_deep_scrub_finds_nothing(cluster, ended):
     """A deep scrub finds nothing."""
-    cluster.cli("pg", "scrub", "all", "--deep", "--wait", timeout=120)
+    done = cluster.cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=120, ok=None)
+    intact(done.returncode == 0, f"{done.stdout} {done.stderr}")
 
 
 def test_every_store_checks_and_after_a_restart_all_is_there(cluster, restarted, note):
     """Every store checks, and after a restart all is there."""
-    assert cluster.read_image("idle", 0, IDLE_BYTES) == b"\x5a" * IDLE_BYTES, "other bytes"
+    intact(cluster.read_image("idle", 0, IDLE_BYTES) == b"\x5a" * IDLE_BYTES, "other bytes")
     assert len(pgs(cluster, "images")) == restarted.pgs, "it has forgotten its PGs"
     note(f"{restarted.check_blocks(cluster)} blocks, {restarted.check_objects(cluster)} objects")
 

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 from lib.cluster import MIB
-from lib.ports import free_port
+from lib.ports import free_port, is_listening
 from lib.s3 import read
 from lib.waiting import wait_for
 
@@ -46,7 +46,7 @@ class Gateway:
 
     def listens(self):
         assert self.process.poll() is None, self.log.read_text()[-600:]
-        return not socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        return is_listening(self.port)
 
 
 def s_client(scenario, port, *options, ok=(0,)):

@@ -68,7 +68,7 @@ def test_an_osd_that_did_not_start_is_down_at_once(emptied):
 
 def test_an_emptied_device_is_named(emptied):
     """Health says which device, and what to do, with commands that there are."""
-    found = wait_for("health says why", lambda: problems(emptied.cluster)[1]["OSD_CANNOT_START"], 15)
+    found = wait_for("health says why", lambda: problems(emptied.cluster)[1].get("OSD_CANNOT_START"), 15)
     [subject] = found["subjects"]
     assert subject.startswith("osd.1") and "osd-1/device" in subject, found
     assert "--new-device 1" in json.dumps(found), found

@@ -20,7 +20,7 @@ from botocore.client import Config
 from lib.nbd import Nbd, connect_patiently
 from lib.ports import free_port
 from lib.processes import CLUSTER_MARK, is_alive, marked
-from lib.waiting import Failed, wait_for
+from lib.waiting import CommandFailed, Failed, not_yet, wait_for
 
 MIB, GIB = 1 << 20, 1 << 30
 TROUBLE = ("panic", "ERROR", "WARN", "atoll: cannot")
@@ -105,17 +105,19 @@ class Cluster:
     def is_serving(self):
         if self.foreground and self.foreground.poll() is not None:
             raise RuntimeError(f"'atoll up' ended with exit code {self.foreground.returncode}")
-        if not json.loads((self.data / "processes.json").read_text())["healthy"]:
-            return False
-        self._credentials = None
-        with urllib.request.urlopen(
-            f"{self.credentials()['endpoint']}/-/health", timeout=5, context=self.trust()
-        ) as answer:
-            healthy = answer.status == 200
-        with socket.socket(socket.AF_UNIX) as nbd:
-            nbd.settimeout(5)
-            nbd.connect(str(self.nbd_socket))
-            return healthy and nbd.recv(8) == b"NBDMAGIC"
+        # Neither files nor sockets are there at once, and servers that were killed are not there for a while.
+        with not_yet(OSError, CommandFailed):
+            if not json.loads((self.data / "processes.json").read_text())["healthy"]:
+                return False
+            self._credentials = None
+            with urllib.request.urlopen(
+                f"{self.credentials()['endpoint']}/-/health", timeout=5, context=self.trust()
+            ) as answer:
+                healthy = answer.status == 200
+            with socket.socket(socket.AF_UNIX) as nbd:
+                nbd.settimeout(5)
+                nbd.connect(str(self.nbd_socket))
+                return healthy and nbd.recv(8) == b"NBDMAGIC"
 
     def down(self, timeout=60):
         self.cli("down", timeout=timeout)

@@ -15,6 +15,7 @@ import subprocess
 import time
 
 from lib.cluster import Cluster
+from lib.logs import said
 from lib.scenario import REPOSITORY
 from lib.waiting import Failed, wait_for
 
@@ -213,7 +214,7 @@ class Shell:
         # Without job control bash would have it ignore SIGINT.
         self.run(f"set -m\n{text} >{log} 2>&1 </dev/null &\nset +m\necho $! >{log}.pid", place)
         self.begun[text] = (log, int(pathlib.Path(f"{log}.pid").read_text()), place)
-        wait_for(f"{place}: {ready} in {log}", lambda: re.search(ready, log.read_text()), 60)
+        wait_for(f"{place}: {ready} in {log}", lambda: re.search(ready, said(log)), 60)
         return log
 
     def press_ctrl_c(self, text):

@@ -5,6 +5,7 @@ import os
 import random
 
 from lib.load import CountedLoad
+from lib.verdicts import intact
 
 BLOCK = 4096
 FILES_MAX = 20
@@ -78,7 +79,7 @@ class Ext4Load(CountedLoad):
         """What is to follow: the blocks at their places, in any order, and then the word that the journal is empty."""
         self.run("e2fsck", "-f", "-y", "-E", "journal_only", self.copy, ok=(0, 1))
         blocks = blocks_of(self.copy)
-        assert all(blocks[block] == content for block, content in metadata.items() if block != 0), "not replayed"
+        intact(all(blocks[block] == content for block, content in metadata.items() if block != 0), "not replayed")
         return [*self.rng.sample(sorted(metadata.items()), len(metadata)), (self.journal, blocks[self.journal])]
 
     def send(self, blocks):

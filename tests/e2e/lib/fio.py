@@ -1,11 +1,19 @@
 """fio, and other clients of images that are commands."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 
+from lib.verdicts import intact
 from lib.waiting import Failed
+
+# What fio says, on a terminal of a guest too, when what it reads is not what it wrote.
+WRONG_BYTES = re.compile(
+    r"verify failed|verify: bad|bad header|bad magic|Invalid or incomplete multibyte|err=84|error=84"
+)
 
 
 def sha256_of(path):
@@ -29,10 +37,13 @@ def fio(scenario, uri, name, timeout=240, program=("fio",), **options):
         timeout=timeout,
         ok=None,
     )
+    said = f"fio {name}: exit code {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
     if done.returncode != 0 or not output.exists():
-        raise Failed(f"fio {name}: exit code {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+        intact(not WRONG_BYTES.search(done.stdout + done.stderr), said)
+        raise Failed(said)
     text = output.read_text()
     job = json.loads(text[text.index("{") :])["jobs"][0]
+    intact(job["error"] != errno.EILSEQ, f"fio {name} has read wrong bytes\n{said}")
     assert job["error"] == 0, f"fio {name}: error {job['error']}"
     return job
 
@@ -49,6 +60,7 @@ def qemu_io(scenario, uri, *commands, ok=True):
     text = done.stdout + done.stderr
     bad = done.returncode != 0 or "failed" in text.lower() or "error" in text.lower()
     if ok:
+        intact("Pattern verification failed" not in text, f"qemu-io {commands}\n{text}")
         assert not bad, f"qemu-io {commands}\n{text}"
     return text
 

@@ -7,6 +7,7 @@ import boto3
 from botocore.client import Config
 
 from lib.ports import free_port
+from lib.waiting import not_yet
 
 
 class Gateway:
@@ -38,7 +39,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.plain}"
 
     def is_serving(self):
-        with urllib.request.urlopen(f"{self.endpoint()}/-/health", timeout=5) as answer:
+        with not_yet(OSError), urllib.request.urlopen(f"{self.endpoint()}/-/health", timeout=5) as answer:
             return answer.status == 200
 
     def kill(self):

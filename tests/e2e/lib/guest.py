@@ -17,8 +17,10 @@ import subprocess
 import threading
 import time
 
+from lib.fio import WRONG_BYTES
 from lib.processes import RUN_MARK
-from lib.waiting import Failed
+from lib.verdicts import DataFailure
+from lib.waiting import CommandFailed, Failed
 
 HOST_ADDRESS = "10.0.2.2"
 KERNELS = pathlib.Path(os.environ.get("ATOLL_GUEST_KERNELS", "/var/lib/atoll-test-guest"))
@@ -238,5 +240,6 @@ class Guest:
     def run(self, command, seconds=60, check=True):
         output, code = self.finish(self.start(command), seconds)
         if check and code:
-            raise Failed(f"in the guest: {command}\nexit code {code}\n{output[-3000:]}")
+            failure = DataFailure if WRONG_BYTES.search(output) else CommandFailed
+            raise failure(f"in the guest: {command}\nexit code {code}\n{output[-3000:]}")
         return output

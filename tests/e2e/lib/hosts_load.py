@@ -6,9 +6,11 @@ import threading
 import time
 
 from lib.cluster import MIB
+from lib.fio import WRONG_BYTES
 from lib.net import within
 from lib.registers import Registers, longest
 from lib.s3 import Uploader
+from lib.verdicts import DataFailure, intact
 from lib.waiting import wait_for
 
 
@@ -47,7 +49,7 @@ class Fio:
                 self.scenario.run(*self.job(self.done), "--rate_iops=,200", timeout=240)
                 self.done += 1
         except Exception as error:
-            self.error = error
+            self.error = DataFailure(str(error)) if WRONG_BYTES.search(str(error)) else error
 
     def finish(self):
         """Waits for the last; returns how many there were."""
@@ -60,7 +62,7 @@ class Fio:
 
     def verify(self):
         """What the last one wrote is there."""
-        self.scenario.run(*self.job(self.done - 1, "--verify_only"), timeout=120)
+        self.scenario.run(*self.job(self.done - 1, "--verify_only"), timeout=120, failure=DataFailure)
 
 
 class HostsLoad:
@@ -109,7 +111,7 @@ class HostsLoad:
 
     def check_bytes(self):
         wrong = self.registers.wrong()
-        assert not wrong, "\n".join(wrong[:5])
+        intact(not wrong, "\n".join(wrong[:5]))
 
     def stalls(self, since, until=None):
         """The longest operations on objects and on blocks."""
@@ -137,7 +139,7 @@ class HostsLoad:
         """The history of every register is linearizable."""
         found = self.registers.violations() + self.registers.wrong()
         (self.scenario.directory / "violations").write_text("\n\n".join(found))
-        assert not found, f"{len(found)}:\n" + "\n\n".join(found)[:6000]
+        intact(not found, f"{len(found)}:\n" + "\n\n".join(found)[:6000])
 
     def check_uploads(self):
         """Every acknowledged upload is there, read through another host."""

@@ -7,6 +7,7 @@ import time
 
 from lib.nbd import NbdError, connect_patiently
 from lib.s3 import Uploader, list_keys
+from lib.verdicts import intact
 from lib.waiting import wait_for
 
 MIB = 1 << 20
@@ -76,7 +77,11 @@ class BlockLoad:
         self.stopping = True
         for thread in self.threads:
             thread.join(seconds)
+        self.no_wrong_byte()
         return not any(thread.is_alive() for thread in self.threads)
+
+    def no_wrong_byte(self):
+        intact(not self.wrong, f"{len(self.wrong)} wrong reads:\n" + "\n".join(self.wrong[:5]))
 
     def _run(self, index):
         rng = random.Random(f"{self.seed}/{index}")
@@ -139,9 +144,10 @@ class BlockLoad:
             )
 
     def verify(self, connection):
-        """Reads all blocks that were ever written; returns how many, or raises nothing: see `wrong`."""
+        """Reads all blocks that were ever written, each of which must be as it was acked; returns how many."""
         for block in sorted(self.may_be):
             self._judge(block, connection.read(block * self.block_bytes, self.block_bytes), "at rest")
+        self.no_wrong_byte()
         return len(self.may_be)
 
     def longest_silence(self, since, until=None):
@@ -212,7 +218,7 @@ class BlockAndObjectLoad:
         return max((b - a for a, b in zip(times, times[1:]) if a < since + 2), default=0)
 
     def no_wrong_byte(self):
-        assert not self.blocks.wrong, f"{len(self.blocks.wrong)} wrong reads:\n" + "\n".join(self.blocks.wrong[:5])
+        self.blocks.no_wrong_byte()
 
     def stalls(self, since):
         return f"NBD writes stalled {self.blocks.first_silence(since):.2f} s, PUTs {self.put_stall(since):.2f} s"
@@ -233,9 +239,7 @@ class BlockAndObjectLoad:
     def check_blocks(self, cluster):
         """Every acked block write is there, no byte is wrong; returns how many blocks there are."""
         with connect_patiently(lambda: cluster.nbd("load")) as connection:
-            count = self.blocks.verify(connection)
-        self.no_wrong_byte()
-        return count
+            return self.blocks.verify(connection)
 
     def check_objects(self, cluster):
         """Every acked object is there and listed, no byte is wrong; returns how many there are."""
@@ -243,5 +247,5 @@ class BlockAndObjectLoad:
         problems = self.objects.problems(s3)
         assert not problems, f"{len(problems)}:\n" + "\n".join(problems[:5])
         missing = self.objects.acked.keys() - set(list_keys(s3, "load"))
-        assert not missing, f"not in the listing: {sorted(missing)[:5]}"
+        intact(not missing, f"not in the listing: {sorted(missing)[:5]}")
         return len(self.objects.acked)

@@ -10,7 +10,7 @@ import tempfile
 
 from lib.devices import Loops
 from lib.processes import is_alive
-from lib.waiting import wait_for
+from lib.waiting import not_yet, wait_for
 
 # Not in the scenario's directory: users other than root must reach what is mounted, and sockets have short paths.
 PREFIX = f"{tempfile.gettempdir()}/atoll-e2e-mounted-"
@@ -49,7 +49,8 @@ def attached(cluster, image):
         def serves():
             if process.poll() is not None:
                 raise RuntimeError(f"nbdfuse ended with {process.returncode}: {log.read_text()[-1000:]}")
-            return (point / image).exists()
+            with not_yet(OSError):
+                return (point / image).exists()
 
         wait_for(f"nbdfuse shows {image}", serves, 60)
         device = scenario.run("losetup", "--find", "--show", point / image).stdout.strip()
@@ -77,7 +78,7 @@ def mounted(scenario, device, *options):
 
 def unmount(scenario, point):
     # Something that looks at all new devices and mounts may have it open for a moment.
-    wait_for(f"{point} is unmounted", lambda: scenario.run("umount", point), 30)
+    wait_for(f"{point} is unmounted", lambda: scenario.run("umount", point, ok=(0, 32)).returncode == 0, 30)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 
 from lib.cluster import MIB
 from lib.s3 import read
+from lib.verdicts import intact
 
 BUCKET, KEY, IMAGE = "kept", "kept-object", "disk"
 # A start that is refused says so at once.
@@ -30,8 +31,8 @@ class Small:
     def check(self):
         """Everything is there, with the cluster running."""
         self.cluster.forget_credentials()
-        assert read(self.cluster.s3(attempts=3), BUCKET, KEY) == self.data, "the object has other bytes"
-        assert self.cluster.read_image(IMAGE, 0, MIB) == self.data, "the image has other bytes"
+        intact(read(self.cluster.s3(attempts=3), BUCKET, KEY) == self.data, "the object has other bytes")
+        intact(self.cluster.read_image(IMAGE, 0, MIB) == self.data, "the image has other bytes")
 
     def path(self, name):
         return self.cluster.data / name
@@ -80,6 +81,11 @@ def problems(cluster, ok=(0, 1, 2)):
     """Exit code of 'atoll health', and its problems by their codes."""
     done = cluster.cli("health", "--json", ok=ok)
     return done.returncode, {problem["code"]: problem for problem in json.loads(done.stdout)["problems"]}
+
+
+def told(health):
+    """What 'atoll health' says, on one line."""
+    return "; ".join(f"{p['code']}: {p['summary']} {p['subjects'][:6]}" for p in health["problems"])
 
 
 def files_of(directory):

@@ -29,6 +29,15 @@ HELD = []
 PORTS = blocks()
 
 
+def is_listening(port):
+    """Whether somebody takes connections at a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except (ConnectionRefusedError, TimeoutError):
+        return False
+    return True
+
+
 def free_port():
     """A port that nobody has."""
     for port in PORTS:

@@ -15,7 +15,7 @@ import urllib.request
 
 from lib.ports import free_port
 from lib.scenario import REPOSITORY
-from lib.waiting import wait_for
+from lib.waiting import not_yet, wait_for
 
 # Prometheus asks and evaluates so often.
 SCRAPE_SECONDS, EVALUATION_SECONDS = 2, 1
@@ -181,7 +181,11 @@ class Prometheus:
             f"--web.listen-address=127.0.0.1:{self.port}",
             cwd=self.directory,
         )
-        wait_for("Prometheus is ready", lambda: self.ask("/-/ready"), 30)
+        wait_for("Prometheus is ready", self.is_ready, 30)
+
+    def is_ready(self):
+        with not_yet(OSError):
+            return self.ask("/-/ready")
 
     def ask(self, path, **parameters):
         assert self.process.poll() is None, f"Prometheus has ended:\n{self.log.read_text()[-1500:]}"

@@ -6,6 +6,7 @@ import random
 
 from lib.cluster import MIB
 from lib.nbd import connect_patiently
+from lib.verdicts import intact
 
 FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures"
 OSD_SIZE = "1G"
@@ -69,15 +70,16 @@ class Content:
             for first in range(0, IMAGE_BYTES // BLOCK, 256):
                 found = io.BytesIO(connection.read(first * BLOCK, 256 * BLOCK))
                 for block in range(first, first + 256):
-                    assert found.read(BLOCK) == self.blocks.get(block, bytes(BLOCK)), (
-                        f"block {block} of the image is wrong"
+                    intact(
+                        found.read(BLOCK) == self.blocks.get(block, bytes(BLOCK)),
+                        f"block {block} of the image is wrong",
                     )
         s3 = cluster.s3(attempts=3)
         listed = {entry["Key"]: entry["Size"] for entry in s3.list_objects_v2(Bucket=BUCKET)["Contents"]}
-        assert listed == {key: len(body) for key, (body, _) in self.objects.items()}, f"listed are {listed}"
+        intact(listed == {key: len(body) for key, (body, _) in self.objects.items()}, f"listed are {listed}")
         for key, (body, marks) in self.objects.items():
             found = s3.get_object(Bucket=BUCKET, Key=key)
-            assert found["Body"].read() == body and found["Metadata"] == marks, f"object '{key}' is wrong"
+            intact(found["Body"].read() == body and found["Metadata"] == marks, f"object '{key}' is wrong")
         return f"{len(self.blocks)} blocks, {len(self.objects)} objects"
 
 

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from lib.verdicts import intact
+
 
 def digest(data):
     return hashlib.sha256(data).hexdigest()
@@ -71,27 +73,30 @@ class Uploader:
         return self.wait(seconds)
 
     def problems(self, s3=None, threads=8):
-        """Reads everything back and compares; returns what is not as it must be."""
-        s3 = s3 or self.s3
+        """Reads everything back and compares: what was acked is there. Returns what could not be read."""
+        s3, wrong = s3 or self.s3, []
 
         def compare(key):
             try:
                 sha = digest(s3.get_object(Bucket=self.bucket, Key=key)["Body"].read())
             except ClientError as error:
                 code = error.response["Error"]["Code"]
-                if code == "NoSuchKey" and key not in self.acked:
-                    return None
-                return f"{key}: {code}" + (" though its PUT was acked" if key in self.acked else "")
+                if code not in ("NoSuchKey", "NoSuchBucket"):
+                    return f"{key}: {code}"
+                if key in self.acked:
+                    wrong.append(f"{key}: {code} though its PUT was acked")
+                return None
             except (BotoCoreError, OSError) as error:
                 return f"{key}: {error}"
             if sha != self.acked.get(key) and sha not in self.open_ended.get(key, ()):
-                return f"{key}: other bytes than were sent"
+                wrong.append(f"{key}: other bytes than were sent")
             return None
 
+        keys = sorted(self.acked.keys() | self.open_ended.keys())
         with ThreadPoolExecutor(threads) as pool:
-            return [
-                problem for problem in pool.map(compare, sorted(self.acked.keys() | self.open_ended.keys())) if problem
-            ]
+            unread = [problem for problem in pool.map(compare, keys) if problem]
+        intact(not wrong, f"{len(wrong)} of {len(keys)}, such as\n" + "\n".join(wrong[:10]))
+        return unread
 
 
 def list_keys(s3, bucket, prefix=""):

@@ -42,8 +42,8 @@ class Scenario:
         check_direct_io(self.directory)
         allow_open_files()
 
-    def run(self, *command, timeout=120, ok=(0,), **options):
-        """Runs a command to its end; its output is in the error if the exit code is not one of `ok`."""
+    def run(self, *command, timeout=120, ok=(0,), failure=CommandFailed, **options):
+        """Runs a command to its end; if its exit code is not one of `ok` that is a `failure`, with its output."""
         options = {"env": self.environment, "stdin": subprocess.DEVNULL, "cwd": self.directory} | options
         command = [str(part) for part in command]
         try:
@@ -53,7 +53,7 @@ class Scenario:
             raise CommandFailed(f"{' '.join(command)}\nhad not ended after {timeout} s\n{output}") from None
         if ok is not None and done.returncode not in ok:
             said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
-            raise CommandFailed(f"{' '.join(command)}\nexit code {done.returncode}\n{said}")
+            raise failure(f"{' '.join(command)}\nexit code {done.returncode}\n{said}")
         return done
 
     def start(self, *command, **options):

@@ -7,7 +7,7 @@ import urllib.request
 
 from lib.ports import free_port
 from lib.scenario import REPOSITORY
-from lib.waiting import wait_for
+from lib.waiting import not_yet, wait_for
 
 TOKEN = "token-of-the-test"
 
@@ -34,7 +34,11 @@ class Transit:
             self.scenario.directory / "transit-state.json",
             stdout=subprocess.DEVNULL,
         )
-        wait_for("the Transit server answers", lambda: self.ask("/_test/requests"), 20)
+        wait_for("the Transit server answers", self.answers, 20)
+
+    def answers(self):
+        with not_yet(OSError):
+            return self.ask("/_test/requests")
 
     def stop(self):
         self.process.terminate()

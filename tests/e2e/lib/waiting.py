@@ -33,7 +33,7 @@ def wait_for(what, condition, seconds=60, pause=0.1):
             value = condition()
             if value:
                 return value
-        except (NotYet, AssertionError, OSError, ValueError, KeyError) as error:
+        except NotYet as error:
             last = error
         if time.monotonic() > deadline:
             raise Failed(f"not after {seconds} s: {what}" + (f"; last: {last}" if last else ""))

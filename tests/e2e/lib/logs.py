@@ -1,0 +1,18 @@
+"""Files to which processes append lines."""
+
+import json
+import pathlib
+
+
+def said(path):
+    """What a log has so far: nothing before its process has made it, or while it is set aside."""
+    try:
+        return pathlib.Path(path).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def json_lines(path):
+    """The JSON lines of a file that are written as a whole."""
+    whole, _, _ = said(path).rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
