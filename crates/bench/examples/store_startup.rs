@@ -40,7 +40,14 @@ impl Filler {
         let mutations = vec![Mutation::Write { offset: 0, length: BLOCK_BYTES as u32, seals: None }];
         let version = Version { epoch: Epoch(1), sequence: self.sequences[index] + 1 };
         let touched = Touched::by(&mutations);
-        let log = vec![LogEntry { version, request: None, object: object.clone(), touched, pre_image: None }];
+        let log = vec![LogEntry {
+            version,
+            request: None,
+            object: object.clone(),
+            touched,
+            committed_sequence: 0,
+            pre_image: None,
+        }];
         let payload = self.data.clone();
         let transaction = Transaction { pg, object, mutations, payload, payload_sealed: true, log };
         loop {

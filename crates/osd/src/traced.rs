@@ -170,8 +170,14 @@ mod tests {
     fn write(sequence: u64, request: Option<RequestId>) -> SharedTransaction {
         let object = ObjectName::new("object").unwrap();
         let touched = Touched { whole: true, block_ranges: Vec::new(), omap_keys: Vec::new() };
-        let entry =
-            LogEntry { version: version(sequence), request, object: object.clone(), touched, pre_image: None };
+        let entry = LogEntry {
+            version: version(sequence),
+            request,
+            object: object.clone(),
+            touched,
+            committed_sequence: 0,
+            pre_image: None,
+        };
         let (mutations, payload, payload_sealed) = (Vec::new(), Bytes::from_static(b"12345"), false);
         Transaction { pg: PG, object, mutations, payload, payload_sealed, log: vec![entry] }.into()
     }

@@ -183,6 +183,7 @@ impl Pg {
             }
             Message::Committed { epoch, version, .. } => {
                 if epoch == self.promises.epoch() {
+                    self.log.note_committed(version.sequence);
                     self.forget_pre_images(version);
                 }
             }
@@ -195,8 +196,19 @@ impl Pg {
             Message::PeerQuery { epoch, active_epoch, active_members, wants_log, shard, .. } => {
                 self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), view);
             }
-            Message::PeerInfo { epoch, head, is_complete, log, shard, unreadable, .. } => {
-                self.peer_info(from, epoch, Answer { head, is_complete, log, shard, unreadable }, view);
+            Message::PeerInfo {
+                epoch,
+                head,
+                committed_sequence,
+                since_epoch,
+                is_complete,
+                log,
+                shard,
+                unreadable,
+                ..
+            } => {
+                let answer = Answer { head, committed_sequence, since_epoch, is_complete, log, shard, unreadable };
+                self.peer_info(from, epoch, answer, view);
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
@@ -264,6 +276,7 @@ impl Pg {
         if let Some((primary, epoch, transaction)) = self.behind_overwrites(write) {
             self.submit_with_pre_image(Submission::Replica { primary, epoch, version }, transaction);
         }
+        self.log.note_committed(committed.sequence);
         self.forget_pre_images(committed);
     }
 

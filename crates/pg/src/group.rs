@@ -72,7 +72,7 @@ impl Pg {
             peering: Peering::default(),
             learners: Learners::default(),
             stray: StrayCopy::default(),
-            log: Log::new(view.head(id)),
+            log: Log::new(view.head(id), &view.log(id)),
             queue: Queue::default(),
             duplicates: Duplicates::default(),
             fences: Fences::default(),

@@ -154,6 +154,14 @@ pub(crate) fn members_share_one_head<'a>(own: Version, heads: impl Iterator<Item
     }
 }
 
+/// No write is rolled back that is known to be committed.
+pub(crate) fn committed_writes_stay(committed_sequence: u64, head: Version) {
+    assert!(
+        committed_sequence <= head.sequence,
+        "committed_writes_stay: {committed_sequence} is, and the history is to end with {head}"
+    );
+}
+
 /// A primary serves only after its roll back is durable.
 pub(crate) fn nothing_is_rolled_back_while_serving(is_rolling_back: bool) {
     assert!(!is_rolling_back, "nothing_is_rolled_back_while_serving");
@@ -365,6 +373,7 @@ mod tests {
                 "lease_binds_longer_than_it_is_relied_on",
                 Box::new(|| lease_binds_longer_than_it_is_relied_on(1_000, 901)),
             ),
+            ("committed_writes_stay", Box::new(|| committed_writes_stay(5, version(4)))),
             ("nothing_is_rolled_back_while_serving", Box::new(|| nothing_is_rolled_back_while_serving(true))),
             ("enough_members_serve", Box::new(|| enough_members_serve(&one))),
             ("primary_holds_the_listed_shard", Box::new(|| primary_holds_the_listed_shard(Some(3), Some(2)))),

@@ -47,6 +47,10 @@ impl World {
     /// A full OSD takes a write. Panics if that needs space.
     pub fn needs_no_space(&mut self, at: usize, transaction: &Transaction) {
         let [entry] = &transaction.log[..] else { return };
+        // A member that catches up gets entries beside what it needs to begin with.
+        if entry.object != transaction.object {
+            return;
+        }
         if !self.ordered_while_full.contains(&(at, transaction.pg, entry.version)) || self.frees(transaction) {
             return;
         }

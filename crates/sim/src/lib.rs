@@ -46,7 +46,7 @@ pub use script::{
     Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_blocks, write_key,
     write_key_if,
 };
-pub use state::{PG, SPLIT_PG};
+pub use state::{PG, Pgs, SPLIT_PG};
 pub use statistics::Statistics;
 pub use world::{Member, World};
 

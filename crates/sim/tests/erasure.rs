@@ -7,7 +7,8 @@
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{PgState, is_hidden};
 use atoll_sim::{
-    Answer, Kind, Options, PG, SPLIT_PG, Script, World, block, data_of, half_of, read_block, remove, write_block,
+    Answer, Kind, Options, PG, Pgs, SPLIT_PG, Script, World, block, data_of, half_of, read_block, remove,
+    write_block,
 };
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Epoch, ObjectName, OsdId};
@@ -101,6 +102,93 @@ fn a_write_that_a_shard_lacks_is_rolled_back() {
     }
 }
 
+/// Kills an OSD and puts an older copy of its device back.
+fn put_back(script: &mut Script, at: usize, older: &Pgs) {
+    script.kill(at);
+    let store = &mut script.members[at].store;
+    (store.durable, store.visible) = (older.clone(), older.clone());
+}
+
+/// The device of an OSD as it is now.
+fn device(script: &Script, at: usize) -> Pgs {
+    script.members[at].store.durable.clone()
+}
+
+#[test]
+fn a_device_that_forgets_its_newest_write_undoes_nothing() {
+    for forgetful in 0..3 {
+        let mut script = Script::new(Options::scripted_coded(3, 2, 1));
+        script.run_for(SECOND);
+        write_blocks(&mut script, 2);
+        let before = device(&script, forgetful);
+        written(&mut script, 0, 0, 2);
+        (0..3).for_each(|at| script.kill(at));
+        put_back(&mut script, forgetful, &before);
+        (0..3).for_each(|at| script.restart(at));
+        holds(&mut script, 0, 0, 2);
+        holds(&mut script, 0, 1, 11);
+        is_whole(&mut script);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_without_its_newest_write_is_backfilled() {
+    let mut script = Script::new(Options::scripted_coded(3, 2, 1));
+    script.run_for(SECOND);
+    write_blocks(&mut script, 2);
+    let before = device(&script, 2);
+    written(&mut script, 0, 0, 2);
+    put_back(&mut script, 2, &before);
+    script.run_for(SECOND);
+    script.restart(2);
+    is_whole(&mut script);
+    holds(&mut script, 0, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn an_older_copy_of_a_device_loses_nothing() {
+    for forgetful in 0..3 {
+        // More is written than the log holds, and less.
+        for writes in [5, 80] {
+            let options = Options { ring_entries: 64, ..Options::scripted_coded(3, 2, 1) };
+            let mut script = Script::new(options);
+            script.run_for(SECOND);
+            write_blocks(&mut script, 2);
+            let before = device(&script, forgetful);
+            for value in 0..writes {
+                written(&mut script, value % 3, 0, 100 + value);
+            }
+            (0..3).for_each(|at| script.kill(at));
+            put_back(&mut script, forgetful, &before);
+            (0..3).for_each(|at| script.restart(at));
+            is_whole(&mut script);
+            (writes - 3..writes).for_each(|value| holds(&mut script, value % 3, 0, 100 + value));
+            script.finish();
+        }
+    }
+}
+
+#[test]
+fn more_forgetful_devices_than_parity_undo_nothing_that_is_known_to_be_committed() {
+    let mut script = Script::new(Options::scripted_coded(3, 2, 1));
+    script.run_for(SECOND);
+    write_blocks(&mut script, 2);
+    let before = [device(&script, 1), device(&script, 2)];
+    written(&mut script, 0, 0, 2);
+    written(&mut script, 0, 1, 3);
+    (0..3).for_each(|at| script.kill(at));
+    put_back(&mut script, 1, &before[0]);
+    put_back(&mut script, 2, &before[1]);
+    (0..3).for_each(|at| script.restart(at));
+    // One shard is left of the newest writes. The PG waits, rather than to show what was before them.
+    let read = script.start(1, read_block(0, 0));
+    script.run_for(30 * SECOND);
+    assert_eq!(script.answer_of(read), None);
+    assert_eq!(script.members[0].store.visible.of(PG).head.sequence, 4, "nothing is rolled back");
+}
+
 #[test]
 fn a_roll_back_restores_the_pre_image() {
     // Removed, created again, cloned over: each has a pre-image until all members have it.
@@ -108,12 +196,12 @@ fn a_roll_back_restores_the_pre_image() {
     for replacement in replacements {
         let mut script = two_and_two(4);
         write_blocks(&mut script, 3);
-        let op = prepared(&mut script, replacement, &[1, 2], &[3]);
+        let op = prepared(&mut script, replacement, &[1], &[2, 3]);
         // The client does not ask again.
         script.clients.ops[op].attempt += 1;
         script.kill(0);
-        crash(&mut script, op, &[3]);
-        script.run_while("not rolled back", |world| (1..3).any(|at| world.shows(op, at)));
+        crash(&mut script, op, &[2, 3]);
+        script.run_while("not rolled back", |world| world.shows(op, 1));
         script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
         (0..3).for_each(|at| holds(&mut script, 0, at, 10 + at));
         let attempt = script.clients.ops[op].attempt;
@@ -148,12 +236,13 @@ fn a_roll_back_that_the_store_refuses_is_tried_again() {
         write_blocks(&mut script, 3);
         // The roll back of the removal writes data, which the store refuses; that of the write
         // after it does not.
-        let op = prepared(&mut script, remove(0), &[1, 2], &[3]);
-        let next = prepared(&mut script, write_block(1, 0, 2), &[1, 2], &[3]);
+        let slow = [3 - refusing, 3];
+        let op = prepared(&mut script, remove(0), &[refusing], &slow);
+        let next = prepared(&mut script, write_block(1, 0, 2), &[refusing], &slow);
         [op, next].iter().for_each(|op| script.clients.ops[*op].attempt += 1);
         script.kill(0);
         script.members[refusing].refuses_until = u64::MAX;
-        crash(&mut script, op, &[3]);
+        crash(&mut script, op, &slow);
         script.run_while("not refused", |world| world.statistics.refused == 0);
         script.run_for(5 * SECOND);
         assert!(
@@ -161,7 +250,7 @@ fn a_roll_back_that_the_store_refuses_is_tried_again() {
             "osd {refusing} has rolled back half of it"
         );
         script.members[refusing].refuses_until = 0;
-        script.run_while("not rolled back", |world| (1..3).any(|at| world.shows(op, at)));
+        script.run_while("not rolled back", |world| world.shows(op, refusing));
         script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
         (0..3).for_each(|at| holds(&mut script, 0, at, 10 + at));
         // The removal gets another sequence than it had, so its pre-image clone has another name.
@@ -181,27 +270,27 @@ fn a_refused_write_leaves_no_pre_image_to_forget() {
         write_blocks(&mut script, 3);
         // A removal keeps the object as a clone that is named after the removal's sequence.
         let op = script.start(0, remove(0));
-        script.members[refusing].refuses_until = u64::MAX;
-        script.run_while("not refused", |world| world.statistics.refused == 0);
-        script.members[refusing].refuses_until = 0;
+        let others: Vec<usize> = (0..4).filter(|at| *at != refusing).collect();
+        let refuse = [refusing, 2, 3];
+        refuse.iter().for_each(|at| script.members[*at].refuses_until = u64::MAX);
+        script.run_while("not refused", |world| world.statistics.refused < 3);
+        refuse.iter().for_each(|at| script.members[*at].refuses_until = 0);
         script.run_while("not peering", |world| world.state_of(0) == Some(PgState::Active));
         script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
         // The retry gets the same sequence, and so a clone of the same name.
-        [2, 3].iter().for_each(|at| script.members[*at].last_commit = u64::MAX / 2);
-        script.run_while("not prepared", |world| (0..2).any(|at| !world.shows(op, at)));
+        others.iter().for_each(|at| script.members[*at].last_commit = u64::MAX / 2);
+        script.run_while("not prepared", |world| !world.shows(op, refusing));
         // Time enough to forget what is not needed any more.
         script.run_for(SECOND);
-        for at in [2, 3] {
+        for at in others {
             script.kill(at);
             script.members[at].last_commit = 0;
             script.restart(at);
         }
         assert_eq!(script.answer_of(op), None);
-        for at in 0..2 {
-            script.run_while("not rolled back", |world| world.shows(op, at));
-            let objects = &script.members[at].store.visible.of(PG).objects;
-            assert!(objects.contains_key(&object(0)), "osd {at} has the object again");
-        }
+        script.run_while("not rolled back", |world| world.shows(op, refusing));
+        let objects = &script.members[refusing].store.visible.of(PG).objects;
+        assert!(objects.contains_key(&object(0)), "osd {refusing} has the object again");
         script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
         script.finish();
     }
@@ -211,10 +300,10 @@ fn a_refused_write_leaves_no_pre_image_to_forget() {
 fn a_write_whose_roll_back_was_refused_may_stay() {
     let mut script = two_and_two(4);
     write_blocks(&mut script, 2);
-    let op = prepared(&mut script, write_block(0, 0, 2), &[0, 1, 2], &[3]);
+    let op = prepared(&mut script, write_block(0, 0, 2), &[0, 2], &[1, 3]);
     script.kill(0);
     script.members[2].refuses_until = u64::MAX;
-    crash(&mut script, op, &[3]);
+    crash(&mut script, op, &[1, 3]);
     script.run_while("not refused", |world| world.statistics.refused == 0);
     // The members that lack it are gone, and the two that are left have it.
     [1, 3].into_iter().for_each(|at| script.kill(at));
@@ -241,6 +330,47 @@ fn no_primary_serves_before_its_roll_back_is_durable() {
     // The simulator checks that no roll back is pending when a PG becomes active.
     script.tick_pgs(1);
     script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.finish();
+}
+
+#[test]
+fn a_write_that_enough_shards_have_is_rolled_forward() {
+    for lacking in [1, 2, 3] {
+        let mut script = two_and_two(4);
+        write_blocks(&mut script, 4);
+        let others: Vec<usize> = (1..4).filter(|at| *at != lacking).collect();
+        let op = prepared(&mut script, write_block(0, 0, 2), &others, &[lacking]);
+        // The client does not ask again.
+        script.clients.ops[op].attempt += 1;
+        script.kill(0);
+        crash(&mut script, op, &[lacking]);
+        script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        assert_eq!(script.statistics.rollbacks, 0);
+        holds(&mut script, 0, 0, 2);
+        (1..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+        let attempt = script.clients.ops[op].attempt;
+        script.client_retries(op, attempt);
+        script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
+        script.finish();
+    }
+}
+
+#[test]
+fn a_write_that_a_running_member_lacks_is_rolled_back() {
+    let mut script = two_and_two(4);
+    write_blocks(&mut script, 4);
+    script.cut_one_way(0, 3, SECOND);
+    let op = prepared(&mut script, write_block(0, 0, 2), &[0, 1, 2], &[]);
+    // The client does not ask again.
+    script.clients.ops[op].attempt += 1;
+    script.kill(0);
+    script.run_while("not rolled back", |world| [1, 2].iter().any(|at| world.shows(op, *at)));
+    script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(script.statistics.rollbacks > 0);
+    (0..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+    let attempt = script.clients.ops[op].attempt;
+    script.client_retries(op, attempt);
+    script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
     script.finish();
 }
 

@@ -78,6 +78,7 @@ fn write(store: &Store, key: &ObjectKey, offset: u64, payload: &Bytes) -> Transa
         request: Some(RequestId { session: 1, sequence }),
         object: key.name.clone(),
         touched: Touched::by(&mutations),
+        committed_sequence: 0,
         pre_image: None,
     }];
     let (pg, object, payload) = (key.pg, key.name.clone(), payload.clone());

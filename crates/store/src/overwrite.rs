@@ -232,6 +232,7 @@ mod tests {
             request: None,
             object: name(is_other),
             touched: Touched::by(&mutations),
+            committed_sequence: 0,
             pre_image: None,
         };
         let payload = Bytes::from(vec![sequence as u8; length]);

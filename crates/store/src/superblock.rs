@@ -15,8 +15,9 @@ use crate::log::record::counter;
 use crate::metadata::Location;
 use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX, rewrite};
 
-pub(crate) const FORMAT_VERSION: u32 = 3;
-/// The oldest version that is read: it has no counts of pools, and is otherwise the same.
+pub(crate) const FORMAT_VERSION: u32 = 4;
+/// The oldest version that is read. Version 2 has no counts of pools; before version 4 no log entry says what was
+/// committed.
 const FORMAT_VERSION_MIN: u32 = 2;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
 const LOG_MAGIC: &[u8; 8] = b"ATOLWAL2";

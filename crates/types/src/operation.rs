@@ -390,7 +390,7 @@ impl LogEntry {
         let pre_image = self.pre_image.as_ref().map_or(0, |pre_image| {
             pre_image.payload.len() + pre_image.mutations.iter().map(Mutation::control_bytes_bound).sum::<usize>()
         });
-        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + pre_image + 64
+        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + pre_image + 72
     }
 }
 
@@ -447,6 +447,9 @@ pub struct LogEntry {
     pub object: ObjectName,
     /// What of the object was changed.
     pub touched: Touched,
+    /// Sequence of the newest write that all members were known to have when this one was ordered; 0 if
+    /// none was.
+    pub committed_sequence: u64,
     /// In an erasure-coded PG, how this member rolls the write back: its pre-image. It stays until all members
     /// are known to have the write.
     pub pre_image: Option<PreImage>,

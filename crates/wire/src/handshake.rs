@@ -111,7 +111,7 @@ pub enum HandshakeInput {
 }
 
 /// Raised whenever a message changes or a kind is added: a peer of another version is refused.
-const PROTOCOL_VERSION: u8 = 10;
+const PROTOCOL_VERSION: u8 = 11;
 const GREETING: &[u8; 8] = &[b'A', b'T', b'O', b'L', b'L', 0, 0, PROTOCOL_VERSION];
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Longest handshake message accepted, in bytes.
@@ -311,9 +311,9 @@ mod tests {
         let (_, mut first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Secure, [3; 32]);
         first[GREETING.len() - 1] -= 1;
         let refused = Handshake::respond(&responder, [4; 32]).receive(&mut BytesMut::from(&first[..]));
-        let Err(error) = refused else { panic!("it speaks version 9") };
+        let Err(error) = refused else { panic!("it speaks version 10") };
         assert_eq!(error, HandshakeError::NotAtoll);
-        assert!(error.to_string().contains("version 10"), "{error}");
+        assert!(error.to_string().contains("version 11"), "{error}");
     }
 
     #[test]

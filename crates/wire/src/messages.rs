@@ -118,6 +118,10 @@ kinds! {
             epoch: Epoch,
             /// Version of the newest write in this member's history.
             head: Version,
+            /// Sequence of the newest write that this member knows all members to have had; 0 if it knows none.
+            committed_sequence: u64,
+            /// The first epoch that this member promised since it started.
+            since_epoch: Epoch,
             /// Whether the objects are what the history says.
             is_complete: bool,
             /// The newest entries of the log, oldest first, if they were wanted.

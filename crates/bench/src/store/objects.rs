@@ -93,6 +93,7 @@ impl Objects {
             request: Some(RequestId { session: 1, sequence: self.writes }),
             object: name.clone(),
             touched: Touched::by(&mutations),
+            committed_sequence: 0,
             pre_image: None,
         };
         let transaction = Transaction {

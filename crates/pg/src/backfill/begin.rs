@@ -78,7 +78,15 @@ impl Learners {
         let Token(tag) = outbox.token();
         let mut learner = Learner::new(osd, tag, now_ms);
         let shard = config.record.shard_of(osd);
-        learner.answer = Some(Answer { head, is_complete: true, log: Vec::new(), shard, unreadable: None });
+        learner.answer = Some(Answer {
+            head,
+            committed_sequence: 0,
+            since_epoch: config.record.epoch,
+            is_complete: true,
+            log: Vec::new(),
+            shard,
+            unreadable: None,
+        });
         self.learners.insert(osd, learner);
     }
 

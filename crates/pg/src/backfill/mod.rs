@@ -101,6 +101,10 @@ struct Copying {
 /// The answer of an OSD to PeerQuery.
 pub(crate) struct Answer {
     pub head: Version,
+    /// Sequence of the newest write that it knows all members to have had.
+    pub committed_sequence: u64,
+    /// The first epoch that it promised since it started.
+    pub since_epoch: Epoch,
     pub is_complete: bool,
     pub log: Vec<LogEntry>,
     /// The shard that it holds, in an erasure-coded PG.

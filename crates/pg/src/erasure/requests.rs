@@ -316,12 +316,14 @@ impl Pg {
             }
         }
         self.blocks_are_shared_by(&write, clones);
+        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         let touched = Touched::by(&write.mutations);
         let entry = LogEntry {
             version,
             request: Some(id),
             object: write.object.clone(),
             touched: touched.clone(),
+            committed_sequence: committed.sequence,
             pre_image: None,
         };
         let creates = !view.object_exists(self.config.id, &write.object);
@@ -338,7 +340,6 @@ impl Pg {
                 log,
             })
         };
-        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
             let shard = self.config.record.shard_of(member).expect("members hold shards");
             let (basis, tag) = (changes[usize::from(shard)].basis, tags.get(&member).copied().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Roll back of writes that not all electors have, by their pre-images.
+//! Roll back of writes that too few electors have to rebuild the shards of the others, by their pre-images.
 
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{LogEntry, Mutation, ObjectName, Transaction, Version};
@@ -9,7 +9,7 @@ use crate::actions::ObjectView;
 use crate::context::Context;
 use crate::group::Pg;
 use crate::outbox::Outbox;
-use crate::own_object::{change, own_change, set_incomplete};
+use crate::own_object::change;
 use crate::submissions::Submission;
 
 /// A roll back under way.
@@ -33,10 +33,19 @@ impl Erasure {
     /// Rolls back all writes after `head`, the newest first. Each goes together with its log entry,
     /// so the log matches the objects at any time.
     pub fn begin_roll_back(&mut self, head: Version, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let committed_sequence = context.log.committed_sequence();
+        if head.sequence < committed_sequence {
+            // The primary has heard that from this member, so none sends it.
+            let me = context.config.me;
+            context.outbox.warn(format!(
+                "{me} does not roll back to {head}: all members had the writes up to {committed_sequence}"
+            ));
+            return Effect::Nothing;
+        }
         self.roll_back = Some(RollBack { head, was_refused: false, waits_for_tick: false });
         if context.view.head(context.config.id) > head {
             let me = context.config.me;
-            context.outbox.warn(format!("{me} rolls back the writes after {head}, which not all members had"));
+            context.outbox.warn(format!("{me} rolls back the writes after {head}, which too few members had"));
         }
         self.continue_roll_back(context)
     }
@@ -109,19 +118,6 @@ impl Pg {
         self.abandon(newest);
         self.withdraw_refusals();
         self.submit(Submission::RollBack, undo);
-    }
-
-    /// Marks this copy as incomplete, and tells the primary.
-    pub(super) fn note_incomplete_here(&mut self, view: &impl ObjectView) {
-        self.promises.note_incomplete();
-        let note = own_change(self.config.id, vec![set_incomplete()]);
-        self.submit(Submission::Repair, note);
-        if self.config.is_primary() {
-            self.restart_peering();
-        } else if let Some(leader) = self.promises.asked_by() {
-            self.send_peer_info(leader, false, view);
-        }
-        self.advance(view);
     }
 
     /// Whether a roll back is under way or not durable yet.

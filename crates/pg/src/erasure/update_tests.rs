@@ -239,6 +239,7 @@ impl World {
             request: None,
             object: object.clone(),
             touched: Touched::default(),
+            committed_sequence: 0,
             pre_image: Some(change.pre_image),
         };
         let (mutations, payload, payload_sealed) = (change.mutations, change.payload, true);

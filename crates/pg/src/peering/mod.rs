@@ -1,7 +1,8 @@
 //! Peering: under a new epoch the primary has all members promise to heed no lower one, compares
 //! their heads, and has members that are behind catch up with the newest. An acknowledgement needs
 //! all members, so every elector has every acknowledged write, and the electors' histories are
-//! prefixes of each other.
+//! prefixes of each other. An elector that lacks a write which another knows to be committed has lost
+//! its device: what it lacks says nothing.
 
 pub mod leases;
 pub(crate) mod membership;
@@ -17,7 +18,9 @@ use crate::backfill::Answer;
 use crate::config::{Configuration, PgState};
 use crate::group::Pg;
 use crate::invariants;
+use crate::own_object::{own_change, set_incomplete};
 use crate::replication::log::Log;
+use crate::submissions::Submission;
 
 /// A member that has not answered is asked again after this time.
 const ANSWER_PATIENCE_MS: u64 = 500;
@@ -30,15 +33,22 @@ pub(crate) struct Peering {
     asked: Option<Epoch>,
     asked_at_ms: u64,
     heads: BTreeMap<OsdId, Version>,
+    /// Sequence of the newest write that a member that has answered knows to be committed.
+    pub committed_sequence: u64,
+    /// Members, perhaps this one, that have run since the last configuration became active. What they lack
+    /// was never acknowledged.
+    pub witnesses: BTreeSet<OsdId>,
     /// Members that were told to roll back.
     rolling_back: BTreeSet<OsdId>,
 }
 
 /// What the heads of all members call for.
 pub(crate) enum Next {
+    /// This elector lacks writes that were committed, so its device has lost them.
+    LeaveOut { elector: OsdId, committed_sequence: u64 },
     /// This elector must lead.
     HandOver { to: OsdId },
-    /// These members roll back what not all electors have.
+    /// These members roll back what too few electors have.
     RollBack { members: Vec<OsdId>, head: Version },
     /// A member lacks writes.
     CatchUp { member: OsdId, head: Version },
@@ -65,6 +75,26 @@ impl Peering {
         config.state != PgState::Peering
             || osd == config.me
             || self.head_of(osd).is_some_and(|head| head.sequence == log.last_sequence())
+    }
+
+    /// A member has answered.
+    fn note(&mut self, osd: OsdId, answer: &Answer, config: &Configuration) {
+        self.heads.insert(osd, answer.head);
+        if answer.since_epoch <= config.record.activated_epoch {
+            self.witnesses.insert(osd);
+        }
+        // A member knows of no more than it has. One whose head went back has lost its device.
+        let known = answer.committed_sequence.min(answer.head.sequence);
+        self.committed_sequence = self.committed_sequence.max(known);
+    }
+
+    /// An elector whose history ends before what another elector, or this one, knows to be committed.
+    fn without_committed(&self, own_head: Version, log: &Log, config: &Configuration) -> Option<Next> {
+        let committed_sequence = self.committed_sequence.max(log.committed_sequence().min(own_head.sequence));
+        let heads = self.heads().chain([(config.me, own_head)]);
+        let mut electors = heads.filter(|(osd, _)| config.electors().contains(osd));
+        let (elector, _) = electors.find(|(_, head)| head.sequence < committed_sequence)?;
+        Some(Next::LeaveOut { elector, committed_sequence })
     }
 
     /// Begins to ask under an epoch. False if that has begun already.
@@ -200,7 +230,7 @@ impl Pg {
         if self.may_backfill_now() || self.learners.contains(from) {
             self.restart_peering();
         } else if self.config.state == PgState::Peering {
-            self.peering.heads.insert(from, answer.head);
+            self.peering.note(from, &answer, &self.config);
         }
         self.advance(view);
     }
@@ -211,11 +241,13 @@ impl Pg {
             return;
         }
         let (own_head, config) = (view.head(self.config.id), &self.config);
-        let next = match self.erasure {
+        let lost = self.peering.without_committed(own_head, &self.log, config);
+        let next = lost.unwrap_or_else(|| match self.erasure {
             None => self.peering.compare(own_head, config),
             Some(_) => self.peering.compare_shards(own_head, config),
-        };
+        });
         match next {
+            Next::LeaveOut { elector, committed_sequence } => self.leave_out(elector, committed_sequence, view),
             Next::HandOver { to } => self.hand_over(to, view),
             Next::RollBack { members, head } => self.roll_back(members, head, view),
             Next::Wait => {}
@@ -223,6 +255,31 @@ impl Pg {
             Next::CatchUp { member, head } => self.backfill_member(member, head, view),
             Next::Activate => self.activate(view),
         }
+    }
+
+    /// An elector, perhaps this one, has lost its device. It is backfilled before it counts again.
+    fn leave_out(&mut self, elector: OsdId, committed_sequence: u64, view: &impl ObjectView) {
+        self.outbox.warn(format!(
+            "{elector} lacks writes that all members had, up to {committed_sequence}: its device has lost them, and it must be backfilled"
+        ));
+        if elector == self.config.me {
+            return self.note_incomplete_here(view);
+        }
+        self.membership.note_incomplete(elector);
+        self.advance(view);
+    }
+
+    /// Marks this copy as incomplete, and tells the primary.
+    pub(crate) fn note_incomplete_here(&mut self, view: &impl ObjectView) {
+        self.promises.note_incomplete();
+        let note = own_change(self.config.id, vec![set_incomplete()]);
+        self.submit(Submission::Repair, note);
+        if self.config.is_primary() {
+            self.restart_peering();
+        } else if let Some(leader) = self.promises.asked_by() {
+            self.send_peer_info(leader, false, view);
+        }
+        self.advance(view);
     }
 
     /// Has members, perhaps this one, roll back every write after `head`, unless they were told.
@@ -291,6 +348,7 @@ impl Pg {
         }
         invariants::enough_members_serve(&self.config);
         self.config.state = PgState::Active;
+        self.log.note_committed(view.head(self.config.id).sequence);
         for entry in view.log(self.config.id) {
             if let Some(request) = entry.request {
                 self.duplicates.record(request, Ok(()), entry.version);

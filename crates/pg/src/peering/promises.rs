@@ -26,6 +26,8 @@ pub(crate) struct Promises {
     epoch: Epoch,
     /// The highest epoch whose promise is durable. Nothing is sent under a higher one.
     durable: Epoch,
+    /// The first epoch promised since this OSD started.
+    first_since_start: Option<Epoch>,
     /// Objects may be missing or old, so this copy does not tell what was acknowledged.
     is_incomplete: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
@@ -69,6 +71,7 @@ impl Promises {
         Promises {
             epoch,
             durable: epoch,
+            first_since_start: None,
             is_incomplete: view.omap_value(pg, &own_object(), INCOMPLETE_KEY).is_some() || is_left_over,
             asked_by: None,
             shard,
@@ -85,6 +88,12 @@ impl Promises {
     /// The epoch promised.
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Whether this OSD has run since it promised this epoch. What it acknowledged meanwhile it has: no
+    /// device forgets while its OSD runs.
+    pub fn runs_since(&self, epoch: Epoch) -> bool {
+        self.first_since_start.is_some_and(|first| first <= epoch)
     }
 
     /// The primary that asked for the promise last, perhaps this OSD itself.
@@ -175,6 +184,7 @@ impl Promises {
     ) -> Effect {
         self.asked_by = Some(primary);
         self.is_owed = true;
+        self.first_since_start.get_or_insert(epoch);
         if epoch == self.epoch {
             return self.answer_if_released(context);
         }
@@ -269,6 +279,9 @@ impl Pg {
             Effect::Nothing => {}
             Effect::Answer { primary, .. } if primary == self.config.me => {
                 self.peering.own_promise = Some(self.promises.epoch);
+                if self.promises.runs_since(self.config.record.activated_epoch) {
+                    self.peering.witnesses.insert(primary);
+                }
                 self.advance(view);
             }
             Effect::Answer { primary, wants_log } => self.send_peer_info(primary, wants_log, view),
@@ -328,7 +341,21 @@ impl Pg {
         let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
         let is_complete = self.promises.is_copy_usable(&self.config);
         let (pg, unreadable) = (self.config.id, self.intake.take_unreadable());
-        self.outbox.send(primary, Message::PeerInfo { pg, epoch, head, is_complete, log, shard, unreadable });
+        let committed_sequence = self.log.committed_sequence();
+        // It answers a query, so it has promised an epoch.
+        let since_epoch = self.promises.first_since_start.unwrap_or(epoch);
+        let info = Message::PeerInfo {
+            pg,
+            epoch,
+            head,
+            committed_sequence,
+            since_epoch,
+            is_complete,
+            log,
+            shard,
+            unreadable,
+        };
+        self.outbox.send(primary, info);
     }
 
     /// Another member has promised a higher epoch to another primary.

@@ -1,9 +1,10 @@
-//! The end of the history at this member, and at the primary the writes that not all members have.
+//! The end of the history at this member, how far all members are known to have it, and at the primary
+//! the writes that not all have.
 
 use std::collections::VecDeque;
 
 use atoll_types::limits::PG_IN_FLIGHT_MAX;
-use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
+use atoll_types::{Epoch, LogEntry, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
 
 use super::conflicts::read_sees;
 use crate::actions::{ClientId, ObjectView};
@@ -43,18 +44,33 @@ impl InFlight {
 pub(crate) struct Log {
     /// Sequence of the newest write submitted to the store.
     last_sequence: u64,
+    /// Sequence of the newest write that all members are known to have had.
+    committed_sequence: u64,
     /// Writes that not all members have, by version.
     in_flight: VecDeque<InFlight>,
 }
 
 impl Log {
-    /// The log of a copy whose newest write has this version.
-    pub fn new(head: Version) -> Self {
-        Log { last_sequence: head.sequence, in_flight: VecDeque::new() }
+    /// The log of a copy whose newest write has this version. Its entries say what all members had.
+    pub fn new(head: Version, entries: &[LogEntry]) -> Self {
+        let mut log = Log { last_sequence: head.sequence, committed_sequence: 0, in_flight: VecDeque::new() };
+        entries.iter().for_each(|entry| log.note_committed(entry.committed_sequence));
+        log
     }
 
     pub fn last_sequence(&self) -> u64 {
         self.last_sequence
+    }
+
+    /// Sequence of the newest write that all members are known to have had. What is known never gets
+    /// less, even if this copy is emptied.
+    pub fn committed_sequence(&self) -> u64 {
+        self.committed_sequence
+    }
+
+    /// All members have the writes up to this sequence. Of more than this copy has, no one can have told it.
+    pub fn note_committed(&mut self, sequence: u64) {
+        self.committed_sequence = self.committed_sequence.max(sequence.min(self.last_sequence));
     }
 
     /// The history ends here now: an entry was appended, or the history was cut.
@@ -100,8 +116,7 @@ impl Log {
 
     /// The newest write that all members have.
     pub fn newest_committed(&self, epoch: Epoch) -> Version {
-        let sequence = self.in_flight.front().map_or(self.last_sequence, |write| write.version.sequence - 1);
-        Version { epoch, sequence }
+        Version { epoch, sequence: self.committed_sequence }
     }
 
     /// A member has everything up to `version` durable.
@@ -121,7 +136,9 @@ impl Log {
 
     /// Takes the oldest write, if all members have it.
     pub fn pop_committed(&mut self) -> Option<InFlight> {
-        self.in_flight.pop_front_if(|write| write.missing.is_empty())
+        let write = self.in_flight.pop_front_if(|write| write.missing.is_empty())?;
+        self.note_committed(write.version.sequence);
+        Some(write)
     }
 
     /// Takes all writes: another primary continues the history, or all members share it.

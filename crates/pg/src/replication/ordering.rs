@@ -250,9 +250,16 @@ impl Pg {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
         let touched = Touched::by(&write.mutations);
+        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         let request = client_request.map(|(_, request)| request);
-        let entry =
-            LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), pre_image };
+        let entry = LogEntry {
+            version,
+            request,
+            object: write.object.clone(),
+            touched: touched.clone(),
+            committed_sequence: committed.sequence,
+            pre_image,
+        };
         let transaction = SharedTransaction::from(Transaction {
             pg: self.config.id,
             object: write.object.clone(),
@@ -261,7 +268,6 @@ impl Pg {
             payload_sealed: write.payload_sealed,
             log: vec![entry],
         });
-        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
             let message = Message::Replicate { epoch, transaction: transaction.clone(), committed };
             self.outbox.send(member, message);

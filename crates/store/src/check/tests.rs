@@ -134,6 +134,7 @@ impl Fixture {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
+            committed_sequence: 0,
             pre_image: None,
         }];
         let payload = vec![self.sequence as u8; payload_bytes].into();

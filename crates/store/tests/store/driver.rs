@@ -61,6 +61,7 @@ impl Driver {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
+            committed_sequence: 0,
             pre_image: self.pre_image.clone(),
         }];
         let payload = payload.into();

@@ -118,7 +118,14 @@ fn submit(
 ) {
     let version = Version { epoch: Epoch(1), sequence: store.head(PG).sequence.saturating_add(1) };
     let (touched, pre_image) = (Touched::by(&mutations), None);
-    let log = vec![LogEntry { version, request: None, object: object.clone(), touched, pre_image }];
+    let log = vec![LogEntry {
+        version,
+        request: None,
+        object: object.clone(),
+        touched,
+        committed_sequence: 0,
+        pre_image,
+    }];
     let transaction =
         Transaction { pg: PG, object: object.clone(), mutations, payload, payload_sealed: true, log };
     for _ in 0..1_000 {

@@ -286,8 +286,14 @@ impl Builder {
         }
         let version = Version { epoch: Epoch(1), sequence };
         let touched = Touched::by(&self.mutations);
-        let log =
-            vec![LogEntry { version, request: None, object: self.logged, touched, pre_image: self.pre_image }];
+        let log = vec![LogEntry {
+            version,
+            request: None,
+            object: self.logged,
+            touched,
+            committed_sequence: 0,
+            pre_image: self.pre_image,
+        }];
         let transaction = Transaction {
             pg: pg_id(self.pg),
             object: self.object,

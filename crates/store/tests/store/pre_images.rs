@@ -269,8 +269,14 @@ fn a_split_off_pg_can_roll_back_its_history() {
     let version = Version { epoch: Epoch(1), sequence: 41 };
     let (own, mutations) = (name(PG_META_OBJECT), vec![split]);
     let touched = Touched::by(&mutations);
-    let entry =
-        LogEntry { version, request: None, object: own.clone(), touched, pre_image: Some(pre_image.clone()) };
+    let entry = LogEntry {
+        version,
+        request: None,
+        object: own.clone(),
+        touched,
+        committed_sequence: 0,
+        pre_image: Some(pre_image.clone()),
+    };
     let log = vec![entry];
     let payload = Bytes::new();
     let transaction = Transaction { pg: pg_id(0), object: own, mutations, payload, payload_sealed: true, log };

@@ -46,7 +46,8 @@ impl Found {
     fn may_be(&self, expected: &Found, forgotten: Version) -> bool {
         let is_same = |found: &LogEntry, entry: &LogEntry| {
             let is_forgotten = entry.version <= forgotten && entry.pre_image.is_none();
-            *found == *entry || is_forgotten && LogEntry { pre_image: None, ..found.clone() } == *entry
+            *found == *entry
+                || is_forgotten && LogEntry { committed_sequence: 0, pre_image: None, ..found.clone() } == *entry
         };
         let (log, objects) = (&expected.log, &expected.objects);
         (self.head, &self.objects, self.log.len()) == (expected.head, objects, log.len())
@@ -261,7 +262,14 @@ impl Member {
             payload = vec![fill; (count * BLOCK) as usize].into();
         }
         let touched = Touched::by(&mutations);
-        let entry = LogEntry { version, request: None, object: name.clone(), touched, pre_image: Some(pre_image) };
+        let entry = LogEntry {
+            version,
+            request: None,
+            object: name.clone(),
+            touched,
+            committed_sequence: 0,
+            pre_image: Some(pre_image),
+        };
         self.submit(&name, mutations, payload, vec![entry]);
         let objects = self.visible();
         self.heads.insert(version, objects);
@@ -333,7 +341,7 @@ impl Member {
         let before = std::mem::replace(&mut self.history[index].log, log.clone());
         for (was, is) in before.into_iter().zip(log) {
             let pre_image = if was.version <= through { None } else { was.pre_image.clone() };
-            assert!(is == LogEntry { pre_image, ..was });
+            assert!(is == LogEntry { committed_sequence: 0, pre_image, ..was });
         }
     }
 

@@ -101,6 +101,7 @@ impl Test {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
+            committed_sequence: 0,
             pre_image: None,
         }];
         let payload = payload.into();

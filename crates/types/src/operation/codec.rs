@@ -395,16 +395,23 @@ fn encode_detail(detail: &str, writer: &mut Writer) {
     writer.bytes(&detail.as_bytes()[..end]);
 }
 
-/// Flag of a log entry beside "request present" (1).
+/// Flags of a log entry beside "request present" (1).
 const HAS_PRE_IMAGE: u8 = 2;
+const HAS_COMMITTED: u8 = 4;
 
 impl LogEntry {
     /// Appends the entry.
     pub fn encode(&self, writer: &mut Writer) {
         self.version.encode(writer);
-        writer.u8(u8::from(self.request.is_some()) | if self.pre_image.is_some() { HAS_PRE_IMAGE } else { 0 });
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let has_committed = self.committed_sequence != 0;
+        let flags = flag(self.pre_image.is_some(), HAS_PRE_IMAGE) | flag(has_committed, HAS_COMMITTED);
+        writer.u8(u8::from(self.request.is_some()) | flags);
         if let Some(request) = &self.request {
             request.encode(writer);
+        }
+        if has_committed {
+            writer.u64(self.committed_sequence);
         }
         self.object.encode(writer);
         writer.u8(u8::from(self.touched.whole));
@@ -428,6 +435,7 @@ impl LogEntry {
         let version = Version::decode(reader)?;
         let flags = reader.u8("request present")?;
         let request = if flags & 1 != 0 { Some(RequestId::decode(reader)?) } else { None };
+        let committed_sequence = if flags & HAS_COMMITTED != 0 { reader.u64("committed sequence")? } else { 0 };
         let object = ObjectName::decode(reader)?;
         let mut touched = Touched { whole: reader.u8("touched")? != 0, ..Touched::default() };
         for _ in 0..reader.count(limits::OPERATIONS_MAX, "touched ranges")? {
@@ -443,7 +451,7 @@ impl LogEntry {
                 payload: reader.bytes(limits::CONTROL_BYTES_MAX, "pre-image")?,
             }),
         };
-        Ok(LogEntry { version, request, object, touched, pre_image })
+        Ok(LogEntry { version, request, object, touched, committed_sequence, pre_image })
     }
 }
 

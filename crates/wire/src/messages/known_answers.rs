@@ -41,6 +41,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         request: Some(id),
         object: object.clone(),
         touched: Touched { whole: true, block_ranges: vec![(1, 2)], omap_keys: vec![key.clone()] },
+        committed_sequence: 6,
         pre_image: Some(PreImage { mutations: vec![Mutation::Remove], payload: Bytes::from_static(b"old") }),
     };
     let payload = Bytes::from_static(b"12345");
@@ -109,6 +110,8 @@ pub(super) fn every_kind() -> Vec<Message> {
             pg,
             epoch,
             head: version,
+            committed_sequence: 6,
+            since_epoch: epoch,
             is_complete: true,
             log: transaction.log.clone(),
             shard: None,

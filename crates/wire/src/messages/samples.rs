@@ -113,8 +113,15 @@ fn log_entry() -> impl Strategy<Value = LogEntry> {
     let touched = (any::<bool>(), vec(any::<(u32, u32)>(), 0..3), vec(short(), 0..3));
     let touched = touched.prop_map(|(whole, block_ranges, omap_keys)| Touched { whole, block_ranges, omap_keys });
     let pre_image = (mutations(), short()).prop_map(|(mutations, payload)| PreImage { mutations, payload });
-    (version(), option::of(request_id()), name(), touched, option::of(pre_image)).prop_map(
-        |(version, request, object, touched, pre_image)| LogEntry { version, request, object, touched, pre_image },
+    (version(), option::of(request_id()), name(), touched, any::<u64>(), option::of(pre_image)).prop_map(
+        |(version, request, object, touched, committed_sequence, pre_image)| LogEntry {
+            version,
+            request,
+            object,
+            touched,
+            committed_sequence,
+            pre_image,
+        },
     )
 }
 
