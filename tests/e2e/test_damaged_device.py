@@ -52,7 +52,7 @@ class Content:
     def compare(self, place, found):
         wanted = self.image[place : place + MIB]
         wrong = [at for at in range(0, MIB, 4096) if found[at : at + 4096] != wanted[at : at + 4096]]
-        intact(not wrong, f"WRONG DATA at byte {place + wrong[0]} of the image")
+        intact(not wrong, f"WRONG DATA in the MiB at {place} of the image: blocks at {wrong[:3]}")
 
 
 class Damage:

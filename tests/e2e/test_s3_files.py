@@ -16,6 +16,7 @@ import time
 
 import pytest
 from lib.cluster import MIB
+from lib.logs import said
 from lib.s3 import Uploader, digest, list_keys
 from lib.scenario import REPOSITORY
 from lib.verdicts import intact
@@ -185,7 +186,7 @@ class Killed:
 
     def copied(self):
         """The files that rclone's log says copied."""
-        return re.findall(r"INFO  : (.*): (?:Multi-thread )?Copied \(", self.log.read_text())
+        return re.findall(r"INFO  : (.*): (?:Multi-thread )?Copied \(", said(self.log))
 
     def wait_for_acks(self, goal):
         def enough():
