@@ -30,8 +30,8 @@ struct Request {
 }
 
 impl Request {
-    fn lasted_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
+    fn lasted_us(&self, now: Instant) -> u64 {
+        now.duration_since(self.started).as_micros() as u64
     }
 
     fn told(&self, duration_us: u64) -> SlowOperation {
@@ -86,7 +86,7 @@ impl Running {
 
     /// It need not wait for others any longer.
     pub fn begun(&self) {
-        self.request.begun_us.set(Some(self.request.lasted_us()));
+        self.request.begun_us.set(Some(self.request.lasted_us(Instant::now())));
     }
 
     /// Its span, if it is exported: what is done for it is part of that.
@@ -97,7 +97,7 @@ impl Running {
     /// It is answered; `error` is why it failed.
     pub fn answered(self, error: Option<&str>) {
         let request = &self.request;
-        let duration_us = request.lasted_us();
+        let duration_us = request.lasted_us(Instant::now());
         request.series.answered(request.operation, request.bytes, duration_us, error.is_some());
         let is_slow = slow::is_slow(duration_us);
         if request.span.is_some() || is_slow {
@@ -118,14 +118,14 @@ impl Drop for Running {
 pub async fn follow_in_flight(runtime: LocalRuntime) {
     loop {
         runtime.sleep(IN_FLIGHT_PAUSE).await;
-        tell_in_flight();
+        tell_in_flight(Instant::now());
     }
 }
 
 /// Tells what has taken long and is not answered: the oldest.
-fn tell_in_flight() {
+fn tell_in_flight(now: Instant) {
     let told = IN_FLIGHT.with_borrow(|in_flight| {
-        let oldest = in_flight.requests.values().map(|request| (request, request.lasted_us()));
+        let oldest = in_flight.requests.values().map(|request| (request, request.lasted_us(now)));
         let slow = oldest.take_while(|(_, duration_us)| slow::is_slow(*duration_us)).take(IN_FLIGHT_MAX);
         let told = slow.map(|(request, duration_us)| {
             let waits_for = match request.begun_us.get() {
@@ -144,8 +144,8 @@ mod tests {
     use super::*;
     use crate::metrics::ImageMetrics;
 
-    fn waits_for() -> Vec<String> {
-        tell_in_flight();
+    fn waits_for(now: Instant) -> Vec<String> {
+        tell_in_flight(now);
         let told = slow::slow_operations().into_iter();
         told.filter(|told| told.object.as_deref() == Some("told at 4096"))
             .filter_map(|told| told.waits_for)
@@ -156,13 +156,14 @@ mod tests {
     fn requests_are_told_while_they_take_long_and_not_after() {
         let metrics = ImageMetrics::of("told", "host 10.0.0.1");
         let running = metrics.begin(Operation::Read, 4096, 512);
-        assert_eq!(waits_for(), [""; 0], "it has just come");
-        std::thread::sleep(slow::SLOW_MIN);
-        assert_eq!(waits_for(), ["its share of the memory for requests"]);
+        assert_eq!(waits_for(running.request.started), [""; 0], "it has just come");
+        let later = running.request.started + slow::SLOW_MIN;
+        assert_eq!(waits_for(later), ["its share of the memory for requests"]);
         running.begun();
-        assert_eq!(waits_for(), ["the cluster"]);
+        assert_eq!(waits_for(later), ["the cluster"]);
+        std::thread::sleep(slow::SLOW_MIN);
         running.answered(Some("no"));
-        assert_eq!(waits_for(), [""; 0]);
+        assert_eq!(waits_for(later), [""; 0]);
         let kept = slow::slow_operations().into_iter().find(|told| told.object.as_deref() == Some("told at 4096"));
         let kept = kept.unwrap();
         assert_eq!((&kept.client[..], kept.error.as_deref()), ("host 10.0.0.1", Some("no")));

@@ -207,11 +207,14 @@ fn long_runs_arrive_whole() {
     let ListenAddress::Tcp(address) = address else { panic!() };
     let sent: Vec<u8> = (0..8 + LONG_BYTES + 8).map(|at| (at % 249) as u8).collect();
     let expected = sent.clone();
+    let (reported, has_reported) = std::sync::mpsc::channel();
     let sender = std::thread::spawn(move || {
         let mut client = std::net::TcpStream::connect(address).unwrap();
         for piece in sent.chunks(700_000) {
+            // The next one follows when something of this one has arrived.
+            while has_reported.try_recv().is_ok() {}
             client.write_all(piece).unwrap();
-            std::thread::sleep(Duration::from_millis(5));
+            let _ = has_reported.recv();
         }
         client
     });
@@ -220,6 +223,7 @@ fn long_runs_arrive_whole() {
         reactor.poll(None, &mut events).unwrap();
         let Some(Event::Received(id)) = events.drain(..).next_back() else { continue };
         reports += 1;
+        let _ = reported.send(());
         let received = reactor.received(id).unwrap();
         if !is_awaited && received.len() >= 8 {
             assert_eq!(received.split_to(8)[..], expected[..8]);
@@ -232,6 +236,7 @@ fn long_runs_arrive_whole() {
         reactor.pause(id);
         reactor.resume(id);
     };
+    drop(reported);
     assert!(reports > 3, "who waits for a long run hears of it meanwhile");
     assert_eq!(buffer.as_slice()[..LONG_BYTES], expected[8..8 + LONG_BYTES]);
     while reactor.received(id).unwrap().len() < 8 {

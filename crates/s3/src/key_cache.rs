@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_keys::{KeyError, KeyService, SecretKey};
+use tokio::time::Instant;
 
 use crate::metrics;
 

@@ -240,8 +240,8 @@ impl Observed {
     }
 
     /// What it waits for, if it has taken long.
-    fn in_flight(&self) -> Option<SlowOperation> {
-        let duration_us = self.started.elapsed().as_micros() as u64;
+    fn in_flight(&self, now: Instant) -> Option<SlowOperation> {
+        let duration_us = now.duration_since(self.started).as_micros() as u64;
         let (received_bytes, sent_bytes) = self.transferred_bytes();
         let waits_for = match self.status.get() {
             Some(_) => "its client to take the answer",
@@ -255,11 +255,15 @@ impl Observed {
 
 /// Requests that have taken long and are not over: the oldest.
 pub(crate) fn slow_in_flight() -> Vec<SlowOperation> {
+    slow_in_flight_at(Instant::now())
+}
+
+fn slow_in_flight_at(now: Instant) -> Vec<SlowOperation> {
     let in_flight = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
     let held: Vec<Arc<Observed>> = in_flight.values().filter_map(Weak::upgrade).collect();
     // What is dropped here may be the last that holds a request, which takes it from the list.
     drop(in_flight);
-    held.iter().filter_map(|observed| observed.in_flight()).take(IN_FLIGHT_MAX).collect()
+    held.iter().filter_map(|observed| observed.in_flight(now)).take(IN_FLIGHT_MAX).collect()
 }
 
 impl Drop for Observed {
@@ -323,16 +327,17 @@ mod tests {
     fn requests_in_flight_are_told_while_they_take_long() {
         let observed = Observed::begin(None);
         observed.is_of_operation("GetSlowObject");
-        let waits_for = || {
-            let told = slow_in_flight().into_iter().find(|told| told.kind == "GetSlowObject");
+        let waits_for = |lasted| {
+            let now = observed.started + lasted;
+            let told = slow_in_flight_at(now).into_iter().find(|told| told.kind == "GetSlowObject");
             told.and_then(|told| told.waits_for)
         };
-        assert_eq!(waits_for(), None, "it has just come");
-        std::thread::sleep(slow::SLOW_MIN);
-        assert_eq!(waits_for().as_deref(), Some("the cluster"));
+        assert_eq!(waits_for(Duration::ZERO), None, "it has just come");
+        assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("the cluster"));
         observed.is_answered_with(200);
-        assert_eq!(waits_for().as_deref(), Some("its client to take the answer"));
+        assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("its client to take the answer"));
+        let later = observed.started + slow::SLOW_MIN;
         drop(observed);
-        assert_eq!(waits_for(), None);
+        assert!(slow_in_flight_at(later).iter().all(|told| told.kind != "GetSlowObject"));
     }
 }

@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_reactor::LocalRuntime;
 use futures::channel::oneshot;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::Pace;
 use crate::error::BenchError;
@@ -274,8 +275,7 @@ mod tests {
         }
     }
 
-    /// Tokio's paused clock does not move `Instant`, so this runs in real time.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_stall_is_not_omitted_with_a_rate() {
         // 100 operations a second one at a time, one of which takes half a second: the 50 that were due
         // meanwhile have waited 0 to 500 ms, so the 99th percentile of about 200 is over 400 ms.
@@ -289,7 +289,7 @@ mod tests {
         assert!(closed.at_quantile_us(0.97) < 100_000 && closed.latency().max > 400_000, "{:?}", closed.latency());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_rate_is_kept_and_seconds_add_up() {
         let measured = run(&stalls(0), plan(4, Some(200.0))).await;
         assert_eq!(measured.seconds, 2.0);
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(measured.bytes, operations * 1000);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn bytes_end_a_run_early_and_warming_up_does_not_count() {
         let edges = Cell::new(0);
         let plan = Plan {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_run_ends_when_nothing_is_left() {
         let begun = Instant::now();
         let plan = Plan { duration: Duration::from_secs(30), ..plan(4, None) };

@@ -1,7 +1,9 @@
 //! When operations are due.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Operations begun at a rate, whether or not earlier ones have ended (open loop). Those of one
 /// client share it.
@@ -28,11 +30,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    #[test]
-    fn operations_are_due_at_the_rate_however_late_they_are_asked_for() {
+    #[tokio::test(start_paused = true)]
+    async fn operations_are_due_at_the_rate_however_late_they_are_asked_for() {
         let pace = Pace::new(1000.0);
         let first = pace.next();
-        std::thread::sleep(Duration::from_millis(5));
+        tokio::time::advance(Duration::from_millis(5)).await;
         assert_eq!(pace.next() - first, Duration::from_millis(1));
         assert_eq!(pace.next() - first, Duration::from_millis(2));
     }

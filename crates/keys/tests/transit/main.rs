@@ -104,6 +104,12 @@ async fn a_real_server_does_the_same() {
     }
 }
 
+/// The answer, if it comes in time by the clock of the runtime, by which the client counts, too: when the machine stands
+/// still both are late.
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
+    tokio::time::timeout(Duration::from_millis(2_500), answer).await
+}
+
 #[tokio::test]
 async fn a_service_in_trouble_makes_clear_errors_in_time() {
     let server = Server::start(&[]);
@@ -113,10 +119,8 @@ async fn a_service_in_trouble_makes_clear_errors_in_time() {
     let wrapped = transit.wrap("c", &secret()).await.unwrap();
     for kind in ["hang", "sealed", "503", "500", "429", "reset", "garbage", "truncated"] {
         server.fail(kind, 60.0, None).await;
-        let begun = Instant::now();
-        let answer = transit.unwrap("c", &wrapped).await;
-        assert!(matches!(answer, Err(KeyError::ServiceUnavailable { .. })), "{kind}: {answer:?}");
-        assert!(begun.elapsed() < Duration::from_millis(2_500), "{kind}: {:?}", begun.elapsed());
+        let answer = in_time(transit.unwrap("c", &wrapped)).await;
+        assert!(matches!(answer, Ok(Err(KeyError::ServiceUnavailable { .. }))), "{kind}: {answer:?}");
         server.fail("none", 0.0, None).await;
     }
     server.fail("403", 60.0, None).await;
@@ -132,10 +136,8 @@ async fn a_service_in_trouble_makes_clear_errors_in_time() {
     assert_eq!(transit.unwrap("c", &wrapped).await.unwrap(), secret());
     // A server that is gone.
     drop(server);
-    let begun = Instant::now();
-    let answer = transit.unwrap("c", &wrapped).await;
-    assert!(matches!(answer, Err(KeyError::ServiceUnavailable { .. })), "{answer:?}");
-    assert!(begun.elapsed() < Duration::from_millis(2_500));
+    let answer = in_time(transit.unwrap("c", &wrapped)).await;
+    assert!(matches!(answer, Ok(Err(KeyError::ServiceUnavailable { .. }))), "{answer:?}");
 }
 
 #[tokio::test]

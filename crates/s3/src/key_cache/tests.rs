@@ -54,7 +54,7 @@ fn cache(lifetime_ms: u64) -> (Arc<Service>, Arc<KeyCache>) {
     (service.clone(), KeyCache::new(service, Duration::from_millis(lifetime_ms)))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn of_many_requests_for_a_key_one_asks() {
     let (service, cache) = cache(60_000);
     let all = (0..50).map(|_| cache.unwrap("bucket 1", "w", 0));
@@ -66,7 +66,7 @@ async fn of_many_requests_for_a_key_one_asks() {
     assert_eq!(service.asked.load(Ordering::SeqCst), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_go_on_without_the_service_until_their_time_is_over() {
     let (service, cache) = cache(600);
     cache.unwrap("bucket 1", "w", 0).await.unwrap();

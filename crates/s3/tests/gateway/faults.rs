@@ -211,12 +211,13 @@ async fn a_get_whose_data_is_collected_begins_anew() {
     // In chunks, beside the index, and in it.
     for (place, times) in [("s3d/", "50000"), ("@", "1000"), ("d/", "1")] {
         let gateway = with_bucket(&["put_times", "old", times]).await;
-        gateway.client.set_fault(place, Fault::Slow(Duration::from_secs(4)));
+        gateway.client.set_fault(place, Fault::Held);
         let replace = async {
             eventually("a read under way", async || gateway.client.slow_begun() > 0).await;
             gateway.client.clear_faults();
             step(&gateway, &["put_times", "new", times]).await;
             assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 1);
+            gateway.client.release();
         };
         let get = ["body_is", "bucket", "k", "new", times];
         tokio::join!(step(&gateway, &get), replace);

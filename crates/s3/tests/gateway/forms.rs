@@ -255,7 +255,7 @@ async fn large_forms_wait_for_what_stores_them() {
     let gateway = with_bucket(1).await;
     let file = noise(64 * MIB);
     let body = whole(&gateway, "", &file);
-    gateway.client.set_fault("s3d/", Fault::Slow(Duration::from_secs(6)));
+    gateway.client.set_fault("s3d/", Fault::Held);
     let mut socket = begun(&gateway, &format!("Content-Length: {}", body.len())).await;
     let mut sent = 0;
     // Until the gateway takes nothing more: it has all the chunks that it may have, which take their time.
@@ -264,6 +264,7 @@ async fn large_forms_wait_for_what_stores_them() {
     }
     assert!(sent < 32 * MIB, "{sent} bytes were taken in while nothing could be stored");
     gateway.client.clear_faults();
+    gateway.client.release();
     socket.write_all(&body[sent..]).await.unwrap();
     is(&answer(&mut socket).await, 204, "");
     assert!(get(&gateway).await == (200, file), "the file came back changed");

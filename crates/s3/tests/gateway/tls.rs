@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{serve_on, start, start_with_tls, tls_settings, write_pair};
 use atoll_s3::{ClientAuthority, Gateway, Listener, Tls, TlsSettings};
@@ -123,11 +123,12 @@ async fn changed_certificates_are_taken_and_broken_ones_are_not() {
 
     std::fs::write(directory.path().join("server.crt"), "-----BEGIN CERTIFICATE-----\nbroken").unwrap();
     // The gateway looks at the files every 2 s.
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < Duration::from_millis(2_500) {
+    let time = StandingTime::begin();
+    for _ in 0..25 {
         assert!(shown(gateway.address, "localhost").await == first, "a broken file is not used");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        time.pass(Duration::from_millis(100)).await;
     }
+    time.end();
 
     let second = write_pair(directory.path(), "server", &["localhost"]);
     crate::support::eventually("the new certificate", async || {
@@ -159,6 +160,28 @@ fn what_cannot_be_used_is_said() {
     assert!(refused(directory.path(), None).contains("server.crt"));
 }
 
+/// The clock of a test's runtime, which only the test moves. (Tokio's own paused clock runs ahead as soon as all wait
+/// for sockets, unless a blocking task is under way.)
+struct StandingTime(std::sync::mpsc::Sender<()>);
+
+impl StandingTime {
+    fn begin() -> Self {
+        let (sender, held) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || held.recv().is_ok());
+        tokio::time::pause();
+        StandingTime(sender)
+    }
+
+    async fn pass(&self, time: Duration) {
+        tokio::time::advance(time).await;
+    }
+
+    fn end(self) {
+        tokio::time::resume();
+        drop(self.0);
+    }
+}
+
 /// The gateway of a test, over TLS, with an object that is read with a presigned URL.
 async fn with_short_times() -> (crate::support::TestGateway, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
@@ -174,14 +197,16 @@ async fn with_short_times() -> (crate::support::TestGateway, tempfile::TempDir) 
 #[tokio::test]
 async fn http_2_that_asks_for_nothing_is_ended() {
     let (gateway, _directory) = with_short_times().await;
-    let begun = Instant::now();
+    let time = StandingTime::begin();
     let (mut sender, connection) = http_2(gateway.address).await;
     for _ in 0..4 {
-        assert_eq!(sender.send_request(get("/-/health")).await.unwrap().status(), 200);
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        let answer = sender.send_request(get("/-/health")).await;
+        assert_eq!(answer.expect("each request is a new beginning").status(), 200);
+        time.pass(Duration::from_millis(1_000)).await;
     }
+    time.pass(Duration::from_millis(600)).await;
+    time.end();
     tokio::time::timeout(Duration::from_secs(10), connection).await.expect("it is ended").unwrap().unwrap();
-    assert!(begun.elapsed() > Duration::from_millis(3_000), "each request is a new beginning");
 
     // Never more than the preface and half of a header block: nothing that answers pings.
     let mut connection = connect(gateway.address, "localhost", "h2").await;
@@ -201,20 +226,20 @@ async fn http_2_that_does_not_take_its_answer_is_cut() {
         assert_eq!(sender.send_request(request).await.unwrap().status(), 200, "{path}");
     }
     let read = || http::Request::get(presigned(&gateway, "GET", "bucket/key")).body(Full::default()).unwrap();
-    let begun = Instant::now();
+    let time = StandingTime::begin();
     let (mut sender, connection) = http_2(gateway.address).await;
     let answer = sender.send_request(read()).await.unwrap();
     assert_eq!(answer.status(), 200);
     // The same connection goes on asking, so it is never idle.
-    let asking = tokio::spawn(async move {
-        while sender.send_request(get("/-/health")).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    });
-    let ended = tokio::time::timeout(Duration::from_secs(8), connection).await;
-    assert!(ended.is_ok(), "a connection whose answer nobody takes is cut");
-    assert!(begun.elapsed() > Duration::from_millis(1_400), "but not at once");
-    asking.await.unwrap();
+    let (mut passed, pause) = (Duration::ZERO, Duration::from_millis(100));
+    while sender.send_request(get("/-/health")).await.is_ok() {
+        assert!(passed < Duration::from_secs(8), "a connection whose answer nobody takes is cut");
+        time.pass(pause).await;
+        passed += pause;
+    }
+    assert!(passed > Duration::from_millis(1_400), "but not at once");
+    time.end();
+    assert!(tokio::time::timeout(Duration::from_secs(8), connection).await.is_ok(), "it is cut");
     drop(answer);
 
     // Who takes it slowly gets all of it.

@@ -41,6 +41,8 @@ pub enum Fault {
     NoSpace,
     /// Requests take this long.
     Slow(Duration),
+    /// Requests wait until [`MemoryClient::release`].
+    Held,
 }
 
 #[derive(Default)]
@@ -54,6 +56,7 @@ struct Cluster {
     slow_begun: usize,
     slow_now: usize,
     slow_at_once: usize,
+    releases: tokio::sync::watch::Sender<()>,
 }
 
 /// The client. Clones share the cluster.
@@ -110,24 +113,33 @@ impl MemoryClient {
         self.0.lock().unwrap().answers_to_open.unwrap_or(0).div_ceil(2)
     }
 
-    /// Requests that met [`Fault::Slow`] so far.
+    /// Requests that met [`Fault::Slow`] or [`Fault::Held`] so far.
     pub fn slow_begun(&self) -> usize {
         self.0.lock().unwrap().slow_begun
     }
 
-    /// Most requests that met [`Fault::Slow`] at the same time.
+    /// Most requests that met [`Fault::Slow`] or [`Fault::Held`] at the same time.
     pub fn slow_at_once(&self) -> usize {
         self.0.lock().unwrap().slow_at_once
     }
 
-    async fn pause(&self, pause: Duration) {
-        {
+    /// Lets go what is held.
+    pub fn release(&self) {
+        self.0.lock().unwrap().releases.send_replace(());
+    }
+
+    async fn pause(&self, pause: Option<Duration>) {
+        let mut released = {
             let mut cluster = self.0.lock().unwrap();
             cluster.slow_begun += 1;
             cluster.slow_now += 1;
             cluster.slow_at_once = cluster.slow_at_once.max(cluster.slow_now);
+            cluster.releases.subscribe()
+        };
+        match pause {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => released.changed().await.expect("the cluster of a request lives"),
         }
-        tokio::time::sleep(pause).await;
         self.0.lock().unwrap().slow_now -= 1;
     }
 
@@ -375,8 +387,10 @@ impl ObjectClient for MemoryClient {
             ReadRequest::OmapGet { key } => &key[..],
             _ => b"",
         };
-        if let Some(Fault::Slow(pause)) = self.fault(&object, key) {
-            self.pause(pause).await;
+        match self.fault(&object, key) {
+            Some(Fault::Slow(pause)) => self.pause(Some(pause)).await,
+            Some(Fault::Held) => self.pause(None).await,
+            _ => {}
         }
         self.read(pool, &object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
     }
@@ -384,7 +398,8 @@ impl ObjectClient for MemoryClient {
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
         match self.fault(&object, b"") {
-            Some(Fault::Slow(pause)) => self.pause(pause).await,
+            Some(Fault::Slow(pause)) => self.pause(Some(pause)).await,
+            Some(Fault::Held) => self.pause(None).await,
             Some(Fault::NoSpace) => {
                 let refusal = Refusal::NoSpace { osd: atoll_types::OsdId(3) };
                 return Err(ClientError::Refused { pool, object, refusal });
