@@ -15,7 +15,7 @@ TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKER
 # Scenarios side by side: each module is one worker's. What fails runs again, alone, after the others.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --second-runs
 
-.PHONY: demo build dist check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build dist check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -103,7 +103,14 @@ test: venv style unit e2e s3-tests-check
 nightly: test nightly-packages
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m nightly
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m any_order --shuffle=$$(date +%s)
+	@$(MAKE) --no-print-directory chaos
 	@$(MAKE) --no-print-directory campaign
+
+# A real cluster under sixteen writers and all kinds of faults, for so many minutes; everything that was acknowledged is
+# compared: make chaos MINUTES=60
+MINUTES ?= 5
+chaos: venv binary
+	.venv/bin/python tests/chaos/chaos.py --atoll target/$(PROFILE)/atoll --minutes $(MINUTES)
 
 # Longer campaigns; the page about testing describes them.
 campaign: test-packages
