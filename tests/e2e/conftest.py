@@ -4,6 +4,9 @@
     .venv/bin/python -m pytest --atoll=PATH -k "revoked and gateway"    some tests, with another binary
     .venv/bin/python -m pytest -m "nightly or not nightly" tests/e2e/test_partitions.py
 
+With --second-runs what fails runs again, alone, after the others (`lib/second_runs.py`); with --shuffle=SEED tests of
+modules marked any_order come in a random order.
+
 A module is a scenario: its fixtures start clusters and put them into a state, and each test makes one claim about
 that. Tests run in the order of the file, later ones with fixtures that build on what earlier ones use, so that each can
 also run alone. Data is in ATOLL_E2E_DIR (target/e2e), which must support O_DIRECT; what failed modules leave there is

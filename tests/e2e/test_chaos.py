@@ -28,7 +28,7 @@ class Memory:
     def __init__(self):
         self.objects, self.versions, self.numbers = {}, {}, itertools.count(1)
 
-    def put_object(self, Bucket, Key, Body, IfMatch=None, IfNoneMatch=None):  # noqa: N803: as boto3 has it
+    def put_object(self, Bucket, Key, Body, IfMatch=None, IfNoneMatch=None):
         now = self.objects.get((Bucket, Key))
         if IfMatch and (now is None or now[0] != IfMatch) or IfNoneMatch and now is not None:
             raise refusal(412)

@@ -9,8 +9,8 @@ from lib.cluster import MIB
 from lib.devices import data_offsets, flip_bits
 from lib.nbd import NbdError, connect_patiently
 from lib.s3 import Uploader
-from lib.verdicts import intact
-from lib.waiting import Failed, wait_for
+from lib.verdicts import DataFailure, intact
+from lib.waiting import wait_for
 
 IMAGE_BYTES = 96 * MIB
 
@@ -44,7 +44,7 @@ class Content:
                 try:
                     found = connection.read(place, MIB)
                 except NbdError as error:
-                    raise Failed(f"a read failed: {error}") from None
+                    raise DataFailure(f"what was written cannot be read: {error}") from None
                 self.compare(place, found)
         problems = self.uploader.problems(self.cluster.s3(attempts=2))
         assert not problems, f"{len(problems)}: {problems[:5]}"

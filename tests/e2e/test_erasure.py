@@ -29,7 +29,7 @@ from lib.net import (
 )
 from lib.operator import told
 from lib.verdicts import DataFailure, intact
-from lib.waiting import CommandFailed, Failed, NotYet, not_yet, under_load, wait_for
+from lib.waiting import CommandFailed, NotYet, not_yet, under_load, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "etcd", "etcdctl", "openssl", "fio")]
 
@@ -184,7 +184,7 @@ class Still:
                         for at in range(0, MIB, 4096)
                         if found[at : at + 4096] != self.image[place + at : place + at + 4096]
                     )
-                    raise Failed(f"other bytes at {place + wrong} of the image, read through {host.name}")
+                    raise DataFailure(f"other bytes at {place + wrong} of the image, read through {host.name}")
         return f"{len(self.objects)} objects and {STILL_BYTES // MIB} MiB of an image read back"
 
 

@@ -19,7 +19,7 @@ from lib.console import Address, Caller, User
 from lib.nbd import Nbd, connect_patiently
 from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces, enter, start_all, stopped, within
 from lib.s3 import read
-from lib.verdicts import intact
+from lib.verdicts import DataFailure, intact
 from lib.waiting import Failed, NotYet, stays, under_load, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "etcd", "etcdctl", "openssl")]
@@ -38,7 +38,7 @@ class Load:
     """Reads and writes through all hosts until it is stopped; the slowest of each kind is remembered."""
 
     def __init__(self, hosts):
-        self.stop, self.errors, self.slowest, self.counts = threading.Event(), [], {}, {}
+        self.stop, self.errors, self.lost, self.slowest, self.counts = threading.Event(), [], [], {}, {}
         self.threads = [
             threading.Thread(target=self.run, args=(host, work), daemon=True)
             for host in hosts
@@ -51,6 +51,8 @@ class Load:
         try:
             enter(host.namespace)
             work(host)
+        except DataFailure as error:
+            self.lost.append(f"{host.name}: {error}")
         except Exception as error:
             self.errors.append(f"{host.name} {work.__name__}: {type(error).__name__}: {error}")
 
@@ -67,7 +69,7 @@ class Load:
             key, body = f"{host.name}-{number % 20}", os.urandom(20_000)
             self.timed(f"put {host.name}", s3.put_object, Bucket="shared", Key=key, Body=body)
             found = self.timed(f"get {host.name}", read, s3, "shared", key)
-            assert found == body, f"{key} has other bytes"
+            intact(found == body, f"{key} has other bytes")
             number += 1
 
     def blocks(self, host):
@@ -76,7 +78,8 @@ class Load:
             while not self.stop.wait(0.02):
                 offset, body = number % 1000 * 8192, os.urandom(8192)
                 self.timed(f"write {host.name}", disk.write, offset, body)
-                assert self.timed(f"read {host.name}", disk.read, offset, 8192) == body, f"other bytes at {offset}"
+                found = self.timed(f"read {host.name}", disk.read, offset, 8192)
+                intact(found == body, f"other bytes at {offset}")
                 number += 1
 
     def finish(self):
@@ -84,6 +87,7 @@ class Load:
         self.stop.set()
         for thread in self.threads:
             thread.join(60)
+        intact(not self.lost, "\n".join(self.lost))
         assert not self.errors, "\n".join(self.errors)
         assert not any(thread.is_alive() for thread in self.threads), "an operation hangs"
         assert len(self.counts) == 4 * len(self.threads) // 2, f"some did nothing: {self.counts}"

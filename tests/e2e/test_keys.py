@@ -63,7 +63,7 @@ class Local:
                 connection.write(4096, self.data)
 
     def all_is_there(self):
-        assert read(self.cluster.s3(), "keep", "k") == self.data, "the object has other bytes"
+        intact(read(self.cluster.s3(), "keep", "k") == self.data, "the object has other bytes")
         intact(self.cluster.read_image("kept", 4096, len(self.data)) == self.data, "the image has other bytes")
 
     def with_projects(self):
@@ -109,7 +109,7 @@ def test_the_engine_is_asked_once_per_key_and_not_per_request(sealed, note):
     while time.monotonic() - begun < ASKING_SECONDS:
         for bucket in ("one", "two"):
             sealed.s3.put_object(Bucket=bucket, Key=f"small/{requests}", Body=sealed.data[:1000])
-            assert read(sealed.s3, bucket, "k") == sealed.data, "other bytes come back"
+            intact(read(sealed.s3, bucket, "k") == sealed.data, "other bytes come back")
             requests += 2
     asked = sealed.transit.decryptions() - before
     assert asked <= 4, f"{asked} decryptions for {requests} requests"
@@ -118,7 +118,7 @@ def test_the_engine_is_asked_once_per_key_and_not_per_request(sealed, note):
 
 def test_sse_kms_with_a_key_that_the_engine_has_and_one_that_it_has_not(project):
     """SSE-KMS with a key that the engine has, and with one that it has not."""
-    assert read(project.s3, "one", "kms") == project.data, "other bytes come back"
+    intact(read(project.s3, "one", "kms") == project.data, "other bytes come back")
     strange = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "no-such-key"}
     refused = error_of(project.s3.put_object, Bucket="one", Key="x", Body=b"", **strange)
     assert refused == (400, "KMS.NotFoundException"), f"{refused}"
@@ -142,7 +142,7 @@ def test_keys_in_use_go_on_and_what_needs_the_engine_fails_clearly(silent, note)
     worst, served, s3 = 0, 0, silent.s3
     while time.monotonic() - silent.failed_at < LIFETIME_SECONDS / 4:
         started = time.monotonic()
-        assert read(s3, "one", "k") == silent.data, "other bytes come back"
+        intact(read(s3, "one", "k") == silent.data, "other bytes come back")
         s3.put_object(Bucket="two", Key="while-away", Body=silent.data[:5000])
         worst, served = max(worst, time.monotonic() - started), served + 2
     started = time.monotonic()
@@ -167,7 +167,7 @@ def test_after_the_keys_lifetime_errors_are_clear_and_it_goes_on_by_itself(silen
     silent.transit.fail("none")
     back = time.monotonic()
     wait_for("GETs work again", lambda: get() is None, 20)
-    assert read(silent.s3, "one", "k") == silent.data, "other bytes come back"
+    intact(read(silent.s3, "one", "k") == silent.data, "other bytes come back")
     note(f"64 refused in {took:.1f} s, works again after {time.monotonic() - back:.1f} s")
 
 
@@ -195,7 +195,7 @@ def test_rotation_with_everything_wrapped_anew(project):
     after = project.s3.head_object(Bucket="one", Key="k")
     assert after["LastModified"] == before["LastModified"] and after["ETag"] == before["ETag"], "the object changed"
     for key in ("k", "kms"):
-        assert read(project.s3, "one", key) == project.data, f"{key}: other bytes come back"
+        intact(read(project.s3, "one", key) == project.data, f"{key}: other bytes come back")
 
 
 def test_a_restart_of_everything_asks_the_engine_again(project):
@@ -203,8 +203,9 @@ def test_a_restart_of_everything_asks_the_engine_again(project):
     project.cluster.down()
     project.cluster.up()
     project.s3 = project.cluster.s3()
-    assert read(project.s3, "one", "kms") == project.data and read(project.s3, "two", "k") == project.data, (
-        "other bytes come back"
+    intact(
+        read(project.s3, "one", "kms") == project.data and read(project.s3, "two", "k") == project.data,
+        "other bytes come back",
     )
     project.check_image()
 
@@ -213,7 +214,7 @@ def test_a_key_that_is_destroyed_takes_what_it_protects_with_it(project, note):
     """A key that is destroyed takes what it protects with it, at once, and nothing else."""
     done = project.cluster.cli("key", "destroy", "--key", "project", ok=None)
     assert done.returncode == 1 and "--force" in done.stderr, f"{done.returncode} {done.stderr}"
-    assert read(project.s3, "one", "kms") == project.data, "a refusal destroyed it"
+    intact(read(project.s3, "one", "kms") == project.data, "a refusal destroyed it")
     project.cluster.cli("key", "destroy", "--key", "project", "--force")
     begun = time.monotonic()
     wait_for(
@@ -222,7 +223,7 @@ def test_a_key_that_is_destroyed_takes_what_it_protects_with_it(project, note):
         10,
     )
     note(f"after {time.monotonic() - begun:.1f} s")
-    assert read(project.s3, "one", "k") == project.data, "another object went with it"
+    intact(read(project.s3, "one", "k") == project.data, "another object went with it")
     project.s3.delete_object(Bucket="one", Key="kms")
 
 

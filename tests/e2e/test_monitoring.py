@@ -21,6 +21,7 @@ from lib.operator import problems
 from lib.prometheus import OPENMETRICS, TEXT, Admin, Prometheus, complaints, monitoring_check
 from lib.s3 import error_of, read
 from lib.transit import Transit
+from lib.verdicts import intact
 from lib.waiting import NotYet, under_load, wait_for
 
 pytestmark = pytest.mark.needs("prometheus", "promtool", "nbdcopy", "openssl")
@@ -82,7 +83,7 @@ class Watched:
         s3, data = self.s3, os.urandom(MIB)
         for key in ("one", "two"):
             s3.put_object(Bucket=BUCKET, Key=key, Body=data)
-        assert read(s3, BUCKET, "one") == data
+        intact(read(s3, BUCKET, "one") == data, "other bytes")
         s3.head_object(Bucket=BUCKET, Key="one")
         s3.list_objects_v2(Bucket=BUCKET)
         s3.delete_object(Bucket=BUCKET, Key="two")
@@ -488,6 +489,9 @@ class Filler:
 
     def __init__(self, watched):
         self.watched, self.place = watched, 0
+        # OSDs tell it once a second.
+        tells = lambda: watched.admin.metrics("osd.0").total("atoll_osd_size_bytes")
+        wait_for("the OSD tells its size", tells, 10)
 
     def fill(self, percent):
         """Until so much of the OSD is in use, or nothing is taken any more."""

@@ -44,11 +44,14 @@ def place(number):
 
 
 def each_at_once(cluster, numbers, call):
-    """Threads that make a call for each object, each on a connection of its own. Calls fail if operations do."""
-    ready, errors = threading.Barrier(len(numbers) + 1), []
+    """Threads that make a call for each object, each on a connection of its own, once all have one. Calls fail if
+    operations do."""
+    connected, ready = (threading.Barrier(len(numbers) + 1) for _ in range(2))
+    errors = []
 
     def run(number):
         with cluster.nbd(IMAGE) as connection:
+            connected.wait(30)
             ready.wait(30)
             try:
                 call(connection, number)
@@ -58,6 +61,7 @@ def each_at_once(cluster, numbers, call):
     threads = [threading.Thread(target=run, args=[number]) for number in numbers]
     for thread in threads:
         thread.start()
+    connected.wait(30)
 
     def joined():
         for thread in threads:

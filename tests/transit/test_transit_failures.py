@@ -181,6 +181,13 @@ class Failures(unittest.TestCase):
         token = self.site.log_in().body["auth"]["client_token"]
         assert self.data_key(token=token).status == 200
 
+    def test_tokens_of_log_ins_end_when_the_clock_moves_on(self):
+        auth = self.site.log_in().body["auth"]
+        token, seconds = auth["client_token"], auth["lease_duration"]
+        ahead = lambda seconds: self.site.ask("POST", "/_test/clock", {"ahead_seconds": seconds}, token=None).status
+        assert ahead(seconds - 60) == 204 and self.data_key(token=token).status == 200
+        assert ahead(60) == 204 and self.data_key(token=token).status == 403
+
     def test_it_ends_on_sigterm_even_with_requests_that_hang(self):
         server = OurServer("--key", "k")
         server.fail("hang")

@@ -16,6 +16,8 @@ Beside the API there are, without a token:
         are states that only sys/health shows, as that of a server that forwards requests.
     GET /_test/requests
         How many requests there were of each operation, also of those that failed.
+    POST /_test/clock {"ahead_seconds": 60}
+        Tokens are so much older from now on.
     POST /_test/revoke
         Takes back every token that came from a log-in.
 
@@ -39,7 +41,7 @@ import uuid
 from transit_failures import REFUSING_STATES, STATES, STATUSES, Counts, Failures, reset
 from transit_keys import Keyring, Refused
 from transit_operations import Answer, operation_at
-from transit_tokens import Tokens
+from transit_tokens import Clock, Tokens
 
 MAX_BODY_BYTES = 32 << 20
 IDLE_TIMEOUT_SECONDS = 300
@@ -287,13 +289,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if (self.command, path) == ("POST", "/_test/revoke"):
             vault.tokens.revoke_log_ins()
             return self.send(204, None)
+        if (self.command, path) == ("POST", "/_test/clock"):
+            Clock.ahead_seconds += float(parsed(body)["ahead_seconds"])
+            return self.send(204, None)
         if (self.command, path) == ("POST", "/_test/failure"):
             try:
                 vault.failures.set(parsed(body))
             except ValueError as error:
                 raise Refused(str(error)) from None
             return self.send(204, None)
-        raise Refused("there are POST /_test/failure, GET /_test/requests and POST /_test/revoke", status=404)
+        raise Refused(
+            "there are POST /_test/failure, /_test/clock and /_test/revoke, and GET /_test/requests", status=404
+        )
 
     def send_answer(self, answer):
         if answer.data is None and answer.auth is None:
