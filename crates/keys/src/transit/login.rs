@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::connection::{Connection, Failure};

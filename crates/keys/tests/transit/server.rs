@@ -156,6 +156,16 @@ impl Server {
         assert!(answer.status().is_success(), "{kind}: {}", answer.status());
     }
 
+    /// Moves the clocks on by which the server and the clients of this runtime count how old tokens are.
+    pub async fn pass(&self, seconds: u64) {
+        let body = json!({ "ahead_seconds": seconds });
+        let answer = http().post(format!("{}/_test/clock", self.address)).json(&body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.status());
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        tokio::time::resume();
+    }
+
     pub async fn revoke_tokens(&self) {
         http().post(format!("{}/_test/revoke", self.address)).send().await.unwrap();
     }
