@@ -17,7 +17,7 @@ from lib.tiers import nightly_but
 from lib.verdicts import intact
 from lib.waiting import Failed, wait_for
 
-pytestmark = pytest.mark.needs("nbdinfo", "qemu-io")
+pytestmark = [pytest.mark.any_order, pytest.mark.needs("nbdinfo", "qemu-io")]
 
 HOLDER = """
 import sys, time

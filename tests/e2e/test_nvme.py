@@ -32,6 +32,8 @@ from lib.ports import free_port, is_listening
 from lib.verdicts import intact
 from lib.waiting import wait_for
 
+pytestmark = pytest.mark.any_order
+
 HOST, OTHER = map(host_name, "12")
 OPTIMIZED, INACCESSIBLE_STATE = 1, 3
 INVALID_PARAMETERS, BUSY, INVALID_HOST = 0x182, 0x181, 0x184

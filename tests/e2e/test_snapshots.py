@@ -12,6 +12,8 @@ from lib.tiers import nightly_but
 from lib.verdicts import intact
 from lib.waiting import wait_for
 
+pytestmark = pytest.mark.any_order
+
 BLOCK = 4096
 POOLS = ["images", "coded"]
 
