@@ -214,6 +214,7 @@ pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<
             .check(&keys::osd_up(id), 0)
             .delete(&keys::osd(id))
             .delete(&keys::osd_usage(id))
+            .delete(&keys::osd_store(id))
             .delete(&keys::auto_out(id))
             .delete(&keys::authorized_key(&record.public_key));
         client.transact(&transaction).await?;

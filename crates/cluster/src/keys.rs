@@ -15,6 +15,8 @@ pub const OSDS: &str = "/atoll/osds/";
 pub const OSD_UP: &str = "/atoll/osd_up/";
 /// Prefix of what running OSDs say about their devices.
 pub const OSD_USAGE: &str = "/atoll/osd_usage/";
+/// How old the devices of OSDs are.
+pub const OSD_STORES: &str = "/atoll/osd_stores/";
 /// Prefix of pools.
 pub const POOLS: &str = "/atoll/pools/";
 /// Prefix of pools that were removed: OSDs may delete their copies.
@@ -146,6 +148,11 @@ pub fn osd_usage(id: OsdId) -> String {
     format!("{OSD_USAGE}{}", id.0)
 }
 
+/// How old the device of an OSD is.
+pub fn osd_store(id: OsdId) -> String {
+    format!("{OSD_STORES}{}", id.0)
+}
+
 /// A pool.
 pub fn pool(id: PoolId) -> String {
     format!("{POOLS}{}", id.0)
@@ -274,6 +281,7 @@ mod tests {
             OSDS,
             OSD_UP,
             OSD_USAGE,
+            OSD_STORES,
             POOLS,
             REMOVED_POOLS,
             PGS,

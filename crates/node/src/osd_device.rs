@@ -9,7 +9,7 @@ use atoll_admin::osds;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_osd::{FormatError, OpenError, StoreIdentity, store_identity};
 use atoll_types::OsdId;
-use atoll_types::records::{OsdFailureRecord, OsdRecord, RECORD_FORMAT};
+use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, RECORD_FORMAT};
 
 use crate::at_rest::UnlockWith;
 use crate::bootstrap::unix_ms;
@@ -51,8 +51,12 @@ pub(crate) fn identity(
     std::thread::scope(|scope| scope.spawn(look).join().expect("reading a superblock returns errors"))
 }
 
-/// Which store is on the device of an OSD, in hexadecimal. Fails if the device is missing or cannot be unlocked.
-pub fn store_of(directory: &DataDir, id: OsdId, unlock_with: Option<&UnlockWith>) -> Result<String, NodeError> {
+/// Which store is on the device of an OSD. Fails if the device is missing or cannot be unlocked.
+pub fn store_of(
+    directory: &DataDir,
+    id: OsdId,
+    unlock_with: Option<&UnlockWith>,
+) -> Result<StoreIdentity, NodeError> {
     if !directory.has_device(id) {
         return Err(NodeError::Invalid(format!(
             "{id} has no device: {} is not there; put it back, or 'atoll up --new-device {}' makes an empty one, which the \
@@ -62,7 +66,6 @@ pub fn store_of(directory: &DataDir, id: OsdId, unlock_with: Option<&UnlockWith>
         )));
     }
     match identity(directory, id, unlock_with) {
-        Ok(identity) => Ok(hex::encode(identity.store_id)),
         Err(NodeError::Format(FormatError::Unreadable { reason: OpenError::NotAStore, .. })) => {
             let volume = if unlock_with.is_some() { " unlocks as a LUKS2 volume, but" } else { ":" };
             Err(NodeError::Invalid(format!(
@@ -73,8 +76,16 @@ pub fn store_of(directory: &DataDir, id: OsdId, unlock_with: Option<&UnlockWith>
                 id.0
             )))
         }
-        Err(error) => Err(error),
+        found => found,
     }
+}
+
+/// Whether a device is older than what its OSD has reported of it: a copy was put back.
+pub async fn is_old_device(state: &ClusterClient, id: OsdId, store: &StoreIdentity) -> Result<bool, NodeError> {
+    let reported = state.get::<OsdStoreRecord>(&keys::osd_store(id)).await?;
+    Ok(reported.is_some_and(|(reported, _)| {
+        reported.store_id == hex::encode(store.store_id) && store.generation < reported.generation
+    }))
 }
 
 /// Refuses a store that is another OSD's or another cluster's.
@@ -82,8 +93,9 @@ pub async fn check_store(
     directory: &DataDir,
     state: &ClusterClient,
     id: OsdId,
-    store_id: &str,
+    store: &StoreIdentity,
 ) -> Result<(), NodeError> {
+    let store_id = hex::encode(store.store_id);
     let record = state.get::<OsdRecord>(&keys::osd(id)).await?;
     let Some((record, _)) = record.filter(|(record, _)| record.store_id != store_id) else { return Ok(()) };
     let is_made_for_it = fs::read_to_string(directory.new_store_file(id)).is_ok_and(|made| made == store_id);
@@ -96,7 +108,7 @@ pub async fn check_store(
             id.0
         )));
     }
-    osds::change(state, id, |record| store_id.clone_into(&mut record.store_id)).await?;
+    osds::change(state, id, |record| record.store_id.clone_from(&store_id)).await?;
     directory.forget_new_store(id)
 }
 

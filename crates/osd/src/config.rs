@@ -30,6 +30,9 @@ pub struct OsdConfig {
     pub rdma_provider: Option<String>,
     /// Its static key.
     pub key: KeyPair,
+    /// Whether the device is an older copy of what this OSD had. Then none of its copies of PGs counts before
+    /// it is backfilled.
+    pub device_is_old: bool,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
     pub memory_target_bytes: u64,
     /// Bytes per second that recovery may read while clients are at work.

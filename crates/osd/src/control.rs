@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Transaction, keys};
 use atoll_reactor::Wake;
-use atoll_types::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
+use atoll_types::records::{OsdStoreRecord, OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
 use atoll_types::{OsdId, PgId};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc as channel, watch};
@@ -41,6 +41,7 @@ pub(crate) enum ControlRequest {
         split_off: Option<Box<SplitOff>>,
     },
     Usage(OsdUsageRecord),
+    Store(OsdStoreRecord),
     /// What a scrub has found, and the request that asked for it.
     Scrubbed {
         pg: PgId,
@@ -198,6 +199,11 @@ async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest, propo
                 && let Err(error) = client.delete_if(&keys::scrub_request(pg), revision).await
             {
                 tracing::debug!("pg {pg}: the request for its scrub was not removed: {error}");
+            }
+        }
+        ControlRequest::Store(store) => {
+            if let Err(error) = client.put(&keys::osd_store(osd), &store).await {
+                tracing::warn!("cluster state does not learn how old this device is: {error}");
             }
         }
         ControlRequest::Usage(usage) => {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
-use atoll_types::OsdId;
 use atoll_types::coordination::BUSY_POLL_US_MAX;
 use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
+use atoll_types::{OsdId, PgId};
 
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Every so many ticks, missing connections are made.
 const CONNECT_TICKS: u64 = 4;
 const USAGE_SECONDS: u64 = 3;
+/// How often it is reported how old the device is.
+const STORE_SECONDS: u64 = 60;
 
 /// An OSD: its components, joined by `effects.rs`.
 pub struct Osd {
@@ -87,7 +89,18 @@ fn open_store(
     };
     let devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
     let mut devices = devices.unlock(device_key.as_ref())?;
-    let store = Store::open(&mut devices, incarnation).map_err(store_error)?;
+    let mut store = Store::open(&mut devices, incarnation).map_err(store_error)?;
+    if config.device_is_old {
+        tracing::warn!(
+            "the device of {} is an older copy, since this OSD has reported a later state of it: others backfill its PGs",
+            config.id
+        );
+        // Before anything is reported of the store: after that it does not count as old any more.
+        let pgs: Vec<PgId> = store.pgs().collect();
+        for pg in pgs {
+            store.apply_blocking(&mut devices, &atoll_pg::mark_incomplete(pg)).map_err(store_error)?;
+        }
+    }
     Ok((store, devices.into_ring(reactor)))
 }
 
@@ -152,7 +165,7 @@ impl Osd {
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
-        Ok(Osd {
+        let mut osd = Osd {
             metrics: Metrics::new(config.log_device.is_some()),
             has_told_in_flight: false,
             links: Links::new(config.memory_target_bytes),
@@ -172,7 +185,9 @@ impl Osd {
             ticks: 0,
             seconds: 0,
             stop: Stop::No,
-        })
+        };
+        osd.reports.store(&osd.context, osd.storage.store());
+        Ok(osd)
     }
 
     /// Serves until it is asked to stop (SIGTERM, SIGINT) or something fails.
@@ -273,6 +288,9 @@ impl Osd {
         self.storage.look_at_backing();
         self.storage.watch_devices(self.context.map.settings.device_silence_seconds);
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
+        if self.seconds.is_multiple_of(STORE_SECONDS) {
+            self.reports.store(&self.context, self.storage.store());
+        }
         self.storage.check();
         self.measure();
         self.tell_in_flight();

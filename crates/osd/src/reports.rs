@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use atoll_pg::{Pg, PgState};
 use atoll_store::{BackingRoom, PoolUsage, Store};
 use atoll_types::PoolId;
-use atoll_types::records::{OsdPoolUsage, OsdUsageRecord, RECORD_FORMAT};
+use atoll_types::records::{OsdPoolUsage, OsdStoreRecord, OsdUsageRecord, RECORD_FORMAT};
 
 use crate::context::Context;
 use crate::control::ControlRequest;
@@ -16,13 +16,15 @@ pub(crate) struct Reports {
     pg_states: BTreeMap<String, u32>,
     /// Bytes in use, and whether the OSD is full.
     space: (u64, bool),
+    /// The generation of the store that was reported.
+    generation: u64,
     /// Since when a PG that this OSD leads has not served; at first none does.
     not_serving_since_ms: Option<u64>,
 }
 
 impl Reports {
     pub fn new() -> Self {
-        Reports { pg_states: BTreeMap::new(), space: (0, false), not_serving_since_ms: Some(0) }
+        Reports { pg_states: BTreeMap::new(), space: (0, false), generation: 0, not_serving_since_ms: Some(0) }
     }
 
     /// Logs when all PGs serve that this OSD leads.
@@ -40,6 +42,20 @@ impl Reports {
             }
             None if !all_serve => self.not_serving_since_ms = Some(context.now_ms()),
             _ => {}
+        }
+    }
+
+    /// Reports how old the device is, if that has changed.
+    pub fn store(&mut self, context: &Context, store: &Store) {
+        let generation = store.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            let store_id = hex::encode(store.id());
+            context.ask_control(ControlRequest::Store(OsdStoreRecord {
+                format: RECORD_FORMAT,
+                store_id,
+                generation,
+            }));
         }
     }
 

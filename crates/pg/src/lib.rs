@@ -48,7 +48,7 @@ pub use actions::{Action, ClientId, Examined, Lookup, ObjectParts, ObjectView, R
 pub use config::{CodeShape, PgState, PoolPolicy};
 pub use erasure::is_hidden;
 pub use group::Pg;
-pub use own_object::{EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, SPLIT_KEY};
+pub use own_object::{EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, SPLIT_KEY, mark_incomplete};
 pub use peering::leases::{LEASE_RENEWAL_MS, Leases};
 pub use progress::{Progress, Reached};
 pub use scrub::ScrubReport;

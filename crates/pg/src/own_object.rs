@@ -36,6 +36,11 @@ pub(crate) fn set_shard(shard: u8) -> Mutation {
     Mutation::OmapSet { key: Bytes::from_static(SHARD_KEY), value: Bytes::copy_from_slice(&[shard]) }
 }
 
+/// Notes in an OSD's copy of a PG that it is incomplete: it is backfilled before it counts.
+pub fn mark_incomplete(pg: PgId) -> Transaction {
+    own_change(pg, vec![set_incomplete()])
+}
+
 /// Marks the copy as incomplete.
 pub(crate) fn set_incomplete() -> Mutation {
     Mutation::OmapSet { key: Bytes::from_static(INCOMPLETE_KEY), value: Bytes::from_static(b"1") }

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
-use atoll_types::PgId;
+use atoll_types::{PgId, Transaction};
 
 use crate::allocator::Allocator;
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};
 use crate::error::{OpenError, StoreError};
+
 use crate::layout::{FormatOptions, Layout, SUPERBLOCK_COPIES};
 use crate::log::record::{LoggedTransaction, RecordHeader};
+use crate::lookup::LoadRequest;
 use crate::metadata::page_table::PageTable;
 use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, Unready};
 use crate::overlay::{Home, Overlay, PendingBlock};
@@ -29,6 +31,9 @@ pub struct StoreIdentity {
     pub store_id: [u8; 16],
     /// Whether it was ever opened since.
     pub was_opened: bool,
+    /// Raised at every opening and by every checkpoint. A lower one than was seen before is that of an older
+    /// copy of the device.
+    pub generation: u64,
 }
 
 impl Store {
@@ -85,8 +90,8 @@ impl Store {
     /// }
     /// ```
     pub fn identity(disk: &mut dyn Disk) -> Result<StoreIdentity, OpenError> {
-        let Superblock { store_id, incarnation, .. } = Superblock::load(disk)?;
-        Ok(StoreIdentity { store_id, was_opened: incarnation != 0 })
+        let Superblock { store_id, incarnation, generation, .. } = Superblock::load(disk)?;
+        Ok(StoreIdentity { store_id, was_opened: incarnation != 0, generation })
     }
 
     /// Opens the store on a device and recovers every transaction that was durable. `incarnation`
@@ -107,6 +112,33 @@ impl Store {
         store.finish_blocking(disk)?;
         assert!(!store.is_checkpointing(), "the opening checkpoint runs to its end");
         Ok(store)
+    }
+
+    /// Makes a change durable before an event loop serves the store.
+    ///
+    /// ```
+    /// use atoll_types::Transaction;
+    /// use atoll_store::{Disk, OpenError, Store};
+    ///
+    /// fn change_all(store: &mut Store, disk: &mut dyn Disk, changes: &[Transaction]) -> Result<(), OpenError> {
+    ///     changes.iter().try_for_each(|change| store.apply_blocking(disk, change))
+    /// }
+    /// ```
+    pub fn apply_blocking(&mut self, disk: &mut dyn Disk, change: &Transaction) -> Result<(), OpenError> {
+        loop {
+            match self.has_log_room().then(|| self.submit(change)) {
+                Some(Ok(_)) => break,
+                Some(Err(StoreError::Cold(cold))) => drop(self.load(LoadRequest::Pages(cold))),
+                Some(Err(error)) => return Err(OpenError::Io(std::io::Error::other(error.to_string()))),
+                None => self.start_checkpoint(),
+            }
+            self.finish_blocking(disk)?;
+        }
+        self.flush();
+        self.finish_blocking(disk)?;
+        // No event loop waits for what was loaded and committed here.
+        while self.next_event().is_some() {}
+        Ok(())
     }
 
     /// Makes everything durable and writes a last checkpoint, so that the next opening has nothing

@@ -236,6 +236,16 @@ impl Store {
         Ok((plan, prepared.freed))
     }
 
+    /// Drawn when the store was made.
+    pub fn id(&self) -> [u8; 16] {
+        self.superblock.store_id
+    }
+
+    /// The generation of the superblock in force, which is durable.
+    pub fn generation(&self) -> u64 {
+        self.superblock.generation
+    }
+
     /// The number of PGs that the pool had when this one was split here, or was split off.
     pub fn pg_num(&self, pg: PgId) -> Option<u32> {
         self.metadata.parts.get(pg).map(|part| part.pg_num)

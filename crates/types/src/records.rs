@@ -173,6 +173,19 @@ pub struct OsdUsageRecord {
     pub pools: Option<std::collections::BTreeMap<PoolId, OsdPoolUsage>>,
 }
 
+/// How old the device of an OSD is. The OSD writes it when it starts, and again every minute in which its store made
+/// a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdStoreRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Id of the store, in hexadecimal.
+    pub store_id: String,
+    /// Generation of the store's superblock. It rises at every start and with every checkpoint, so a device
+    /// with a lower one is an older copy.
+    pub generation: u64,
+}
+
 /// How a pool protects its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]

@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_bench::{Counts, Pace, Random};
 use atoll_image::AttachedImage;
 use atoll_reactor::LocalRuntime;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::ClientLoad;
 use crate::error::LabError;
