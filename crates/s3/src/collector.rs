@@ -1,99 +1,253 @@
 //! The garbage collector: removes the data of objects that were replaced or deleted, once the GETs
-//! that may still be reading it have had their time. Several gateways may collect at once; all that
-//! they do can be done twice.
+//! that may still be reading it have had their time, and what gateways that died have left half-done. Several
+//! gateways may collect at once; all that they do can be done twice.
+//!
+//! How long something has waited a collector knows from its own clock and from what it has seen: a garbage record
+//! that it has seen for the grace period is that old at least, whatever the clocks of other gateways said.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use atoll_types::Mutation;
+use atoll_types::{Condition, Mutation, ObjectName};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::clock::unix_ms;
-use crate::data::{inline_removals, remove_objects_of};
+use crate::data::{IntentHead, inline_removals, remove_objects_of};
 use crate::error::GatewayError;
 use crate::gateway::CollectorReport;
-use crate::index::Index;
-use crate::names::{GARBAGE_PREFIX, parse_garbage_time};
-use crate::ops::{Service, tend_deletion};
-use crate::record::decode_pieces;
+use crate::index::{Index, after};
+use crate::names::{
+    DELETING_KEY, GARBAGE_PREFIX, HOLD_PREFIX, INTENT_PREFIX, SIGN_PREFIX, VERSIONING_KEY, garbage_key,
+    parse_hold_key, versions_prefix,
+};
+use crate::ops::{Service, tend_deletion, tend_mark};
+use crate::record::{Piece, decode_head, decode_pieces};
+use crate::sightings::Sightings;
+use crate::versions::versioning_value;
 
 const RECORDS_PER_PAGE: u32 = 200;
 /// Records whose data is removed at the same time: one after the other would not keep up with clients
 /// that replace small objects.
 const REMOVALS_AT_ONCE: usize = 16;
+/// Garbage records that wait at the same time, at some 40 bytes each. What is behind them is looked at when they
+/// are gone.
+const WAITING_MAX: usize = 400_000;
+/// Holds and intents that are watched at the same time.
+const SIGNS_MAX: usize = 100_000;
 
-/// One walk over the garbage of all buckets. A failure in one bucket does not keep the others from
-/// being collected.
-pub(crate) async fn collect(service: &Service, grace: Duration) -> Result<CollectorReport, GatewayError> {
-    let mut report = CollectorReport::default();
-    for record in service.directory.buckets().await? {
-        let name = record.name.clone();
-        let result = async {
-            let index = service.index_of(record);
-            for shard in 0..index.shards() {
-                // The gateway that changed it may have died before it told all.
-                index.align_versioning(shard).await?;
-                collect_shard(&index, shard, grace, &mut report).await?;
-            }
-            tend_deletion(service, &index).await
-        };
-        match result.await {
-            // A bucket that is just being made or deleted.
-            Ok(()) | Err(GatewayError::NoSuchBucket(_)) => {}
-            Err(error) => {
-                report.failures += 1;
-                tracing::warn!(bucket = name, %error, "garbage of this bucket stays for now");
-            }
-        }
+/// What a gateway's collector knows from its walks before.
+pub(crate) struct Memory {
+    garbage: Sightings,
+    signs: Sightings,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Memory { garbage: Sightings::new(WAITING_MAX), signs: Sightings::new(SIGNS_MAX) }
     }
+}
+
+/// One walk over the buckets. A failure in one of them does not keep the others from being collected.
+pub(crate) async fn collect(service: &Service) -> Result<CollectorReport, GatewayError> {
+    let (mut memory, begun) = (service.collector.lock().await, Instant::now());
+    let mut walk = Walk { service, memory: &mut memory, report: CollectorReport::default() };
+    for record in service.directory.buckets().await? {
+        walk.collect_bucket(&service.index_of(record)).await;
+    }
+    let report = walk.report;
+    memory.garbage.forget_before(begun);
+    memory.signs.forget_before(begun);
     Ok(report)
 }
 
-async fn collect_shard(
-    index: &Index,
-    shard: u32,
-    grace: Duration,
-    report: &mut CollectorReport,
-) -> Result<(), GatewayError> {
-    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    let mut from = Bytes::from_static(GARBAGE_PREFIX);
-    loop {
-        let page = index.page(shard, Bytes::from_static(GARBAGE_PREFIX), from.clone(), RECORDS_PER_PAGE).await?;
-        let (records, more) = page;
-        let Some((last, _)) = records.last() else { return Ok(()) };
-        from = [last, &b"\0"[..]].concat().into();
-        let cutoff = unix_ms().saturating_sub(grace_ms);
-        // Keys begin with the time, so what follows the first young record is young, too.
-        let is_old = |key: &Bytes| parse_garbage_time(key).is_some_and(|time| time <= cutoff);
-        let reached_young = records.iter().any(|(key, _)| !is_old(key));
-        let mut old = Vec::new();
-        for (key, value) in records.into_iter().take_while(|(key, _)| is_old(key)) {
+struct Walk<'a> {
+    service: &'a Service,
+    memory: &'a mut Memory,
+    report: CollectorReport,
+}
+
+impl Walk<'_> {
+    async fn collect_bucket(&mut self, index: &Index) {
+        // A deletion comes first: some of the index may be gone already.
+        match tend_deletion(self.service, index).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => self.note_failure(index, &error),
+        }
+        for shard in 0..index.shards() {
+            match self.collect_shard(index, shard).await {
+                // A bucket that is just being deleted.
+                Ok(()) | Err(GatewayError::NoSuchBucket(_)) => {}
+                Err(error) => self.note_failure(index, &error),
+            }
+        }
+    }
+
+    fn note_failure(&mut self, index: &Index, error: &GatewayError) {
+        self.report.failures += 1;
+        tracing::warn!(bucket = index.bucket.record.name, %error, "garbage of this bucket stays for now");
+    }
+
+    async fn collect_shard(&mut self, index: &Index, shard: u32) -> Result<(), GatewayError> {
+        self.tend_signs(index, shard).await?;
+        let mut held = None;
+        let mut from = Bytes::from_static(GARBAGE_PREFIX);
+        loop {
+            let prefix = Bytes::from_static(GARBAGE_PREFIX);
+            let (records, more) = index.page(shard, prefix, from.clone(), RECORDS_PER_PAGE).await?;
+            let Some((last, _)) = records.last() else { return Ok(()) };
+            from = after(last);
+            let (old, has_room) = self.old(&index.object(shard), records);
+            if !old.is_empty() {
+                if held.is_none() {
+                    held = Some(self.held(index, shard).await?);
+                }
+                self.remove(index, shard, old, held.as_ref()).await?;
+            }
+            if !has_room || !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Those of a page that have waited long enough, and whether all others are waiting now.
+    fn old(&mut self, object: &ObjectName, records: Vec<(Bytes, Bytes)>) -> (Vec<(Bytes, Vec<Piece>)>, bool) {
+        let (now, mut old, mut has_room) = (Instant::now(), Vec::new(), true);
+        for (key, value) in records {
+            let Some(age) = self.memory.garbage.age((object.as_str(), &key), now) else {
+                has_room = false;
+                continue;
+            };
+            if age < self.service.garbage_grace {
+                continue;
+            }
             match decode_pieces(&value) {
                 Ok(pieces) => old.push((key, pieces)),
                 Err(error) => {
                     // Without its record the data could never be found again: leave both.
-                    report.failures += 1;
+                    self.report.failures += 1;
                     tracing::error!(key = %String::from_utf8_lossy(&key), %error, "garbage record is damaged");
                 }
             }
         }
+        (old, has_room)
+    }
+
+    /// Removes what garbage records name, and then them, but for what is held.
+    async fn remove(
+        &mut self,
+        index: &Index,
+        shard: u32,
+        old: Vec<(Bytes, Vec<Piece>)>,
+        held: Option<&HashSet<[u8; 16]>>,
+    ) -> Result<(), GatewayError> {
+        let is_held = |piece: &Piece| held.is_some_and(|held| held.contains(&piece.data_id));
         let (mut done, mut removals) = (Vec::new(), Vec::new());
         for (key, pieces) in old {
-            report.records += 1;
-            report.bytes += pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+            if pieces.iter().any(is_held) {
+                continue;
+            }
+            self.report.records += 1;
+            self.report.bytes += pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             done.push(Mutation::OmapRemove { key });
             done.extend(inline_removals(&pieces));
             removals.push(async move { remove_objects_of(index, shard, &pieces).await });
         }
         stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).try_collect::<()>().await?;
-        if !done.is_empty() {
-            let pool = index.bucket.record.pool;
-            let exists = vec![atoll_types::Condition::ObjectExists];
-            let removed = index.store.change(pool, index.object(shard), exists, done).await;
-            removed.map_err(|error| index.explain(error))?;
-        }
-        if reached_young || !more {
+        if done.is_empty() {
             return Ok(());
         }
+        index.change_shard(shard, vec![Condition::ObjectExists], done).await.map_err(|error| index.explain(error))
     }
+
+    /// The data that GETs hold. A hold that nobody renews is removed.
+    async fn held(&mut self, index: &Index, shard: u32) -> Result<HashSet<[u8; 16]>, GatewayError> {
+        let (mut held, object) = (HashSet::new(), index.object(shard));
+        for (key, value) in index.all(shard, Bytes::from_static(HOLD_PREFIX)).await? {
+            let age = self.memory.signs.age((object.as_str(), &key, &value), Instant::now());
+            if age.is_some_and(|age| age >= self.service.garbage_grace) {
+                index.remove_if(shard, key, value).await?;
+            } else {
+                held.extend(parse_hold_key(&key));
+            }
+        }
+        Ok(held)
+    }
+
+    /// Looks after what gateways that are gone may have left in a shard.
+    async fn tend_signs(&mut self, index: &Index, shard: u32) -> Result<(), GatewayError> {
+        let versioning = index.bucket.record.versioning.map(versioning_value);
+        let mut is_told = versioning.is_none();
+        for (key, value) in index.all(shard, Bytes::from_static(SIGN_PREFIX)).await? {
+            match &key[..] {
+                DELETING_KEY => tend_mark(self.service, index, shard, value).await?,
+                VERSIONING_KEY => is_told |= Some(&value) == versioning.as_ref(),
+                name if name.starts_with(INTENT_PREFIX) => self.tend_intent(index, shard, key, value).await?,
+                _ => {}
+            }
+        }
+        if !is_told {
+            index.align_versioning(shard).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes garbage of the data of a writer that is gone.
+    async fn tend_intent(
+        &mut self,
+        index: &Index,
+        shard: u32,
+        key: Bytes,
+        value: Bytes,
+    ) -> Result<(), GatewayError> {
+        let object = index.object(shard);
+        let age = self.memory.signs.age((object.as_str(), &key, &value), Instant::now());
+        if age.is_none_or(|age| age < self.service.abandoned_after) {
+            return Ok(());
+        }
+        if let Some(object_key) = decode_head::<IntentHead>(&value)?.named_by {
+            let pieces = decode_pieces(&value)?;
+            // The record goes last: as long as it is there, nothing can come to name the data.
+            if !names(index, &object_key, &pieces).await? {
+                remove_objects_of(index, shard, &pieces).await?;
+            }
+            return index.remove_if(shard, key, value).await;
+        }
+        let is_same = Condition::OmapEquals { key: key.clone(), value };
+        let discard = Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(unix_ms()) };
+        match index.change_shard(shard, vec![is_same], vec![discard]).await {
+            // It was renewed or published.
+            Err(error) if error.failed_condition().is_some() => Ok(()),
+            changed => changed.map_err(|error| index.explain(error)),
+        }
+    }
+}
+
+/// Whether a version of a key has one of these pieces. No change that would name them can come any more.
+async fn names(index: &Index, key: &str, pieces: &[Piece]) -> Result<bool, GatewayError> {
+    let has = |record: &Bytes| {
+        let of_record = decode_pieces(record)?;
+        Ok::<_, GatewayError>(of_record.iter().any(|one| pieces.iter().any(|piece| one.data_id == piece.data_id)))
+    };
+    loop {
+        let newest = index.entry(key).await?;
+        if newest.as_ref().map(has).transpose()?.unwrap_or(false) {
+            return Ok(true);
+        }
+        for (_, record) in index.all(index.shard_of(key), versions_prefix(key)).await? {
+            if has(&record)? {
+                return Ok(true);
+            }
+        }
+        // Versions move when the newest one comes or goes.
+        if index.entry(key).await? == newest {
+            return Ok(false);
+        }
+    }
+}
+
+/// How often something is renewed that others take for abandoned after this time.
+pub(crate) fn renewal_interval(abandoned_after: Duration) -> Duration {
+    abandoned_after / 4
 }

@@ -4,12 +4,16 @@
 //! This module knows chunks, segments and data keys; it does not know keys of objects, entries or HTTP.
 
 mod budget;
+mod hold;
 mod inline;
+mod intent;
 mod reader;
 mod removal;
 mod writer;
 
-pub(crate) use budget::Budget;
+pub(crate) use budget::{Budget, Caller, Share};
+pub(crate) use hold::Hold;
+pub(crate) use intent::{Intent, IntentHead};
 pub(crate) use reader::{DataReader, plan_reads};
 pub(crate) use removal::{inline_removals, remove_objects_of};
 pub(crate) use writer::{DataWriter, Unfinished};

@@ -47,6 +47,9 @@ pub enum GatewayError {
     /// The bucket's index does not exist.
     #[error("bucket '{0}' does not exist")]
     NoSuchBucket(String),
+    /// A writer stood still for so long that what it wrote was given up.
+    #[error("the upload stood still for so long that it was given up; retry it")]
+    Abandoned,
     /// The bucket is being deleted.
     #[error("bucket '{0}' is being deleted; retry later")]
     BucketBusy(String),
@@ -96,6 +99,7 @@ impl From<GatewayError> for S3Error {
             GatewayError::Client(error) => client_error(error),
             GatewayError::Directory(DirectoryError::Unavailable(_)) => s3_error!(ServiceUnavailable, "{error}"),
             GatewayError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
+            GatewayError::Abandoned => s3_error!(ServiceUnavailable, "{error}"),
             GatewayError::BucketBusy(_) => s3_error!(OperationAborted, "{error}"),
             GatewayError::ConditionFailed(_) => {
                 s3_error!(PreconditionFailed, "At least one of the preconditions you specified did not hold")

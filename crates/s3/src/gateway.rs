@@ -12,10 +12,11 @@ use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::sync::Mutex;
 
 use crate::access::Gate;
 use crate::bucket::Buckets;
-use crate::collector::collect;
+use crate::collector::{Memory, collect};
 use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
@@ -24,6 +25,7 @@ use crate::metrics;
 use crate::ops::{Operations, Service};
 use crate::query_api::Issuers;
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy, Workers};
+use crate::sightings::Standing;
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
@@ -63,8 +65,11 @@ pub struct GatewayConfig {
     pub stall_timeout: Duration,
     /// How long requests may go on after the shutdown began.
     pub shutdown_timeout: Duration,
-    /// How long replaced or deleted data is kept for the GETs that are reading it.
+    /// How long replaced or deleted data is kept for the GETs that are reading it. Those that take longer say so.
     pub garbage_grace: Duration,
+    /// How long something half-done must have stood still, as this gateway has seen it, before whoever began it
+    /// is taken for dead.
+    pub abandoned_after: Duration,
     /// How long a key that the key service has unwrapped is used without asking again.
     pub key_lifetime: Duration,
     /// Where the record of each request goes; `None`: nowhere.
@@ -91,6 +96,7 @@ impl GatewayConfig {
             stall_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
             garbage_grace: Duration::from_secs(60),
+            abandoned_after: Duration::from_secs(600),
             key_lifetime: Duration::from_secs(3_600),
             audit: None,
             collect_interval: Some(Duration::from_secs(30)),
@@ -144,6 +150,10 @@ impl Gateway {
             object_ownership: config.object_ownership,
             entry_hints: EntryHints::new(),
             budget: Budget::new(config.memory_max),
+            garbage_grace: config.garbage_grace,
+            abandoned_after: config.abandoned_after,
+            standing: Standing::new(),
+            collector: Mutex::new(Memory::new()),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(users.clone());
@@ -209,7 +219,7 @@ impl Gateway {
 
     /// One walk of the garbage collector, to be called on one of the [`Workers`].
     pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
-        collect(&self.service, self.config.garbage_grace).await
+        collect(&self.service).await
     }
 
     async fn collect_forever(&self, interval: Duration) {

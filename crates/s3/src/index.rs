@@ -28,6 +28,11 @@ pub(crate) struct Index {
     pub bucket: Arc<Bucket>,
 }
 
+/// The first key behind a key.
+pub(crate) fn after(key: &Bytes) -> Bytes {
+    [key, &b"\0"[..]].concat().into()
+}
+
 impl Index {
     pub(crate) fn new(store: Arc<dyn DataStore>, bucket: Arc<Bucket>) -> Self {
         Index { store, bucket }
@@ -95,7 +100,7 @@ impl Index {
             let (mut page, more) = self.page(shard, prefix.clone(), from, limit).await?;
             records.append(&mut page);
             match records.last() {
-                Some((key, _)) if more => from = [key, &b"\0"[..]].concat().into(),
+                Some((key, _)) if more => from = after(key),
                 _ => return Ok(records),
             }
         }
@@ -174,23 +179,51 @@ impl Index {
     pub(crate) async fn publish(
         &self,
         key: &str,
-        conditions: Vec<Condition>,
+        mut conditions: Vec<Condition>,
         mut mutations: Vec<Mutation>,
         mut data: Unfinished,
     ) -> Result<(), (GatewayError, Option<Unfinished>)> {
         mutations.extend(data.index_change());
+        let own = conditions.len();
+        conditions.extend(data.condition());
         let (index, key) = (self.clone(), key.to_owned());
         let publishing = tokio::spawn(carry(async move {
             let changed = index.change_with(&key, conditions, mutations, Some(&mut data)).await;
             match changed {
+                Err(GatewayError::ConditionFailed(number)) if number == own => {
+                    Err((GatewayError::Abandoned, None))
+                }
                 Err(error) if error.is_definite() => Err((error, Some(data))),
-                result => {
+                Err(error) => {
+                    data.keep_unclear(&index, &key);
+                    Err((error, None))
+                }
+                Ok(()) => {
                     data.keep();
-                    result.map_err(|error| (error, None))
+                    Ok(())
                 }
             }
         }));
         publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
+    }
+
+    /// Changes a shard as it is, whatever becomes of the bucket.
+    pub(crate) async fn change_shard(
+        &self,
+        shard: u32,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+    ) -> Result<(), ClientError> {
+        self.store.change(self.bucket.record.pool, self.object(shard), conditions, mutations).await
+    }
+
+    /// Removes a record of a shard if it is still this one.
+    pub(crate) async fn remove_if(&self, shard: u32, key: Bytes, value: Bytes) -> Result<(), GatewayError> {
+        let is_same = vec![Condition::OmapEquals { key: key.clone(), value }];
+        match self.change_shard(shard, is_same, vec![Mutation::OmapRemove { key }]).await {
+            Err(error) if error.failed_condition().is_some() => Ok(()),
+            removed => removed.map_err(|error| self.explain(error)),
+        }
     }
 
     /// Tells writers of a shard what the bucket's versioning is, if they know less than the record. False

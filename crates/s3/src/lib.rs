@@ -36,6 +36,7 @@ mod query;
 mod query_api;
 mod record;
 mod shell;
+mod sightings;
 mod signing;
 mod store;
 mod temporary_credentials;

@@ -14,6 +14,9 @@ use crate::record::is_delete_marker;
 
 pub(crate) mod versions;
 
+/// Delete markers that one listing passes over: what is behind them is for the next.
+const MARKERS_MAX: usize = 10_000;
+
 /// Sorted pages of the records of one shard.
 #[async_trait]
 pub(crate) trait Shards: Sync {
@@ -77,6 +80,8 @@ pub(crate) struct Page {
     pub items: Vec<Item>,
     /// Where the next page starts; `None` when nothing follows.
     pub next: Option<Vec<u8>>,
+    /// The last key that was passed over, if the page ends because there were so many.
+    pub passed_over: Option<Vec<u8>>,
 }
 
 struct Cursor {
@@ -156,11 +161,16 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
         let Some((index_key, value)) = smallest.and_then(|cursor| cursor.records.pop_front()) else {
             return Ok(page);
         };
+        let key = index_key.slice(space..);
         if is_delete_marker(&value) {
             markers += 1;
+            if markers == MARKERS_MAX {
+                page.next = Some([&key, &b"\0"[..]].concat());
+                page.passed_over = Some(key.to_vec());
+                return Ok(page);
+            }
             continue;
         }
-        let key = index_key.slice(space..);
         if page.items.len() == query.limit {
             page.next = Some(key.to_vec());
             return Ok(page);
@@ -182,6 +192,7 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{EntryHead, encode_version};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -284,6 +295,36 @@ mod tests {
             let expected = expected(&keys, &query);
             prop_assert_eq!(all_pages(&model(&keys, shards, page_max), query), expected);
         }
+    }
+
+    /// A listing over many delete markers comes to what is behind them, in pages that each read so many at most.
+    #[test]
+    fn delete_markers_are_passed_over_in_pages() {
+        let count = 4 * MARKERS_MAX;
+        let keys: Vec<String> = (0..count).map(|i| format!("{i:06}")).chain(["last".into()]).collect();
+        let mut model = model(&keys, 8, 1_000);
+        let marker = encode_version(&EntryHead { is_delete_marker: true, ..Default::default() }, &[]);
+        for (key, value) in model.shards.iter_mut().flatten() {
+            if key.starts_with(b"o/0") {
+                *value = marker.clone();
+            }
+        }
+        let mut query = Query { namespace: Bytes::from_static(b"o/"), limit: 10, ..Default::default() };
+        let mut pages = 0;
+        loop {
+            let before = model.records_read.load(Ordering::Relaxed);
+            let page = futures::executor::block_on(list(&model, &query)).unwrap();
+            let read = model.records_read.load(Ordering::Relaxed) - before;
+            assert!(read <= 2 * MARKERS_MAX + 8 * 1_000, "{read} records for one page");
+            pages += 1;
+            let Some(next) = page.next else {
+                assert_eq!(page.items.len(), 1);
+                break;
+            };
+            assert!(page.items.is_empty() && page.passed_over.is_some_and(|key| key < next));
+            query.from = next;
+        }
+        assert_eq!(pages, 5);
     }
 
     #[test]

@@ -15,10 +15,16 @@ pub(crate) const ENTRY_PREFIX: &[u8] = b"o/";
 pub(crate) const UPLOAD_PREFIX: &[u8] = b"u/";
 /// Prefix of all parts: `p/<upload id>/<part number>`.
 pub(crate) const PART_PREFIX: &[u8] = b"p/";
-/// Prefix of garbage: `g/<unix ms>/<random id>`.
+/// Prefix of garbage: `g/<about unix ms>/<random id>`.
 pub(crate) const GARBAGE_PREFIX: &[u8] = b"g/";
+/// Prefix of holds: `h/<data id>/<random id>`.
+pub(crate) const HOLD_PREFIX: &[u8] = b"h/";
+/// Prefix of intents: `x/w/<data id>`. With what else stands under `x/` they are seen by one read.
+pub(crate) const INTENT_PREFIX: &[u8] = b"x/w/";
 /// Prefix of versions that are not the newest of their key: `v/<S3 key>\0<version id>`, the newer first.
 pub(crate) const VERSION_PREFIX: &[u8] = b"v/";
+/// Prefix of what an index object says of the bucket.
+pub(crate) const SIGN_PREFIX: &[u8] = b"x/";
 /// Set while the bucket is being deleted.
 pub(crate) const DELETING_KEY: &[u8] = b"x/deleting";
 /// Tells writers what the bucket's versioning is; missing in a bucket that never had any.
@@ -158,15 +164,25 @@ pub(crate) fn parse_part_number(index_key: &[u8]) -> Option<u32> {
     text.rsplit_once('/')?.1.parse().ok()
 }
 
-/// A fresh index key for garbage that arises at `unix_ms`.
+/// A fresh index key for garbage that arises at about `unix_ms`: the older comes first, as far as clocks agree.
 pub(crate) fn garbage_key(unix_ms: u64) -> Bytes {
     format!("g/{unix_ms:016x}/{}", hex::encode(atoll_keys::random_bytes::<8>())).into()
 }
 
-/// When the garbage under this index key arose.
-pub(crate) fn parse_garbage_time(index_key: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(index_key.strip_prefix(GARBAGE_PREFIX)?).ok()?;
-    u64::from_str_radix(text.split_once('/')?.0, 16).ok()
+/// The index key that says that data is being written which nothing names yet.
+pub(crate) fn intent_key(data_id: &[u8; 16]) -> Bytes {
+    [INTENT_PREFIX, hex::encode(data_id).as_bytes()].concat().into()
+}
+
+/// A fresh index key that keeps data while it is read.
+pub(crate) fn hold_key(data_id: &[u8; 16]) -> Bytes {
+    format!("h/{}/{}", hex::encode(data_id), hex::encode(atoll_keys::random_bytes::<8>())).into()
+}
+
+/// The data that a hold keeps.
+pub(crate) fn parse_hold_key(index_key: &[u8]) -> Option<[u8; 16]> {
+    let (data_id, _) = std::str::from_utf8(index_key.strip_prefix(HOLD_PREFIX)?).ok()?.split_once('/')?;
+    hex::decode(data_id).ok()?.try_into().ok()
 }
 
 /// The smallest byte string that is greater than every string with this prefix; `None` if there is
@@ -193,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn part_and_garbage_keys_come_apart() {
+    fn part_and_hold_keys_come_apart() {
         assert_eq!(parse_part_number(&part_key("00", 10_000)), Some(10_000));
-        assert_eq!(parse_garbage_time(&garbage_key(1_234)), Some(1_234));
-        assert_eq!(parse_garbage_time(b"g/zz"), None);
+        assert_eq!(parse_hold_key(&hold_key(&[7; 16])), Some([7; 16]));
+        assert_eq!(parse_hold_key(b"h/zz/"), None);
     }
 
     #[test]

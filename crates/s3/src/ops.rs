@@ -30,22 +30,29 @@ mod versioning;
 
 pub(crate) use answers::url_encode;
 pub(crate) use body::{BODY_BYTES_MAX, BodyLength, body_error};
-pub(crate) use bucket_removal::tend_deletion;
+pub(crate) use bucket_removal::{tend_deletion, tend_mark};
 pub use buckets::check_data_pool;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::access::ObjectOwnership;
 use atoll_types::records::BucketRecord;
+use http::Extensions;
 use s3s::S3Result;
+use tokio::sync::Mutex;
 
+use crate::access::Permit;
 use crate::bucket::{Bucket, Buckets};
-use crate::data::Budget;
+use crate::collector::Memory;
+use crate::data::{Budget, Caller};
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::index::Index;
+use crate::shell::Arrival;
+use crate::sightings::Standing;
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
@@ -67,6 +74,13 @@ pub(crate) struct Service {
     pub object_ownership: ObjectOwnership,
     pub entry_hints: EntryHints,
     pub budget: Budget,
+    /// See [`crate::GatewayConfig`].
+    pub garbage_grace: Duration,
+    /// See [`crate::GatewayConfig`].
+    pub abandoned_after: Duration,
+    /// Marks and notes of requests, whose gateways may be gone.
+    pub standing: Standing,
+    pub collector: Mutex<Memory>,
 }
 
 /// A cheap handle on the operations: what s3s calls.
@@ -77,6 +91,14 @@ impl Service {
     /// The index of a bucket by name.
     async fn index(&self, bucket: &str) -> Result<Index, GatewayError> {
         Ok(Index::new(self.store.clone(), self.buckets.get(bucket).await?))
+    }
+
+    /// The memory that a request may take.
+    pub(crate) fn budget_of(&self, extensions: &Extensions) -> Budget {
+        let permit = extensions.get::<Permit>().and_then(|permit| permit.caller.as_ref());
+        let account = permit.map(|caller| Caller::Account(caller.account.canonical_id.clone()));
+        let client = extensions.get::<Arrival>().and_then(|arrival| arrival.client);
+        self.budget.of([account, client.map(|client| Caller::of_address(client.ip()))].into_iter().flatten())
     }
 
     /// The index of a bucket by record.

@@ -96,7 +96,7 @@ pub(crate) fn is_query(parts: &Parts) -> bool {
 /// Answers a request that [`is_query`], if it names an action.
 pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answered {
     let id = request_id();
-    let body = match read(gateway, body).await {
+    let body = match read(gateway, parts, body).await {
         Ok(body) => body,
         Err(error) => return Answered::Here(error_response(Api::Iam, &error, &id)),
     };
@@ -123,9 +123,9 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
     })
 }
 
-async fn read(gateway: &Gateway, body: Body) -> Result<Bytes, QueryError> {
+async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result<Bytes, QueryError> {
     let bytes = body.size_hint().upper().unwrap_or(u64::MAX).min(BODY_BYTES_MAX as u64);
-    let _share = gateway.service.budget.for_form(bytes).await?;
+    let _share = gateway.service.budget_of(&parts.extensions).for_write(bytes).await?;
     match Limited::new(body, BODY_BYTES_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(QueryError::RequestTooLarge),

@@ -9,6 +9,7 @@ mod document;
 mod guarded_body;
 mod guarded_socket;
 mod measured_body;
+mod pace;
 mod presigned;
 mod proxy_header;
 mod request;

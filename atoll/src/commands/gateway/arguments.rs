@@ -50,8 +50,8 @@ pub struct GatewayArguments {
     /// How long a key of a bucket is used without asking the key service again
     #[arg(long, value_name = "SECONDS", env = "ATOLL_KEY_LIFETIME_SECONDS", default_value_t = 3_600)]
     pub key_lifetime_seconds: u64,
-    /// How long data that was replaced or deleted is kept for GETs that are still reading it; it is removed within
-    /// half of that again, at most 30 seconds
+    /// How long data that was replaced or deleted is kept for GETs that are still reading it, the same for all
+    /// gateways; it is removed within the same time again, at most a minute
     #[arg(long, value_name = "SECONDS", env = "ATOLL_GARBAGE_GRACE_SECONDS", default_value_t = 60)]
     pub garbage_grace_seconds: u64,
     /// Addresses and networks of proxies that are believed: their PROXY headers, X-Forwarded-For, and that a request

@@ -2,6 +2,7 @@
 //! segment, or one of the index. Nothing leaves here that did not authenticate in its place, but for
 //! data that was never sealed.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -113,30 +114,64 @@ impl DataReader {
         reads: Vec<ChunkRead>,
     ) -> impl Stream<Item = Result<Bytes, GatewayError>> + Send + 'static {
         let reader = Arc::new(self);
-        let read = move |read: ChunkRead| {
+        let whole = reads.iter().map(|read| read.range.end - read.range.start).sum();
+        // Memory is taken in the order of the answer: what is behind never keeps what is before from going on.
+        let begin = {
             let reader = reader.clone();
-            async move { reader.read(&read).await }
+            move |mut reads: VecDeque<ChunkRead>| {
+                let reader = reader.clone();
+                async move {
+                    let read = reads.pop_front()?;
+                    let begun = reader.begin(read, whole, &mut reads).await;
+                    Some((begun, reads))
+                }
+            }
         };
-        futures::stream::iter(reads).map(read).buffered(READS_AHEAD)
+        let read = move |begun: Result<(ChunkRead, Option<Share>), GatewayError>| {
+            let reader = reader.clone();
+            async move {
+                let (read, share) = begun?;
+                reader.read(&read, share).await
+            }
+        };
+        futures::stream::unfold(VecDeque::from(reads), begin).map(read).buffered(READS_AHEAD)
     }
 
-    async fn share(&self, bytes: u64) -> Result<Option<Share>, GatewayError> {
-        match &self.budget {
-            Some(budget) => Ok(Some(budget.for_read(bytes).await?)),
-            None => Ok(None),
+    /// Takes memory for a read. If that is not enough for all of it, the rest becomes the next one.
+    async fn begin(
+        &self,
+        read: ChunkRead,
+        whole: u64,
+        reads: &mut VecDeque<ChunkRead>,
+    ) -> Result<(ChunkRead, Option<Share>), GatewayError> {
+        let Some(budget) = &self.budget else { return Ok((read, None)) };
+        let piece = &self.pieces[read.piece].piece;
+        let (first, length) = segments_of(&read);
+        let start = first * SEGMENT;
+        let needed = match piece.place {
+            Place::Index => INLINE_BYTES_MAX,
+            Place::Chunks | Place::Beside => (start + u64::from(length)).min(piece.bytes) - start,
+        };
+        let (share, bytes) = budget.for_read(needed, whole).await?;
+        if bytes >= needed {
+            return Ok((read, Some(share)));
         }
+        let end = (start + bytes).clamp(read.range.start, read.range.end);
+        if end < read.range.end {
+            reads.push_front(ChunkRead { piece: read.piece, range: end..read.range.end });
+        }
+        Ok((ChunkRead { piece: read.piece, range: read.range.start..end }, Some(share)))
     }
 
-    async fn read(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+    async fn read(&self, read: &ChunkRead, share: Option<Share>) -> Result<Bytes, GatewayError> {
         match self.pieces[read.piece].piece.place {
-            Place::Chunks | Place::Beside => self.read_chunk(read).await,
-            Place::Index => self.read_inline(read).await,
+            Place::Chunks | Place::Beside => self.read_chunk(read, share).await,
+            Place::Index => self.read_inline(read, share).await,
         }
     }
 
-    async fn read_inline(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+    async fn read_inline(&self, read: &ChunkRead, share: Option<Share>) -> Result<Bytes, GatewayError> {
         let OpenPiece { piece, cipher } = &self.pieces[read.piece];
-        let share = self.share(INLINE_BYTES_MAX).await?;
         let (pool, object) = self.index.clone();
         let value = match self.store.omap_get(pool, object, inline_key(&piece.data_id)).await {
             // The whole index is gone.
@@ -149,9 +184,8 @@ impl DataReader {
         Ok(Bytes::from_owner(Plaintext { bytes, _share: share }).slice(from..until))
     }
 
-    async fn read_chunk(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
-        // Before both attempts: the reads ahead of others may not come between them.
-        let share = self.share(u64::from(segments_of(read).1)).await?;
+    /// The share is enough for both attempts: the reads ahead of others may not come between them.
+    async fn read_chunk(&self, read: &ChunkRead, share: Option<Share>) -> Result<Bytes, GatewayError> {
         let bytes = match self.open_chunk(read, ReadRequest::data_to_open).await {
             // Nothing has checked it on its way, so that may be where it was changed.
             Err(GatewayError::Seal(error @ SealError::NotAuthentic { .. })) => {

@@ -9,20 +9,23 @@ use atoll_keys::{SecretKey, random_bytes};
 use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
-use atoll_types::{Mutation, ObjectName, PoolId, Seals, WriteRequest};
+use atoll_types::{Condition, Mutation, ObjectName, PoolId, Seals, WriteRequest};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use super::budget::{Budget, Share};
-use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, inline};
+use super::inline::BESIDE_BYTES_MAX;
+use super::intent::unclear_record;
+use super::{CHUNK_BYTES, Intent, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, inline};
 use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::names::{beside_object, chunk_object, inline_key};
+use crate::index::Index;
+use crate::names::{beside_object, chunk_object, inline_key, intent_key};
 use crate::record::{Piece, Place};
 
 /// Chunks of one request that may be on their way at once; with the one being filled this bounds
@@ -40,6 +43,9 @@ pub(crate) struct Unfinished {
     // What goes into the index.
     inline: Option<Bytes>,
     beside: Option<Beside>,
+    intent: Option<Intent>,
+    // All of it, unless it goes into the index.
+    piece: Option<Piece>,
     // Of the budget, for what is not written yet.
     share: Option<Share>,
     // Writes run as tasks of their own: were they dropped with the request, a write could reach
@@ -58,10 +64,39 @@ struct Beside {
 }
 
 impl Unfinished {
-    /// What must change together with the entry: puts small data into the index.
+    /// What must change together with the entry: puts small data into the index, and ends the intent.
     pub(crate) fn index_change(&self) -> Option<Mutation> {
-        let value = self.inline.clone()?;
-        Some(Mutation::OmapSet { key: inline_key(&self.data_id), value })
+        if let Some(value) = self.inline.clone() {
+            return Some(Mutation::OmapSet { key: inline_key(&self.data_id), value });
+        }
+        self.intent().map(Intent::removal)
+    }
+
+    fn intent(&self) -> Option<&Intent> {
+        self.intent.as_ref().filter(|intent| intent.has_begun())
+    }
+
+    /// What the change that names the data demands: that it was not given up.
+    pub(crate) fn condition(&self) -> Option<Condition> {
+        match self.intent() {
+            Some(intent) => Some(intent.condition()),
+            None => self.piece.as_ref().map(|_| Condition::OmapAbsent { key: intent_key(&self.data_id) }),
+        }
+    }
+
+    /// It is not certain whether the change happened that names the data: the collector will look.
+    pub(crate) fn keep_unclear(self, index: &Index, object_key: &str) {
+        if let Some(piece) = self.piece.as_ref().filter(|_| self.intent().is_none()) {
+            let set =
+                Mutation::OmapSet { key: intent_key(&self.data_id), value: unclear_record(object_key, piece) };
+            let (index, shard) = (index.clone(), index.shard_of(object_key));
+            tokio::spawn(async move {
+                if let Err(error) = index.change_shard(shard, vec![Condition::ObjectExists], vec![set]).await {
+                    tracing::warn!(%error, "data beside the index may stay behind");
+                }
+            });
+        }
+        self.keep();
     }
 
     /// The write that puts data beside an index object, if that is where it goes and it is not there yet. It is
@@ -88,14 +123,15 @@ impl Unfinished {
 
     /// The data now belongs to the index, or it is not certain that it does not.
     pub(crate) fn keep(mut self) {
-        (self.chunks, self.beside) = (0, None);
+        (self.chunks, self.beside, self.intent) = (0, None, None);
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         let sent_beside = self.beside.take().and_then(|beside| beside.sent_to);
-        if self.chunks == 0 && sent_beside.is_none() {
+        let intent = self.intent.take().filter(Intent::has_begun);
+        if self.chunks == 0 && intent.is_none() && sent_beside.is_none() {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -110,20 +146,27 @@ impl Drop for Unfinished {
                 }
                 None => remove_chunks(&store, pool, &data_id, chunks).await,
             };
-            if let Err(error) = removed {
+            let done = match intent {
+                Some(mut intent) if removed.is_ok() => {
+                    // Whatever became of it, it is not under way any more.
+                    drop(intent.durable().await);
+                    intent.withdraw().await
+                }
+                _ => removed,
+            };
+            if let Err(error) = done {
                 tracing::warn!(data_id = hex::encode(data_id), %error, "data of a failed upload stays behind");
             }
         });
     }
 }
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
-
 /// A chunk that is being filled.
 #[derive(Default)]
 struct Buffer {
     blocks: BlockBuffer,
     filled_bytes: usize,
+    room_bytes: usize,
 }
 
 impl Buffer {
@@ -131,6 +174,13 @@ impl Buffer {
         let end = self.filled_bytes + bytes.len();
         self.blocks.as_mut_slice()[self.filled_bytes..end].copy_from_slice(bytes);
         self.filled_bytes = end;
+    }
+
+    /// Moves to a buffer with so much room.
+    fn grow(&mut self, room_bytes: usize) {
+        let mut blocks = BlockBuffer::for_overwriting(room_bytes.div_ceil(BLOCK_BYTES));
+        blocks.as_mut_slice()[..self.filled_bytes].copy_from_slice(self.filled());
+        (self.blocks, self.room_bytes) = (blocks, room_bytes);
     }
 
     fn filled(&mut self) -> &mut [u8] {
@@ -155,7 +205,7 @@ pub(crate) struct DataWriter {
 
 impl DataWriter {
     /// No more than `bytes_max` may be pushed. What goes into the index or beside it must be small
-    /// ([`Place::of_object`]).
+    /// ([`Place::of_object`]). What goes into chunks and is not small has an intent.
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
         budget: Budget,
@@ -163,12 +213,15 @@ impl DataWriter {
         key: &WrappingKey,
         place: Place,
         bytes_max: u64,
+        intent: impl FnOnce(Piece) -> Intent,
     ) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
+        let wrapped_key = key.wrap(&data_id, &data_key);
+        let all = Piece { place, data_id, wrapped_key, bytes: bytes_max };
         DataWriter {
             place,
             cipher: key.cipher(&data_id, &data_key),
-            wrapped_key: key.wrap(&data_id, &data_key),
+            wrapped_key,
             buffer: Buffer::default(),
             buffer_bytes: bytes_max.min(CHUNK_BYTES),
             budget,
@@ -181,6 +234,8 @@ impl DataWriter {
                 chunks: 0,
                 inline: None,
                 beside: None,
+                intent: (place == Place::Chunks && bytes_max > BESIDE_BYTES_MAX).then(|| intent(all)),
+                piece: None,
                 share: None,
                 in_flight: FuturesUnordered::new(),
             },
@@ -189,23 +244,36 @@ impl DataWriter {
 
     /// Adds plaintext; waits when too many chunks are on their way.
     pub(crate) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), GatewayError> {
+        // So it is durable, usually, by the time that there is a chunk to be written.
+        if let Some(intent) = &mut self.unfinished.intent {
+            intent.tend().await?;
+        }
         while !bytes.is_empty() {
             // A full chunk is sealed only when more follows: its last segment would otherwise
             // need the mark of the final one.
             if self.buffer.filled_bytes as u64 == CHUNK_BYTES {
                 self.write_chunk(false).await?;
             }
-            if self.share.is_none() {
-                self.share = Some(self.budget.for_write(self.buffer_bytes).await?);
-                self.buffer.blocks = BlockBuffer::for_overwriting(self.buffer_bytes.div_ceil(BLOCK) as usize);
+            if self.buffer.filled_bytes == self.buffer.room_bytes {
+                self.grow(bytes.len() as u64).await?;
             }
-            let room = self.buffer_bytes as usize - self.buffer.filled_bytes;
+            let room = self.buffer.room_bytes - self.buffer.filled_bytes;
             assert!(room > 0, "no more is pushed than was announced");
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.buffer.push(now);
             self.total += now.len() as u64;
             bytes = later;
         }
+        Ok(())
+    }
+
+    /// Takes memory for so many bytes more, as far as they belong to this chunk, and no more of it than that needs.
+    async fn grow(&mut self, bytes: u64) -> Result<(), GatewayError> {
+        let wanted = (self.buffer.filled_bytes as u64 + bytes).min(self.buffer_bytes);
+        let room = Budget::write_step(wanted, self.buffer_bytes);
+        // What is held goes back when the greater share is there.
+        self.share = Some(self.budget.for_write(room).await?);
+        self.buffer.grow(usize::try_from(room).expect("a chunk fits into memory"));
         Ok(())
     }
 
@@ -249,16 +317,24 @@ impl DataWriter {
         while let Some(written) = self.unfinished.in_flight.next().await {
             chunk_result(written)?;
         }
-        let piece = (self.total > 0).then_some(Piece {
+        let piece = (self.total > 0).then(|| self.piece());
+        self.unfinished.piece = piece.clone().filter(|piece| piece.place != Place::Index);
+        Ok((piece, self.unfinished))
+    }
+
+    fn piece(&self) -> Piece {
+        Piece {
             place: self.place,
             data_id: self.unfinished.data_id,
             wrapped_key: self.wrapped_key,
             bytes: self.total,
-        });
-        Ok((piece, self.unfinished))
+        }
     }
 
     async fn write_chunk(&mut self, is_final: bool) -> Result<(), GatewayError> {
+        if let Some(intent) = &mut self.unfinished.intent {
+            intent.durable().await?;
+        }
         let share = self.share.take();
         let number = self.unfinished.chunks;
         let (write, payload) = self.sealed(number, is_final);

@@ -7,11 +7,12 @@ use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use super::Service;
-use crate::bucket::Bucket;
-use crate::data::{DataWriter, Unfinished};
+use crate::collector::renewal_interval;
+use crate::data::{Budget, DataWriter, Intent, Unfinished};
 use crate::digest::{BodyDigest, Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
 use crate::error::{GatewayError, custom_error};
+use crate::index::Index;
 use crate::record::{Piece, Place};
 use crate::shell::is_aws_chunked;
 use crate::trailers::Trailers;
@@ -60,8 +61,11 @@ pub(super) enum Purpose {
 /// Where a body goes.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
-    pub bucket: &'a Bucket,
+    pub index: &'a Index,
+    /// The S3 key of the object.
+    pub object_key: &'a str,
     pub key: &'a WrappingKey,
+    pub budget: &'a Budget,
     pub purpose: Purpose,
 }
 
@@ -70,13 +74,15 @@ impl Target<'_> {
     pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
         let place = match self.purpose {
             Purpose::Object => {
-                let record = &self.bucket.record;
+                let record = &self.index.bucket.record;
                 Place::of_object(bytes_max, record.data_pool() == record.pool)
             }
             Purpose::Part => Place::Chunks,
         };
-        let (store, budget) = (service.store.clone(), service.budget.clone());
-        DataWriter::new(store, budget, self.bucket, self.key, place, bytes_max)
+        let (store, budget) = (service.store.clone(), self.budget.clone());
+        let interval = renewal_interval(service.abandoned_after);
+        let intent = |piece| Intent::new(self.index, self.object_key, piece, interval);
+        DataWriter::new(store, budget, &self.index.bucket, self.key, place, bytes_max, intent)
     }
 }
 

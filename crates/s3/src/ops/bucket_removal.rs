@@ -6,9 +6,11 @@
 //! attempt's. After that, another DeleteBucket or the collector finishes the job: data of garbage and
 //! unfinished uploads, index objects with object 0 as the last, record.
 //!
-//! A mark names its attempt and the time. It is replaced or removed by others only [`STALE_MS`]
-//! later and beginning with index object 0, so a stalled attempt can never become final after that.
+//! A mark names its attempt. It is replaced or removed by others only when they have seen it for
+//! [`crate::GatewayConfig::abandoned_after`], beginning with index object 0, so a stalled attempt can never become
+//! final after that.
 
+use atoll_types::limits::OMAP_LIST_MAX;
 use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
 use s3s::dto::{DeleteBucketInput, DeleteBucketOutput};
@@ -19,17 +21,14 @@ use super::Service;
 use crate::clock::unix_ms;
 use crate::data::remove_objects_of;
 use crate::error::GatewayError;
-use crate::index::Index;
-use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX, VERSION_PREFIX};
+use crate::index::{Index, after};
+use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, INTENT_PREFIX, PART_PREFIX, VERSION_PREFIX};
 use crate::record::decode_pieces;
-
-/// After this time the attempt that set a mark is taken for dead. Far longer than any request may
-/// take, and than the clocks of gateways may differ.
-const STALE_MS: u64 = 10 * 60 * 1_000;
 
 #[derive(Serialize, Deserialize)]
 struct Mark {
     format: u32,
+    /// For people.
     since_ms: u64,
     token: String,
     /// Nothing can stop the deletion.
@@ -47,10 +46,6 @@ impl Mark {
             detail: error.to_string(),
         };
         serde_json::from_slice(value).map_err(malformed)
-    }
-
-    fn is_stale(&self, now_ms: u64) -> bool {
-        now_ms >= self.since_ms.saturating_add(STALE_MS)
     }
 }
 
@@ -79,9 +74,13 @@ impl Service {
         let mark = Mark { format: 1, since_ms: unix_ms(), token, is_final: false };
         let mark_value = mark.encode();
         for shard in 0..index.shards() {
-            match set_mark(&index, shard, &mark, &mark_value).await? {
+            match self.set_mark(&index, shard, &mark_value).await? {
                 Marking::Marked => {}
-                Marking::Final | Marking::Missing if shard == 0 => {
+                Marking::Missing if shard == 0 => {
+                    finish_record(self, &index).await?;
+                    return Ok(S3Response::new(DeleteBucketOutput::default()));
+                }
+                Marking::Final if shard == 0 => {
                     finish_removal(self, &index).await?;
                     return Ok(S3Response::new(DeleteBucketOutput::default()));
                 }
@@ -105,7 +104,7 @@ impl Service {
         let own = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: mark_value }];
         let value = Mark { is_final: true, ..mark }.encode();
         let make_final = vec![Mutation::OmapSet { key: DELETING_KEY.into(), value }];
-        if let Err(error) = change(&index, 0, own, make_final).await {
+        if let Err(error) = index.change_shard(0, own, make_final).await {
             return Err(if error.is_no_such_object() || error.failed_condition().is_some() {
                 s3_error!(OperationAborted, "The bucket is being deleted by another request")
             } else {
@@ -115,47 +114,42 @@ impl Service {
         finish_removal(self, &index).await?;
         Ok(S3Response::new(DeleteBucketOutput::default()))
     }
-}
 
-async fn change(
-    index: &Index,
-    shard: u32,
-    conditions: Vec<Condition>,
-    mutations: Vec<Mutation>,
-) -> Result<(), atoll_objects::ClientError> {
-    index.store.change(index.bucket.record.pool, index.object(shard), conditions, mutations).await
-}
+    async fn set_mark(&self, index: &Index, shard: u32, value: &Bytes) -> Result<Marking, GatewayError> {
+        let set = vec![Mutation::OmapSet { key: DELETING_KEY.into(), value: value.clone() }];
+        let free = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
+        match index.change_shard(shard, free, set.clone()).await {
+            Ok(()) => return Ok(Marking::Marked),
+            Err(error) => match error.failed_condition() {
+                Some(0) => return Ok(Marking::Missing),
+                Some(_) => {}
+                None => return Err(error.into()),
+            },
+        }
+        let old = match get_mark(index, shard).await {
+            Ok(Some(old)) => old,
+            Ok(None) => return Ok(Marking::Taken),
+            Err(GatewayError::NoSuchBucket(_)) => return Ok(Marking::Missing),
+            Err(error) => return Err(error),
+        };
+        let old_mark = Mark::decode(&old)?;
+        if old_mark.is_final {
+            return Ok(Marking::Final);
+        }
+        if !self.is_abandoned(index, &old_mark) {
+            return Ok(Marking::Taken);
+        }
+        let unchanged = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: old }];
+        match index.change_shard(shard, unchanged, set).await {
+            Ok(()) => Ok(Marking::Marked),
+            Err(error) if error.failed_condition().is_some() => Ok(Marking::Taken),
+            Err(error) if error.is_no_such_object() => Ok(Marking::Missing),
+            Err(error) => Err(error.into()),
+        }
+    }
 
-async fn set_mark(index: &Index, shard: u32, mark: &Mark, value: &Bytes) -> Result<Marking, GatewayError> {
-    let set = vec![Mutation::OmapSet { key: DELETING_KEY.into(), value: value.clone() }];
-    let free = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
-    match change(index, shard, free, set.clone()).await {
-        Ok(()) => return Ok(Marking::Marked),
-        Err(error) => match error.failed_condition() {
-            Some(0) => return Ok(Marking::Missing),
-            Some(_) => {}
-            None => return Err(error.into()),
-        },
-    }
-    let old = match get_mark(index, shard).await {
-        Ok(Some(old)) => old,
-        Ok(None) => return Ok(Marking::Taken),
-        Err(GatewayError::NoSuchBucket(_)) => return Ok(Marking::Missing),
-        Err(error) => return Err(error),
-    };
-    let old_mark = Mark::decode(&old)?;
-    if old_mark.is_final {
-        return Ok(Marking::Final);
-    }
-    if !old_mark.is_stale(mark.since_ms) {
-        return Ok(Marking::Taken);
-    }
-    let unchanged = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: old }];
-    match change(index, shard, unchanged, set).await {
-        Ok(()) => Ok(Marking::Marked),
-        Err(error) if error.failed_condition().is_some() => Ok(Marking::Taken),
-        Err(error) if error.is_no_such_object() => Ok(Marking::Missing),
-        Err(error) => Err(error.into()),
+    fn is_abandoned(&self, index: &Index, mark: &Mark) -> bool {
+        self.standing.is_since((&index.bucket.record.id, &mark.token), self.abandoned_after)
     }
 }
 
@@ -164,7 +158,7 @@ async fn remove_marks(index: &Index, value: &Bytes) {
     for shard in 0..index.shards() {
         let own = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: value.clone() }];
         let remove = vec![Mutation::OmapRemove { key: DELETING_KEY.into() }];
-        match change(index, shard, own, remove).await {
+        match index.change_shard(shard, own, remove).await {
             Ok(()) => {}
             Err(error) if error.failed_condition().is_some() || error.is_no_such_object() => {}
             Err(error) => {
@@ -202,13 +196,20 @@ pub(super) async fn is_being_deleted(index: &Index) -> Result<bool, GatewayError
 /// Removes the data of garbage and of unfinished uploads. They come before the index object that
 /// names them, or a gateway that dies in between would leave orphans.
 async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError> {
-    for prefix in [GARBAGE_PREFIX, PART_PREFIX] {
-        let records = match index.all(shard, prefix.into()).await {
-            Err(GatewayError::NoSuchBucket(_)) => return Ok(()),
-            other => other?,
-        };
-        for (_, value) in records {
-            remove_objects_of(index, shard, &decode_pieces(&value)?).await?;
+    for prefix in [GARBAGE_PREFIX, PART_PREFIX, INTENT_PREFIX].map(Bytes::from_static) {
+        let mut from = prefix.clone();
+        loop {
+            let (records, more) = match index.page(shard, prefix.clone(), from, OMAP_LIST_MAX).await {
+                Err(GatewayError::NoSuchBucket(_)) => return Ok(()),
+                other => other?,
+            };
+            for (_, value) in &records {
+                remove_objects_of(index, shard, &decode_pieces(value)?).await?;
+            }
+            match records.last() {
+                Some((last, _)) if more => from = after(last),
+                _ => break,
+            }
         }
     }
     Ok(())
@@ -219,12 +220,34 @@ async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayE
     for shard in (0..index.shards()).rev() {
         remove_leftovers(index, shard).await?;
         let marked = vec![Condition::ObjectExists, Condition::OmapExists { key: DELETING_KEY.into() }];
-        match change(index, shard, marked, vec![Mutation::Remove]).await {
+        match index.change_shard(shard, marked, vec![Mutation::Remove]).await {
             Ok(()) => {}
             Err(error) if error.failed_condition() == Some(0) || error.is_no_such_object() => {}
             Err(error) => return Err(error.into()),
         }
     }
+    remove_record(service, index).await
+}
+
+/// Finishes a deletion that has removed index object 0, which is the last of them.
+async fn finish_record(service: &Service, index: &Index) -> Result<(), GatewayError> {
+    for shard in 1..index.shards() {
+        match get_mark(index, shard).await {
+            Err(GatewayError::NoSuchBucket(_)) => {}
+            Err(error) => return Err(error),
+            // No deletion has done this: what the bucket still has must not be lost, too.
+            Ok(_) => {
+                return Err(GatewayError::Malformed {
+                    what: format!("the index of bucket '{}'", index.bucket.record.name),
+                    detail: format!("its object 0 is missing, but not object {shard}; it is not removed"),
+                });
+            }
+        }
+    }
+    remove_record(service, index).await
+}
+
+async fn remove_record(service: &Service, index: &Index) -> Result<(), GatewayError> {
     let mut record = index.bucket.record.clone();
     service.buckets.forget(&record.name);
     // Somebody may have changed a setting of it meanwhile.
@@ -237,18 +260,36 @@ async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayE
     Ok(())
 }
 
-/// Finishes or withdraws a deletion whose gateway died. The collector calls this from time to time.
-pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<(), GatewayError> {
-    let Some(value) = get_mark(index, 0).await? else { return Ok(()) };
-    let mark = Mark::decode(&value)?;
-    if mark.is_final {
+/// Finishes a deletion past its point of no return whose gateway died; whether the bucket is gone then. The
+/// collector calls this from time to time.
+pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<bool, GatewayError> {
+    let value = match get_mark(index, 0).await {
+        Ok(Some(value)) => value,
+        Ok(None) => return Ok(false),
+        // Index objects come before the record, and object 0 is removed after all others.
+        Err(GatewayError::NoSuchBucket(_)) => return finish_record(service, index).await.map(|()| true),
+        Err(error) => return Err(error),
+    };
+    let is_final = Mark::decode(&value)?.is_final;
+    if is_final {
         tracing::info!(bucket = index.bucket.record.name, "finishing a deletion that was cut short");
-        finish_removal(service, index).await
-    } else {
-        if mark.is_stale(unix_ms()) {
-            tracing::info!(bucket = index.bucket.record.name, "withdrawing a deletion that was cut short");
-            remove_marks(index, &value).await;
-        }
-        Ok(())
+        finish_removal(service, index).await?;
     }
+    Ok(is_final)
+}
+
+/// Withdraws the mark of a shard if its gateway died before the point of no return. To be called for index object 0
+/// before the others.
+pub(crate) async fn tend_mark(
+    service: &Service,
+    index: &Index,
+    shard: u32,
+    value: Bytes,
+) -> Result<(), GatewayError> {
+    let mark = Mark::decode(&value)?;
+    if mark.is_final || !service.is_abandoned(index, &mark) {
+        return Ok(());
+    }
+    tracing::info!(bucket = index.bucket.record.name, shard, "withdrawing a deletion that was cut short");
+    index.remove_if(shard, DELETING_KEY.into(), value).await
 }

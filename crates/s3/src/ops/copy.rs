@@ -126,7 +126,7 @@ impl Service {
         expected: &Expected,
     ) -> Result<StoredBody, GatewayError> {
         let bytes = range.end - range.start;
-        let _reading = self.budget.for_copy(bytes).await?;
+        let _reading = target.budget.for_copy(bytes).await?;
         let mut digest = expected.hashers();
         let mut writer = target.writer(self, bytes);
         let Source { index, key, pieces, .. } = source;
@@ -203,7 +203,14 @@ impl Service {
             }
         }
         self.check_conditions(&target, &key, &destination).await?;
-        let to = Target { bucket: &target.bucket, key: &sealing.key, purpose: Purpose::Object };
+        let budget = self.budget_of(&request.extensions);
+        let to = Target {
+            index: &target,
+            object_key: &key,
+            key: &sealing.key,
+            budget: &budget,
+            purpose: Purpose::Object,
+        };
         let stored = self.copy_data(&mut source, None, to, &expected).await?;
         let head = EntryHead {
             size: stored.bytes,

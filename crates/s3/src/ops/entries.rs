@@ -62,7 +62,7 @@ fn busy() -> S3Error {
 }
 
 /// Lets others get done who change the same key: the longer, the more often they were quicker.
-async fn pause_before(attempt: u32) {
+pub(super) async fn pause_before(attempt: u32) {
     if attempt > 0 {
         let most_ms = u64::from(attempt.min(10)) * 5;
         tokio::time::sleep(Duration::from_millis(1 + atoll_keys::random_u64() % most_ms)).await;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use atoll_seal::SEGMENT_BYTES;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -21,7 +22,7 @@ use super::encryption::{
 use super::entries::{Version, version_answer};
 use super::object_lock::set_lock;
 use crate::access::{Asked, Asking};
-use crate::data::{Budget, DataReader, plan_reads};
+use crate::data::{Budget, DataReader, Hold, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
@@ -52,6 +53,7 @@ struct Opening {
     conditions: ReadConditions,
     range: Option<s3s::dto::Range>,
     part_number: Option<i32>,
+    budget: Budget,
 }
 
 /// A version whose data is being read.
@@ -131,13 +133,21 @@ impl Service {
         range: Range<u64>,
         budget: Option<Budget>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
+        let shard = index.shard_of(object_key);
+        let index_object = index.object(shard);
+        // What is read at once needs no hold: it is read, or it vanished before anything was sent.
+        let needs_hold = range.end - range.start > SEGMENT_BYTES as u64 && !self.garbage_grace.is_zero();
+        let held = pieces.first().filter(|_| needs_hold);
+        let hold = held.map(|piece| Hold::new(index, shard, piece.data_id, self.garbage_grace));
         let reads = plan_reads(pieces, range);
-        let index_object = index.object(index.shard_of(object_key));
         let store = self.store.clone();
         let (reader, reads) = DataReader::new(store, budget, &index.bucket, index_object, key, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;
-        Ok(futures::stream::iter(first.map(Ok)).chain(stream))
+        let held = stream.inspect(move |_| {
+            let _is_kept = &hold;
+        });
+        Ok(futures::stream::iter(first.map(Ok)).chain(held))
     }
 
     pub(super) async fn get_object(
@@ -154,7 +164,8 @@ impl Service {
             if_unmodified_since: input.if_unmodified_since.take(),
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let opening = Opening { customer, conditions, range: input.range, part_number: input.part_number };
+        let budget = self.budget_of(&request.extensions);
+        let opening = Opening { customer, conditions, range: input.range, part_number: input.part_number, budget };
         let key = input.key.as_str();
         if input.version_id.is_none()
             && let Some(opened) = self.open_guessed(&asking, &index, key, &opening).await
@@ -215,7 +226,7 @@ impl Service {
         opening.conditions.check(&head)?;
         let wanted = Wanted::new(opening.range, opening.part_number, &head, &pieces)?;
         let sealing = self.sealing_of(&index.bucket, &head.encryption, opening.customer.clone()).await?;
-        let (bytes, budget) = (wanted.bytes(&head), Some(self.budget.clone()));
+        let (bytes, budget) = (wanted.bytes(&head), Some(opening.budget.clone()));
         let data = self.open_data(index, key, &sealing.key, &pieces, bytes, budget).await;
         Ok(data.map(|data| Opened { head, wanted, sealing, data: data.boxed() }))
     }

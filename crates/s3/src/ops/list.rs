@@ -170,6 +170,7 @@ impl Service {
         let from = start_after(&marker, &prefix, &delimiter);
         let identities = self.directory.identities();
         let (page, owner) = self.list_page(&input.bucket, &prefix, &delimiter, from, limit).await?;
+        let passed_over = page.passed_over.as_deref().map(|key| encoder.key(key));
         let last = page.items.last().map(|item| match item {
             Item::Record(key, _) => encoder.key(key),
             Item::CommonPrefix(prefix) => encoder.key(prefix),
@@ -183,8 +184,8 @@ impl Service {
             is_truncated: Some(page.next.is_some()),
             contents: Some(lines.contents),
             common_prefixes: Some(lines.common_prefixes),
-            // S3 sends it only with a delimiter; without one the last key serves.
-            next_marker: last.filter(|_| page.next.is_some() && !delimiter.is_empty()),
+            // S3 sends it only with a delimiter; without one the last key serves, if there is one.
+            next_marker: passed_over.or(last.filter(|_| page.next.is_some() && !delimiter.is_empty())),
             delimiter: (!delimiter.is_empty()).then(|| encoder.text(&delimiter)),
             encoding_type: input.encoding_type,
             ..Default::default()

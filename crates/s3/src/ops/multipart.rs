@@ -25,7 +25,7 @@ use super::conditions::ReadConditions;
 use super::encryption::{
     context_answer, customer_headers, encryption_answer, set_encryption, source_customer_headers, wanted_headers,
 };
-use super::entries::version_answer;
+use super::entries::{pause_before, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
@@ -41,14 +41,20 @@ use crate::trailers::Trailers;
 
 /// Parts of one upload.
 pub(super) const PARTS_MAX: i32 = 10_000;
-/// A completion or abort that noted itself longer ago than this is taken for dead.
-const CLOSING_STALE_MS: u64 = 60_000;
+/// A completion or abort may be taken for dead so many times sooner than what nobody waits for.
+const CLOSING_IS_SOONER: u32 = 10;
+/// How often an upload is closed anew after another request has taken the note for that of a dead one.
+pub(super) const CLOSINGS_MAX: u32 = 8;
 
 /// A multipart upload as found in the index.
 pub(super) struct OpenUpload {
     pub head: UploadHead,
     /// The record as stored: what conditions compare with.
     pub value: Bytes,
+}
+
+pub(super) fn being_closed() -> S3Error {
+    s3_error!(OperationAborted, "The upload is being completed or aborted by another request")
 }
 
 fn no_such_upload() -> S3Error {
@@ -137,10 +143,22 @@ impl Service {
         let upload = self.upload(index, key, upload_id).await?;
         match &upload.head.closing {
             None => Ok(upload),
-            Some(closing) if closing.since_ms.saturating_add(CLOSING_STALE_MS) < unix_ms() => {
+            Some(closing) if self.is_closing_abandoned(closing) => {
                 self.set_closing(index, key, upload_id, upload, None).await
             }
-            Some(_) => Err(s3_error!(OperationAborted, "The upload is being completed or aborted")),
+            Some(_) => Err(being_closed()),
+        }
+    }
+
+    fn is_closing_abandoned(&self, closing: &Closing) -> bool {
+        self.standing.is_since(&closing.token, self.abandoned_after / CLOSING_IS_SOONER)
+    }
+
+    /// What a change of an upload failed for that is not as it was read any more: it is gone, or is being closed.
+    async fn why_changed(&self, index: &Index, key: &str, upload_id: &str) -> S3Error {
+        match self.upload(index, key, upload_id).await {
+            Ok(_) => being_closed(),
+            Err(error) => error,
         }
     }
 
@@ -157,9 +175,7 @@ impl Service {
         let value = encode(&head, &[]);
         let change = Mutation::OmapSet { key: upload_key(key, upload_id), value: value.clone() };
         match index.change(key, vec![unchanged(key, upload_id, &upload.value)], vec![change]).await {
-            Err(GatewayError::ConditionFailed(_)) => {
-                Err(s3_error!(OperationAborted, "The upload is being completed or aborted by another request"))
-            }
+            Err(GatewayError::ConditionFailed(_)) => Err(self.why_changed(index, key, upload_id).await),
             result => {
                 self.note(&index.bucket.record.name, result)?;
                 Ok(OpenUpload { head, value })
@@ -197,7 +213,7 @@ impl Service {
         };
         let guards = vec![unchanged(key, upload_id, &upload.value)];
         match index.publish(key, guards, vec![change], stored.data).await {
-            Err((GatewayError::ConditionFailed(_), _)) => Err(no_such_upload()),
+            Err((GatewayError::ConditionFailed(_), _)) => Err(self.why_changed(index, key, upload_id).await),
             result => {
                 self.note(&index.bucket.record.name, result.map_err(|(error, _)| error))?;
                 Ok(head)
@@ -211,6 +227,7 @@ impl Service {
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
+        let budget = self.budget_of(&request.extensions);
         let customer = customer_headers!(input).key(&request.extensions)?;
         let mut expected = Expected::from_headers(&request.headers)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
@@ -221,7 +238,13 @@ impl Service {
         let trailers = Trailers::of(&request.extensions, request.trailing_headers);
         let received = Upload { body: input.body, length, expected, trailers };
         let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
-        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Part };
+        let target = Target {
+            index: &index,
+            object_key: &input.key,
+            key: &sealing.key,
+            budget: &budget,
+            purpose: Purpose::Part,
+        };
         let stored = self.store_body(target, received).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut output = UploadPartOutput { e_tag: Some(etag(&head.etag)), ..Default::default() };
@@ -237,6 +260,7 @@ impl Service {
         let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
+        let budget = self.budget_of(&request.extensions);
         let customer = customer_headers!(input).key(&request.extensions)?;
         let source_key = source_customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
@@ -252,7 +276,13 @@ impl Service {
         let mut expected = Expected::default();
         add_upload_algorithm(&mut expected, &upload)?;
         let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
-        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Part };
+        let target = Target {
+            index: &index,
+            object_key: &input.key,
+            key: &sealing.key,
+            budget: &budget,
+            purpose: Purpose::Part,
+        };
         let stored = self.copy_data(&mut source, range, target, &expected).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut result = CopyPartResult {
@@ -276,21 +306,42 @@ impl Service {
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let upload = self.close_upload(&index, &input.key, &input.upload_id).await?;
-        let shard = index.shard_of(&input.key);
-        let parts = self.note(&input.bucket, index.all(shard, part_prefix(&input.upload_id)).await)?;
-        let now = unix_ms();
-        let discard = |(key, _)| Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(now) };
-        let mut changes: Vec<Mutation> = parts.into_iter().map(discard).collect();
-        changes.push(Mutation::OmapRemove { key: upload_key(&input.key, &input.upload_id) });
-        let guards = vec![unchanged(&input.key, &input.upload_id, &upload.value)];
-        match index.change(&input.key, guards, changes).await {
-            Err(GatewayError::ConditionFailed(_)) => Err(no_such_upload()),
-            result => {
-                self.note(&input.bucket, result)?;
-                Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+        for attempt in 0..CLOSINGS_MAX {
+            self.await_closing(&index, &input.key, &input.upload_id, attempt).await?;
+            let upload = self.close_upload(&index, &input.key, &input.upload_id).await?;
+            let shard = index.shard_of(&input.key);
+            let parts = self.note(&input.bucket, index.all(shard, part_prefix(&input.upload_id)).await)?;
+            let now = unix_ms();
+            let discard = |(key, _)| Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(now) };
+            let mut changes: Vec<Mutation> = parts.into_iter().map(discard).collect();
+            changes.push(Mutation::OmapRemove { key: upload_key(&input.key, &input.upload_id) });
+            let guards = vec![unchanged(&input.key, &input.upload_id, &upload.value)];
+            match index.change(&input.key, guards, changes).await {
+                Err(GatewayError::ConditionFailed(_)) => {}
+                result => {
+                    self.note(&input.bucket, result)?;
+                    return Ok(S3Response::new(AbortMultipartUploadOutput::default()));
+                }
             }
         }
+        Err(being_closed())
+    }
+
+    /// Before an upload is closed once more: gives way to another request that is closing it now.
+    pub(super) async fn await_closing(
+        &self,
+        index: &Index,
+        key: &str,
+        upload_id: &str,
+        attempt: u32,
+    ) -> S3Result<()> {
+        for pause in 0..attempt {
+            if self.upload(index, key, upload_id).await?.head.closing.is_none() {
+                break;
+            }
+            pause_before(pause + 1).await;
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use super::answers::{entry_checksum_type, etag, set_checksums};
 use super::conditions::WriteConditions;
 use super::encryption::{CustomerKey, check_key_of_write, customer_headers, encryption_answer};
 use super::entries::WriteError;
-use super::multipart::{OpenUpload, PARTS_MAX, check_part_encryption, unchanged};
+use super::multipart::{CLOSINGS_MAX, OpenUpload, PARTS_MAX, being_closed, check_part_encryption, unchanged};
 use super::put::check_checksum_type;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
@@ -47,7 +47,7 @@ impl Service {
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let head = match self.complete(&index, &input, &request.headers, customer.as_ref()).await {
+        let head = match self.complete_at_last(&index, &input, &request.headers, customer.as_ref()).await {
             // Perhaps this very upload was completed by a request whose answer got lost.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
                 let entry = self.note(&input.bucket, index.entry(&input.key).await)?;
@@ -75,14 +75,32 @@ impl Service {
         Ok(S3Response::new(output))
     }
 
-    /// `customer` is the client's own key, if the request has one: it need not, but must not differ.
-    async fn complete(
+    /// Completes an upload, once more if its note was taken for that of a dead completion meanwhile.
+    async fn complete_at_last(
         &self,
         index: &Index,
         input: &CompleteMultipartUploadInput,
         headers: &HeaderMap,
         customer: Option<&CustomerKey>,
     ) -> S3Result<EntryHead> {
+        for attempt in 0..CLOSINGS_MAX {
+            self.await_closing(index, &input.key, &input.upload_id, attempt).await?;
+            if let Some(head) = self.complete(index, input, headers, customer).await? {
+                return Ok(head);
+            }
+        }
+        Err(being_closed())
+    }
+
+    /// `customer` is the client's own key, if the request has one: it need not, but must not differ. `None` if the
+    /// upload was not closed any more in the end.
+    async fn complete(
+        &self,
+        index: &Index,
+        input: &CompleteMultipartUploadInput,
+        headers: &HeaderMap,
+        customer: Option<&CustomerKey>,
+    ) -> S3Result<Option<EntryHead>> {
         let (key, upload_id) = (&input.key, &input.upload_id);
         let listed =
             input.multipart_upload.as_ref().and_then(|upload| upload.parts.as_deref()).unwrap_or_default();
@@ -109,13 +127,11 @@ impl Service {
             };
             let entry = (&assembly.head, assembly.pieces.as_slice());
             match self.write_version(index, key, entry, &conditions, &end, None).await {
-                Err(WriteError::Gateway(GatewayError::ConditionFailed(_))) => {
-                    Err(s3_error!(NoSuchUpload, "The upload was completed or aborted by another request"))
-                }
-                written => Ok(self.note_write(&input.bucket, written)?.head),
+                Err(WriteError::Gateway(GatewayError::ConditionFailed(_))) => Ok(None),
+                written => Ok(Some(self.note_write(&input.bucket, written)?.head)),
             }
         };
-        let result = attempt.await;
+        let result: S3Result<_> = attempt.await;
         if let Err(error) = &result
             && error.status_code().is_some_and(|status| status.is_client_error())
             && *error.code() != S3ErrorCode::NoSuchUpload

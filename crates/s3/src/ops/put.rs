@@ -85,7 +85,14 @@ impl Service {
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let trailers = Trailers::of(&request.extensions, request.trailing_headers);
         let upload = Upload { body: input.body, length, expected, trailers };
-        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Object };
+        let budget = self.budget_of(&request.extensions);
+        let target = Target {
+            index: &index,
+            object_key: &key,
+            key: &sealing.key,
+            budget: &budget,
+            purpose: Purpose::Object,
+        };
         let stored = self.store_body(target, upload).await?;
         let head = EntryHead {
             size: stored.bytes,

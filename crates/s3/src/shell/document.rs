@@ -6,11 +6,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use s3s::{S3Error, S3Result, StdError};
 
+use crate::data::{Budget, Share};
 use crate::digest::Expected;
+use crate::error::GatewayError;
 use crate::known_documents::{check_elements, has_document};
 use crate::ops::body_error;
 
@@ -44,9 +48,10 @@ impl Document {
         Ok(())
     }
 
-    /// The body with its check.
-    pub(super) fn watch<B>(&self, body: B) -> WatchedBody<B> {
-        WatchedBody { inner: body, read: Vec::new(), document: self.clone() }
+    /// The body with its check, and with memory of the budget if it is a document.
+    pub(super) fn watch<B>(&self, body: B, budget: Budget) -> WatchedBody<B> {
+        let room = Room { budget, bytes: 0, _share: None, taking: None };
+        WatchedBody { inner: body, read: Vec::new(), document: self.clone(), room }
     }
 
     /// What was wrong with the document, if something was.
@@ -67,6 +72,33 @@ pub(super) struct WatchedBody<B> {
     /// What was read of a document.
     read: Vec<u8>,
     document: Document,
+    room: Room,
+}
+
+/// Memory for a document, taken as it comes.
+struct Room {
+    budget: Budget,
+    bytes: u64,
+    _share: Option<Share>,
+    taking: Option<BoxFuture<'static, Result<Share, GatewayError>>>,
+}
+
+impl Room {
+    /// Ready when there is room for so many bytes.
+    fn poll(&mut self, context: &mut Context<'_>, bytes: u64) -> Poll<Result<(), GatewayError>> {
+        while self.bytes < bytes {
+            let step = Budget::write_step(bytes, u64::MAX);
+            let budget = &self.budget;
+            let taking = self.taking.get_or_insert_with(|| {
+                let budget = budget.clone();
+                async move { budget.for_write(step).await }.boxed()
+            });
+            let taken = ready!(taking.as_mut().poll(context));
+            self.taking = None;
+            (self._share, self.bytes) = (Some(taken?), step.max(bytes));
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl<B> HttpBody for WatchedBody<B>
@@ -82,6 +114,12 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let this = &mut *self;
+        if this.document.0.wanted.get().is_some() {
+            let room = ready!(this.room.poll(context, this.read.len() as u64 + 1));
+            if let Err(error) = room {
+                return Poll::Ready(Some(Err(this.document.fail(error.into()))));
+            }
+        }
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(context)).transpose().map_err(Into::into);
         let Some(wanted) = this.document.0.wanted.get() else { return Poll::Ready(frame.transpose()) };
         let checked = match &frame {

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::{Sleep, sleep};
 
+use super::pace::Pace;
 use crate::observed::Observed;
 
 /// Largest chunk of an aws-chunked body. The AWS SDKs send at most this much.
@@ -105,8 +105,7 @@ pub(super) struct GuardedBody {
     // None only while dropping.
     inner: Option<Incoming>,
     scanner: Option<ChunkScanner>,
-    stall_timeout: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
     unread: Unread,
     observed: Arc<Observed>,
     // The client holds the body back until it is asked for it, by the first poll.
@@ -125,8 +124,7 @@ impl GuardedBody {
         let body = GuardedBody {
             inner: Some(inner),
             scanner: is_decoded_by_s3s.then(ChunkScanner::default),
-            stall_timeout,
-            timer: None,
+            pace: Pace::new(stall_timeout),
             unread: unread.clone(),
             observed,
             is_held_back: expects_continue,
@@ -147,11 +145,8 @@ impl Body for GuardedBody {
         let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
         this.is_held_back = false;
         let Poll::Ready(frame) = Pin::new(&mut *inner).poll_frame(context) else {
-            let timeout = this.stall_timeout;
-            let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
-            return timer.as_mut().poll(context).map(|()| Some(Err(BodyError::Stalled)));
+            return this.pace.wait(context).map(|()| Some(Err(BodyError::Stalled)));
         };
-        this.timer = None;
         if frame.is_none() || inner.is_end_stream() {
             this.unread.0.store(false, Ordering::Release);
         }
@@ -160,6 +155,7 @@ impl Body for GuardedBody {
             Some(frame) => frame?,
         };
         if let Some(data) = frame.data_ref() {
+            this.pace.went_on(data.len());
             this.observed.received(data.len());
             if let Some(scanner) = &mut this.scanner {
                 scanner.scan(data)?;

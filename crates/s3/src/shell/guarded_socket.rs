@@ -1,4 +1,4 @@
-//! A socket on which a client that takes nothing of its answer does not hold memory forever.
+//! A socket on which a client that takes nothing of its answer, or next to nothing, does not hold memory forever.
 
 use std::io;
 use std::pin::Pin;
@@ -8,35 +8,29 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
 
-/// A TCP socket whose writes fail when the peer takes no byte for a while.
+use super::pace::Pace;
+
+/// A TCP socket whose writes fail when the peer takes too little for a while.
 pub(super) struct GuardedSocket {
     socket: TcpStream,
     // What came in already, before what comes next.
     unread: Bytes,
-    stall_timeout: Duration,
-    // Armed only while a write waits.
-    timer: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
 }
 
 impl GuardedSocket {
     pub(super) fn new(socket: TcpStream, unread: Bytes, stall_timeout: Duration) -> Self {
-        GuardedSocket { socket, unread, stall_timeout, timer: None }
+        GuardedSocket { socket, unread, pace: Pace::new(stall_timeout) }
     }
 
-    fn guard<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.timer = None;
-            return written;
+    fn guard(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(bytes)) => self.pace.went_on(bytes),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => return self.pace.wait(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
         }
-        let timeout = self.stall_timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        if timer.as_mut().poll(context).is_ready() {
-            timer.as_mut().reset(Instant::now() + timeout);
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Poll::Pending
+        written
     }
 }
 

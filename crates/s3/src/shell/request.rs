@@ -179,7 +179,8 @@ where
 {
     let document = Document::default();
     parts.extensions.insert(document.clone());
-    let body = Body::http_body_unsync(document.watch(body));
+    let budget = gateway.service.budget_of(&parts.extensions);
+    let body = Body::http_body_unsync(document.watch(body, budget));
     let response = call_s3s(gateway, Request::from_parts(parts, body)).await;
     document.failure().map_or(response, error_response)
 }

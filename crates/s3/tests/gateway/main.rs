@@ -6,9 +6,11 @@
 mod access;
 mod beside;
 mod boto3;
+mod cuts;
 mod faults;
 mod forms;
 mod inline;
+mod memory;
 mod pools;
 mod sealing;
 mod support;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::memory_client::Fault;
 use crate::support::{serve_on, start, start_with_tls, tls_settings, write_pair};
 use atoll_s3::{ClientAuthority, Gateway, Listener, Tls, TlsSettings};
 use bytes::Bytes;
@@ -251,6 +252,23 @@ async fn http_2_that_does_not_take_its_answer_is_cut() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert!(taken == data);
+}
+
+#[tokio::test]
+async fn http_2_requests_at_once_have_a_bound() {
+    let (gateway, _directory) = with_short_times().await;
+    let (mut sender, _connection) = http_2(gateway.address).await;
+    let request = http::Request::put(presigned(&gateway, "PUT", "bucket")).body(Full::default()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
+    gateway.client.set_fault("s3i/", Fault::Slow(Duration::from_millis(700)));
+    let asked = (0..300).map(|_| {
+        let request = http::Request::get(presigned(&gateway, "GET", "bucket/key")).body(Full::default()).unwrap();
+        sender.send_request(request)
+    });
+    for answer in futures::future::join_all(asked.collect::<Vec<_>>()).await {
+        assert_eq!(answer.unwrap().status(), 404);
+    }
+    assert!((100..=128).contains(&gateway.client.slow_at_once()), "{}", gateway.client.slow_at_once());
 }
 
 /// A URL with a signature in it.

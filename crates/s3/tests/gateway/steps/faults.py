@@ -101,6 +101,29 @@ def race(turn):
     return deleted[1], len(done) > 0
 
 
+def is_read_slowly(content, times, seconds):
+    """An object holds these characters, for a client that takes so long."""
+    body = s3.get_object(Bucket="bucket", Key="k")["Body"]
+    first = body.read(1_000)
+    time.sleep(float(seconds))
+    assert first + body.read() == content.encode() * int(times)
+
+
+def begin_upload_of_one_part():
+    one, parts = upload_one_part("u", b"1")
+    print(one["UploadId"], parts["Parts"][0]["ETag"])
+
+
+def complete_upload(upload_id, etag):
+    parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
+    s3.complete_multipart_upload(Bucket="bucket", Key="u", UploadId=upload_id, MultipartUpload=parts)
+    assert read("bucket", "u") == b"1"
+
+
+def abort_upload(upload_id, etag):
+    s3.abort_multipart_upload(Bucket="bucket", Key="u", UploadId=upload_id)
+
+
 def begin_multipart_upload():
     upload_one_part("u", b"1")
 

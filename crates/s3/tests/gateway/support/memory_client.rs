@@ -31,8 +31,8 @@ pub struct MemoryObject {
     pub version: u64,
 }
 
-/// What goes wrong with requests for objects, or reads of an omap's key, whose name has a prefix; `@` means the
-/// objects beside the index.
+/// What goes wrong with requests for objects, or reads and replacements of an omap's key, whose name has a prefix; `@`
+/// means the objects beside the index.
 #[derive(Clone)]
 pub enum Fault {
     /// Writes time out; whether they happen is up to the flag.
@@ -397,7 +397,11 @@ impl ObjectClient for MemoryClient {
 
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
-        match self.fault(&object, b"") {
+        let replaced = request.mutations.iter().find_map(|mutation| match mutation {
+            Mutation::OmapReplace { key, .. } => Some(key.clone()),
+            _ => None,
+        });
+        match self.fault(&object, &replaced.unwrap_or_default()) {
             Some(Fault::Slow(pause)) => self.pause(Some(pause)).await,
             Some(Fault::Held) => self.pause(None).await,
             Some(Fault::NoSpace) => {

@@ -1,5 +1,7 @@
 //! What the tests run the gateway on: a cluster and a directory in memory.
 
+pub mod caller;
+pub mod cut;
 pub mod memory_client;
 pub mod memory_directory;
 pub mod programs;

@@ -1,0 +1,88 @@
+//! Since when something has been as it is, by the clock of this process and by what it has seen itself. What
+//! gateways write down of their wall clocks orders and informs; it never decides that time has passed.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+struct Sight {
+    since: Instant,
+    last: Instant,
+}
+
+/// What was seen, by a hash with a key of this process.
+pub(crate) struct Sightings {
+    hasher: RandomState,
+    seen: HashMap<u64, Sight>,
+    seen_max: usize,
+}
+
+impl Sightings {
+    /// Remembers at most so many things.
+    pub(crate) fn new(seen_max: usize) -> Self {
+        Sightings { hasher: RandomState::new(), seen: HashMap::new(), seen_max }
+    }
+
+    /// How long ago this was seen first, if it is seen `now`. `None` if it is new and there is no room for it.
+    pub(crate) fn age(&mut self, thing: impl Hash, now: Instant) -> Option<Duration> {
+        let key = self.hasher.hash_one(thing);
+        if self.seen.len() >= self.seen_max && !self.seen.contains_key(&key) {
+            return None;
+        }
+        let sight = self.seen.entry(key).or_insert(Sight { since: now, last: now });
+        sight.last = now;
+        Some(now.saturating_duration_since(sight.since))
+    }
+
+    /// Forgets what was not seen since then.
+    pub(crate) fn forget_before(&mut self, then: Instant) {
+        self.seen.retain(|_, sight| sight.last >= then);
+        // What a flood has left would otherwise stay.
+        if self.seen.capacity() > 4 * self.seen.len() {
+            self.seen.shrink_to_fit();
+        }
+    }
+}
+
+const STANDING_MAX: usize = 50_000;
+/// Nobody has asked about it for so long: it is gone, or will be seen anew.
+const STANDING_LIFETIME: Duration = Duration::from_secs(3_600);
+
+/// What requests come upon that another request has begun, and perhaps left.
+pub(crate) struct Standing(Mutex<Sightings>);
+
+impl Standing {
+    pub(crate) fn new() -> Self {
+        Standing(Mutex::new(Sightings::new(STANDING_MAX)))
+    }
+
+    /// Whether this was seen first that long ago.
+    pub(crate) fn is_since(&self, thing: impl Hash, duration: Duration) -> bool {
+        let mut sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let age = sightings.age(&thing, now).or_else(|| {
+            sightings.forget_before(now.checked_sub(STANDING_LIFETIME)?);
+            sightings.age(&thing, now)
+        });
+        age.is_some_and(|age| age >= duration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_as_old_as_they_have_been_seen() {
+        let (mut sightings, begun, second) = (Sightings::new(2), Instant::now(), Duration::from_secs(1));
+        assert_eq!(sightings.age(("a", 1), begun), Some(Duration::ZERO));
+        assert_eq!(sightings.age(("a", 1), begun + second), Some(second));
+        assert_eq!(sightings.age(("a", 2), begun + second), Some(Duration::ZERO), "it has changed");
+        assert_eq!(sightings.age(("b", 1), begun + second), None, "there is no room");
+        sightings.age(("a", 2), begun + 3 * second);
+        sightings.forget_before(begun + 2 * second);
+        assert_eq!(sightings.age(("a", 1), begun + 3 * second), Some(Duration::ZERO));
+        assert_eq!(sightings.age(("a", 2), begun + 3 * second), Some(2 * second));
+    }
+}
