@@ -138,6 +138,7 @@ mod tests {
             format: RECORD_FORMAT,
             down_since_unix_ms: down.iter().map(|(osd, since)| (OsdId(*osd), *since)).collect(),
             problem_since_unix_ms: problems.iter().map(|(code, since)| ((*code).to_owned(), *since)).collect(),
+            ..CoordinatorNotesRecord::default()
         }
     }
 

@@ -14,6 +14,8 @@ use crate::{View, track_down};
 
 /// PGs may peer for so long, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
+/// An OSD that failed so often within the last hour is one to be told of.
+const FAILURES_OF_NOTE: usize = 4;
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -218,6 +220,15 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         let since = view.notes.down_since_unix_ms.iter().filter(|(osd, _)| down_in(osd) && down.contains_key(osd));
         problem.since_unix_ms = since.map(|(_, since)| *since).min();
     }
+    let failures = view.notes.failures_unix_ms.iter().filter(|(_, failures)| failures.len() >= FAILURES_OF_NOTE);
+    add(
+        problems,
+        "OSD_FLAPPING",
+        Severity::Warning,
+        failures.map(|(osd, failures)| format!("{osd} ({} times)", failures.len())).collect(),
+        |number| format!("{} failed again and again within the last hour", count(number, "OSD")),
+        "see log/osd.N.log, its device and its network; 'atoll osd out N' leaves it out",
+    );
     let is_out = |osd: &&OsdId| map.osds.get(osd).is_some_and(|record| record.is_out);
     add(
         problems,

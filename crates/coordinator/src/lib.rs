@@ -13,12 +13,14 @@ mod invariants;
 mod leader;
 mod membership;
 mod pgs;
+mod presence;
 mod round;
 mod view;
 
 pub use leader::run;
 pub use membership::{MembershipChange, membership_changes, track_down};
 pub use pgs::{PgAvailability, PgStatus, is_settled, missing_pgs, pgs_by_osd, statuses};
+pub use presence::Presence;
 pub use view::View;
 
 /// Unix time in milliseconds.

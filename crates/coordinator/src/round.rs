@@ -1,6 +1,6 @@
 //! One round of the coordinator: read, decide, and change by compare-and-swap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
@@ -13,6 +13,7 @@ use atoll_types::{OsdId, PgId};
 use crate::events::Noting;
 use crate::membership::{MembershipChange, membership_changes, track_down};
 use crate::pgs::{is_settled, missing_pgs};
+use crate::presence::{Presence, track_failures};
 use crate::{View, health, invariants, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.
@@ -30,21 +31,30 @@ pub(crate) struct Rounds {
     trimmed: Option<Instant>,
     /// As of the last round; none before the first.
     primaries: Option<BTreeMap<PgId, OsdId>>,
+    started: Instant,
+    presence: Presence,
 }
 
 impl Rounds {
     pub fn new(client: ClusterClient) -> Self {
-        Rounds { client, balanced: None, trimmed: None, primaries: None }
+        Rounds {
+            client,
+            balanced: None,
+            trimmed: None,
+            primaries: None,
+            started: Instant::now(),
+            presence: Presence::default(),
+        }
     }
 
     pub async fn round(&mut self, map: &ClusterMap) -> Result<(), ClusterError> {
         let mut view = View::read_around(&self.client, map.clone()).await?;
-        let now_unix_ms = unix_ms();
-        let noting = Noting { unix_ms: now_unix_ms };
-        self.keep_notes(&mut view, &noting).await?;
+        let noting = Noting { unix_ms: unix_ms() };
+        let failed = self.presence.look(map, self.started.elapsed().as_millis() as u64);
+        self.keep_notes(&mut view, &failed, &noting).await?;
         self.note_failover(map, &noting).await?;
         self.trim_events().await?;
-        for change in membership_changes(&view, now_unix_ms) {
+        for change in membership_changes(&view, &self.presence) {
             self.change_membership(change, &noting).await?;
         }
         self.make_pgs(map).await?;
@@ -57,13 +67,19 @@ impl Rounds {
         Ok(())
     }
 
-    async fn keep_notes(&self, view: &mut View, noting: &Noting) -> Result<(), ClusterError> {
+    async fn keep_notes(
+        &self,
+        view: &mut View,
+        failed: &BTreeSet<OsdId>,
+        noting: &Noting,
+    ) -> Result<(), ClusterError> {
         let now_unix_ms = noting.unix_ms;
         let health = health::evaluate(view, now_unix_ms);
         let notes = CoordinatorNotesRecord {
             format: RECORD_FORMAT,
             down_since_unix_ms: track_down(&view.map, &view.notes.down_since_unix_ms, now_unix_ms),
             problem_since_unix_ms: health::since(&health, now_unix_ms),
+            failures_unix_ms: track_failures(&view.map, &view.notes.failures_unix_ms, failed, now_unix_ms),
         };
         if notes != view.notes {
             let with_notes = Transaction::new()

@@ -97,6 +97,9 @@ pub struct CoordinatorNotesRecord {
     pub down_since_unix_ms: BTreeMap<OsdId, u64>,
     /// Problems by their code, with the Unix time, in milliseconds, when each was first seen.
     pub problem_since_unix_ms: BTreeMap<String, u64>,
+    /// When OSDs failed within the last hour, in Unix milliseconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures_unix_ms: BTreeMap<OsdId, Vec<u64>>,
 }
 
 /// Says that the coordinator, and no operator, has marked an OSD out; so it may mark it in again.
@@ -144,6 +147,7 @@ mod tests {
             format: 1,
             down_since_unix_ms: BTreeMap::from([(OsdId(3), 5)]),
             problem_since_unix_ms: BTreeMap::new(),
+            failures_unix_ms: BTreeMap::new(),
         };
         let text = serde_json::to_string(&notes).unwrap();
         assert_eq!(text, r#"{"format":1,"down_since_unix_ms":{"3":5},"problem_since_unix_ms":{}}"#);

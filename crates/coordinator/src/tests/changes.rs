@@ -123,9 +123,15 @@ async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let view = View::read(&state.client).await.unwrap();
     assert!(view.auto_out.contains_key(&OsdId(2)) && view.notes.down_since_unix_ms.contains_key(&OsdId(2)));
     // And comes back.
+    let begun = std::time::Instant::now();
     state.client.put(&keys::osd_up(OsdId(2)), &up(2)).await.unwrap();
     state.round(&mut rounds).await;
-    assert!(!state.osd(2).await.is_out);
+    assert!(state.osd(2).await.is_out, "it has to stay up for a second");
+    while state.osd(2).await.is_out {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not marked in");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        state.round(&mut rounds).await;
+    }
     assert!(View::read(&state.client).await.unwrap().auto_out.is_empty());
     state.round(&mut rounds).await;
     let told = state.events().await;
