@@ -435,6 +435,8 @@ impl PoolClient for LocalClient {
                 {
                     self.sleep(TICK).await;
                 }
+                // A fence may be set twice.
+                Err(ClientError::OutcomeUnknown { .. }) if self.0.runtime.now_ms() < deadline_ms => {}
                 result => return result.map(|_| ()),
             }
         }

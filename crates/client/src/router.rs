@@ -8,7 +8,7 @@ use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::OsdUpRecord;
 use atoll_types::transports::{Transport, Way};
 use atoll_types::{
-    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, TraceContext,
+    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, TraceContext, Version,
     WriteRequest,
 };
 use atoll_wire::Message;
@@ -64,10 +64,29 @@ struct Outstanding {
     span: Option<TraceContext>,
     deadline_ms: u64,
     timeout_ms: u64,
+    /// Where it belongs by the newest map.
+    pg: Option<PgId>,
     sent_to: Option<OsdId>,
     retry_at_ms: Option<u64>,
     attempt: u32,
+    /// The newest write of its PG that was known when it was first sent.
+    known: Option<Version>,
+    /// The epoch that was sent with it last.
+    sent_epoch: Epoch,
+    /// What became of an attempt is not known.
+    is_unclear: bool,
     last_problem: Option<String>,
+}
+
+/// What a client knows of a PG.
+#[derive(Default)]
+struct PgProgress {
+    /// The newest write that all members are known to have.
+    known: Version,
+    /// Writes that are outstanding.
+    writes: BTreeSet<u64>,
+    /// What the last write said: those below it were answered.
+    answered_below: u64,
 }
 
 const RETRY_PAUSE_MIN_MS: u64 = 10;
@@ -78,8 +97,8 @@ pub(crate) struct Router {
     /// This client's public key in hexadecimal, by which cluster state knows what it may do.
     own_key: String,
     next_sequence: u64,
-    /// What the last write said: requests below it were answered.
-    answered_below: u64,
+    /// By the PGs that writes went to.
+    progress: BTreeMap<PgId, PgProgress>,
     map: ClusterMap,
     has_map: bool,
     /// Where each OSD was announced last. One that has lost its lease in cluster state still serves.
@@ -97,7 +116,7 @@ impl Router {
             session,
             own_key,
             next_sequence: 1,
-            answered_below: 0,
+            progress: BTreeMap::new(),
             map: ClusterMap::default(),
             has_map: false,
             announced: BTreeMap::new(),
@@ -142,9 +161,13 @@ impl Router {
             span,
             deadline_ms: now_ms.saturating_add(timeout_ms),
             timeout_ms,
+            pg: None,
             sent_to: None,
             retry_at_ms: None,
             attempt: 0,
+            known: None,
+            sent_epoch: Epoch(0),
+            is_unclear: false,
             last_problem: None,
         };
         let too_large = match &outstanding.call {
@@ -163,7 +186,44 @@ impl Router {
 
     /// The caller no longer wants the outcome.
     pub fn forget(&mut self, sequence: u64) {
-        self.outstanding.remove(&sequence);
+        self.take(sequence);
+    }
+
+    fn take(&mut self, sequence: u64) -> Option<Outstanding> {
+        self.set_pg(sequence, None);
+        self.outstanding.remove(&sequence)
+    }
+
+    /// Notes where a request belongs, if it is outstanding.
+    fn set_pg(&mut self, sequence: u64, pg: Option<PgId>) {
+        let Some(outstanding) = self.outstanding.get_mut(&sequence).filter(|outstanding| outstanding.pg != pg)
+        else {
+            return;
+        };
+        let before = std::mem::replace(&mut outstanding.pg, pg);
+        // Its PG was split. The histories of the two PGs are one up to that, and the record under which it was
+        // sent is from before.
+        let before_split = Version { epoch: outstanding.sent_epoch, sequence: u64::MAX };
+        outstanding.known = outstanding.known.map(|known| known.min(before_split));
+        if matches!(outstanding.call, Call::Read(..)) {
+            return;
+        }
+        if let Some(progress) = before.and_then(|pg| self.progress.get_mut(&pg)) {
+            progress.writes.remove(&sequence);
+        }
+        if let Some(pg) = pg {
+            self.progress.entry(pg).or_default().writes.insert(sequence);
+        }
+    }
+
+    /// Requests may belong to other PGs by a new map. That is noted before the next one is sent, which tells
+    /// what was answered.
+    fn place_all(&mut self) {
+        let place = |(sequence, outstanding): (&u64, &Outstanding)| {
+            (*sequence, self.place(outstanding.target, outstanding.call.object()).ok())
+        };
+        let places: Vec<_> = self.outstanding.iter().map(place).collect();
+        places.into_iter().for_each(|(sequence, pg)| self.set_pg(sequence, pg));
     }
 
     fn place(&self, target: Target, object: &ObjectName) -> Result<PgId, ClientError> {
@@ -205,6 +265,7 @@ impl Router {
             Ok(pg) => pg,
             Err(error) => return self.complete(sequence, Err(error)),
         };
+        self.set_pg(sequence, Some(pg));
         let Some((record, _)) = self.map.pgs.get(&pg) else {
             return self.retry_later(now_ms, sequence, format!("PG {pg} has no record yet"));
         };
@@ -219,6 +280,7 @@ impl Router {
         invariants::target_is_connected(self.connected.contains(&primary), primary);
         let message = self.message(sequence, pg, epoch);
         let outstanding = self.outstanding.get_mut(&sequence).expect("looked up above");
+        outstanding.is_unclear |= outstanding.sent_to.is_some();
         outstanding.sent_to = Some(primary);
         outstanding.retry_at_ms = None;
         if let Some(span) = outstanding.span {
@@ -229,13 +291,19 @@ impl Router {
 
     fn message(&mut self, sequence: u64, pg: PgId, epoch: Epoch) -> Message {
         let id = RequestId { session: self.session, sequence };
-        match self.outstanding[&sequence].call.clone() {
+        let outstanding = self.outstanding.get_mut(&sequence).expect("it is being sent");
+        match outstanding.call.clone() {
             Call::Read(object, request) => Message::Read { id, pg, epoch, object, request },
             Call::Write(request) => {
-                let answered_below = *self.outstanding.keys().next().expect("this request is outstanding");
-                invariants::answered_below_is_right(self.answered_below, answered_below, sequence);
-                self.answered_below = answered_below;
-                Message::Write { id, answered_below, pg, epoch, request }
+                let progress = self.progress.get_mut(&pg).expect("the write was placed");
+                let answered_below = *progress.writes.first().expect("this write is outstanding");
+                invariants::answered_below_is_right(progress.answered_below, answered_below, sequence);
+                progress.answered_below = answered_below;
+                // Whoever knows this record does not order writes under an older one.
+                let newest = progress.known.max(Version { epoch, sequence: 0 });
+                let known = *outstanding.known.get_or_insert(newest);
+                outstanding.sent_epoch = epoch;
+                Message::Write { id, answered_below, known, pg, epoch, request }
             }
         }
     }
@@ -291,7 +359,7 @@ impl Router {
     }
 
     fn complete(&mut self, sequence: u64, answer: Answer) {
-        let was_outstanding = self.outstanding.remove(&sequence).is_some();
+        let was_outstanding = self.take(sequence).is_some();
         invariants::completed_once(sequence, was_outstanding);
         self.actions.push_back(RouterAction::Complete { sequence, answer });
     }
@@ -329,6 +397,7 @@ impl Router {
         if may_end {
             self.leave_untrusted();
         }
+        self.place_all();
         let moved: Vec<u64> = self
             .outstanding
             .iter()
@@ -369,6 +438,7 @@ impl Router {
         let lost: Vec<u64> =
             self.outstanding.iter().filter(|(_, o)| o.sent_to == Some(osd)).map(|(s, _)| *s).collect();
         for sequence in lost {
+            self.outstanding.get_mut(&sequence).expect("it was found").is_unclear = true;
             self.retry_later(now_ms, sequence, format!("{osd}: {problem}"));
         }
         self.check();
@@ -380,7 +450,12 @@ impl Router {
             Message::ReadReply { sequence, opens_seals, result, payload } => {
                 (sequence, opens_seals, result.map(|outcome| Some((outcome, payload))))
             }
-            Message::WriteReply { sequence, result } => (sequence, false, result.map(|()| None)),
+            Message::WriteReply { sequence, pg, committed, result } => {
+                if let Some(progress) = self.progress.get_mut(&pg) {
+                    progress.known = progress.known.max(committed);
+                }
+                (sequence, false, result.map(|()| None))
+            }
             _ => return,
         };
         // An answer of an OSD that was the primary is no use once the request was sent to the next
@@ -395,11 +470,35 @@ impl Router {
         }
         match result {
             Ok(found) => self.complete(sequence, Ok(found)),
-            Err(refusal) if refusal.is_retryable() => self.retry_later(now_ms, sequence, refusal.to_string()),
+            Err(Refusal::OutcomeUnknown) if outstanding.is_unclear => {
+                let error = outstanding.outcome_unknown();
+                self.complete(sequence, Err(error));
+            }
+            Err(refusal) if refusal.is_retryable() || refusal == Refusal::OutcomeUnknown => {
+                // Now the client knows how far the PG is.
+                let progress = outstanding.pg.and_then(|pg| self.progress.get(&pg));
+                let knows_more = progress.is_some_and(|progress| Some(progress.known) > outstanding.known);
+                let may_go = refusal == Refusal::OutcomeUnknown && knows_more;
+                self.attempt_was_refused(sequence, &refusal);
+                self.retry_later(now_ms, sequence, refusal.to_string());
+                if may_go {
+                    self.dispatch(now_ms, sequence);
+                }
+            }
             Err(refusal) => {
                 let error = outstanding.refused(refusal);
                 self.complete(sequence, Err(error));
             }
+        }
+    }
+
+    /// The last attempt of a request was refused for now.
+    fn attempt_was_refused(&mut self, sequence: u64, refusal: &Refusal) {
+        let Some(outstanding) = self.outstanding.get_mut(&sequence) else { return };
+        outstanding.is_unclear |= *refusal == Refusal::Undecided;
+        if !outstanding.is_unclear {
+            // No attempt did anything, so the next one is as good as the first.
+            outstanding.known = None;
         }
     }
 
@@ -443,6 +542,10 @@ impl Outstanding {
 
     fn refused(&self, refusal: Refusal) -> ClientError {
         ClientError::Refused { pool: self.pool(), object: self.call.object().clone(), refusal }
+    }
+
+    fn outcome_unknown(&self) -> ClientError {
+        ClientError::OutcomeUnknown { pool: self.pool(), object: self.call.object().clone() }
     }
 
     fn timed_out(&self) -> ClientError {

@@ -138,7 +138,7 @@ impl ImageError {
 
     /// Whether what was sent may have been done, and may still be.
     pub(crate) fn is_undecided(&self) -> bool {
-        matches!(self, ImageError::Client(ClientError::TimedOut { .. }))
+        matches!(self, ImageError::Client(ClientError::TimedOut { .. } | ClientError::OutcomeUnknown { .. }))
     }
 
     /// Whether the cluster is out of space.

@@ -105,6 +105,9 @@ impl SimulatedClient {
         let object = request.object.clone();
         match self.ask(pg, Kind::Write(request)).await {
             Answer::Written(Ok(())) => Ok(()),
+            Answer::Written(Err(Refusal::OutcomeUnknown)) => {
+                Err(ClientError::OutcomeUnknown { pool: pg.pool, object })
+            }
             Answer::Written(Err(refusal)) => Err(ClientError::Refused { pool: pg.pool, object, refusal }),
             Answer::Found(..) => Err(ClientError::UnexpectedAnswer { object }),
         }
@@ -146,6 +149,8 @@ impl PoolClient for SimulatedClient {
                 Err(ClientError::Refused { refusal: Refusal::ConditionFailed { .. }, .. }) => {
                     self.sleep(Duration::from_millis(20)).await;
                 }
+                // A fence may be set twice.
+                Err(ClientError::OutcomeUnknown { .. }) => {}
                 result => return result.map(drop),
             }
         }

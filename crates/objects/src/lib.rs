@@ -41,6 +41,17 @@ pub enum ClientError {
         /// The last problem seen.
         detail: String,
     },
+    /// The write was sent more than once, and too much else was done meanwhile for the cluster to know
+    /// whether it had been done. It may or may not have happened.
+    #[error(
+        "object '{object}' in pool {pool}: the write was sent again, and whether it was done before is not known any more"
+    )]
+    OutcomeUnknown {
+        /// The pool.
+        pool: PoolId,
+        /// The object.
+        object: ObjectName,
+    },
     /// The pool is not in the cluster map.
     #[error("there is no pool {0}")]
     NoSuchPool(PoolId),
@@ -61,6 +72,17 @@ impl ClientError {
         match self {
             ClientError::Refused { refusal, .. } => Some(refusal),
             _ => None,
+        }
+    }
+
+    /// Whether a write that failed with this may have happened all the same, or may happen later.
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            ClientError::TimedOut { .. } | ClientError::OutcomeUnknown { .. } | ClientError::ShutDown => true,
+            // A write has no answer that could not fit.
+            ClientError::Refused { .. } | ClientError::NoSuchPool(_) | ClientError::UnexpectedAnswer { .. } => {
+                false
+            }
         }
     }
 
@@ -92,7 +114,10 @@ pub struct Extent {
 }
 
 /// Access to the cluster's objects. Every write is durable on all members when its future
-/// resolves; it happens exactly once, however often the client had to retry.
+/// resolves; then it has happened exactly once, however often the client had to retry. A write that is refused did
+/// not happen. Whether one that fails otherwise has happened, or will, is not known
+/// ([`ClientError::is_unclear`]): once at most. Who gets such an error removes nothing that the write may have
+/// made needed, and looks before he does the same again.
 ///
 /// ```
 /// use atoll_types::{Condition, Mutation, ObjectName, PoolId, WriteRequest};

@@ -2,11 +2,11 @@
 //! results of the store, and actions of PGs.
 
 use atoll_metrics::{slow, traces};
-use atoll_pg::{Action, ClientId, Lookup, Pg};
+use atoll_pg::{Action, ClientId, Lookup, Pg, Sender};
 use atoll_reactor::ConnectionId;
 use atoll_storage::{ObjectList, RecoveryRead, StorageEvent};
 use atoll_store::LoadRequest;
-use atoll_types::{OsdId, PgId, ReadRequest, Refusal, RequestId, TraceContext};
+use atoll_types::{OsdId, PgId, ReadRequest, Refusal, RequestId, TraceContext, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -85,7 +85,7 @@ impl Osd {
                 }
                 self.with_pg(pg, |pg, view| pg.client_read(client, id, object, request, view));
             }
-            (Message::Write { id, answered_below, pg, epoch, request }, _) => {
+            (Message::Write { id, answered_below, known, pg, epoch, request }, _) => {
                 let written_bytes = request.payload.len() as u64;
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
                 let (object, arrived_us) = (request.object.clone(), self.context.now_us());
@@ -93,10 +93,13 @@ impl Osd {
                 let operation = Operation { kind, pg, object, written_bytes, arrived_us, opens_seals };
                 self.request_arrived(number, id, bytes, operation, part_of);
                 if !self.pgs.contains(pg) {
-                    let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
+                    let (sequence, committed, result) =
+                        (id.sequence, Version::default(), Err(Refusal::NotPrimary));
+                    let refusal = Message::WriteReply { sequence, pg, committed, result };
                     return self.links.reply(&mut self.context, number, refusal);
                 }
-                self.with_pg(pg, |pg, view| pg.client_write(client, id, answered_below, epoch, request, view));
+                let sender = Sender { client, id, answered_below, known, epoch };
+                self.with_pg(pg, |pg, view| pg.client_write(sender, request, view));
             }
             (Message::Ping { tag }, _) => self.links.pinged(number, tag),
             (Message::Pong { tag, room }, Peer::Osd(osd)) => {

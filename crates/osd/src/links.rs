@@ -345,7 +345,7 @@ impl Links {
                 let error = result.as_ref().err().map(Refusal::name);
                 self.answered.push(((number, *sequence), Answered { read_bytes: payload.len() as u64, error }));
             }
-            Message::WriteReply { sequence, result } => {
+            Message::WriteReply { sequence, result, .. } => {
                 let error = result.as_ref().err().map(Refusal::name);
                 self.answered.push(((number, *sequence), Answered { read_bytes: 0, error }));
             }

@@ -2,8 +2,8 @@
 
 use atoll_types::records::PgRecord;
 use atoll_types::{
-    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, SharedTransaction,
-    Touched, Transaction, Version,
+    Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId,
+    SharedTransaction, Touched, Transaction, Version,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -18,6 +18,21 @@ pub struct Token(pub u64);
 /// Identifies a client connection of the shell; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
+
+/// Who sends a write, and what its client knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The connection.
+    pub client: ClientId,
+    /// The request.
+    pub id: RequestId,
+    /// The client has the answers to its requests to this PG below this number.
+    pub answered_below: u64,
+    /// The newest write of the PG that the client knew of when it first sent the request.
+    pub known: Version,
+    /// The newest epoch that it knew when it sent this copy of it.
+    pub epoch: Epoch,
+}
 
 /// What a PG is about to look at in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]

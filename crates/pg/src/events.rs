@@ -164,10 +164,21 @@ impl Pg {
 
     fn replication_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
-            Message::Replicate { epoch, transaction, committed } => {
+            Message::Replicate { epoch, transaction, committed, answered_below } => {
+                self.note_answered(&transaction, answered_below);
                 self.replicate(from, epoch, transaction, committed);
             }
-            Message::Overwrite { epoch, transaction, committed, offset, length, tag, is_difference } => {
+            Message::Overwrite {
+                epoch,
+                transaction,
+                committed,
+                answered_below,
+                offset,
+                length,
+                tag,
+                is_difference,
+            } => {
+                self.note_answered(&transaction, answered_below);
                 let replaced = Replaced { span: Span::of(offset, length), is_difference };
                 self.overwrite((from, epoch), transaction, committed, (replaced, tag), view);
             }
@@ -266,6 +277,13 @@ impl Pg {
         }
     }
 
+    /// What the primary has been told of the answers that the client of a write has.
+    fn note_answered(&mut self, transaction: &SharedTransaction, answered_below: u64) {
+        if let Some(request) = transaction.log.last().and_then(|entry| entry.request) {
+            self.duplicates.note_answered(request.session, answered_below);
+        }
+    }
+
     fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: SharedTransaction, committed: Version) {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
@@ -302,11 +320,10 @@ impl Pg {
 
     /// Another OSD continues the history, perhaps without the writes in flight here, and this OSD
     /// may lead again before it hears of that. Clients are told to retry: the next primary
-    /// recognises retries by the log.
+    /// recognises retries by the history.
     pub(crate) fn disown_in_flight(&mut self) {
-        self.duplicates.forget_successes();
         for write in self.log.take_in_flight() {
-            self.reply_in_flight(&write, Err(Refusal::NotPrimary));
+            self.reply_in_flight(&write, Err(Refusal::Undecided));
         }
     }
 

@@ -22,6 +22,9 @@ use crate::scrub::Scrub;
 use crate::stray::StrayCopy;
 use crate::submissions::Submission;
 
+/// Bytes that a PG uses at most to recognise retries.
+const RETRY_MEMORY_BYTES: usize = 512 << 10;
+
 /// One PG on one OSD.
 pub struct Pg {
     pub(crate) config: Configuration,
@@ -74,7 +77,7 @@ impl Pg {
             stray: StrayCopy::default(),
             log: Log::new(view.head(id), &view.log(id)),
             queue: Queue::default(),
-            duplicates: Duplicates::default(),
+            duplicates: Duplicates::new(RETRY_MEMORY_BYTES),
             fences: Fences::default(),
             reads: Reads::default(),
             primary_requests: PrimaryRequests::default(),
@@ -84,9 +87,15 @@ impl Pg {
             is_splitting: false,
             outbox: Outbox::new(id),
         };
+        pg.duplicates.catch_up(&view.log(id), view.head(id));
         pg.promises.notice_lost_device(&pg.config);
         pg.advance(view);
         pg
+    }
+
+    /// Lets the PG use fewer bytes than usual to recognise retries.
+    pub fn limit_retry_memory(&mut self, bytes: usize) {
+        self.duplicates.limit_memory(bytes);
     }
 
     /// The PG's pool and index.
@@ -155,6 +164,7 @@ impl Pg {
     pub(crate) fn submit(&mut self, purpose: Submission, mut transaction: Transaction) {
         if let Some(head) = transaction.reset_head() {
             self.log.ends_at(head.sequence);
+            self.duplicates.cut(head);
             if let Some(erasure) = &mut self.erasure {
                 erasure.pre_images.delete_with(head, &mut transaction);
             }
@@ -167,6 +177,7 @@ impl Pg {
         if let Some(entry) = transaction.log.last() {
             self.log.ends_at(entry.version.sequence);
         }
+        transaction.log.iter().for_each(|entry| self.duplicates.follow(entry));
         self.outbox.submit(purpose, transaction);
     }
 }

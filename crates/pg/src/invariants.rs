@@ -75,6 +75,14 @@ pub(crate) fn outcomes_are_still_wanted(first_remembered: Option<u64>, answered_
     );
 }
 
+/// When a PG becomes active, what is known of the outcomes of requests reaches to the end of its history.
+pub(crate) fn outcomes_follow_the_history(followed: Version, last_sequence: u64) {
+    assert!(
+        followed.sequence == last_sequence,
+        "outcomes_follow_the_history: up to {followed}, and it ends at {last_sequence}"
+    );
+}
+
 // ---- membership and peering ---------------------------------------------------------------------
 
 /// Members differ, the primary is one of them, and each holds one shard of the code.
@@ -335,6 +343,7 @@ mod tests {
             ("read_begins_under_leases", Box::new(|| read_begins_under_leases(false))),
             ("waiting_requests_are_bounded", Box::new(|| waiting_requests_are_bounded(4096, 4096))),
             ("outcomes_are_still_wanted", Box::new(|| outcomes_are_still_wanted(Some(3), 4))),
+            ("outcomes_follow_the_history", Box::new(|| outcomes_follow_the_history(version(3), 4))),
             ("record_is_well_formed", Box::new(|| record_is_well_formed(&twice, None))),
             ("record_is_well_formed", Box::new(|| record_is_well_formed(&foreign, None))),
             ("record_is_well_formed", Box::new(|| record_is_well_formed(&without_shards, Some(3)))),

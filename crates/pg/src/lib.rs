@@ -44,7 +44,9 @@ mod stray;
 mod submissions;
 mod waits_for;
 
-pub use actions::{Action, ClientId, Examined, Lookup, ObjectParts, ObjectView, ReadFailure, Token, WholeObject};
+pub use actions::{
+    Action, ClientId, Examined, Lookup, ObjectParts, ObjectView, ReadFailure, Sender, Token, WholeObject,
+};
 pub use config::{CodeShape, PgState, PoolPolicy};
 pub use erasure::is_hidden;
 pub use group::Pg;

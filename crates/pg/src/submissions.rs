@@ -89,6 +89,7 @@ impl Pg {
         // What follows cannot be taken either: the store refuses a gap.
         let head = view.head(self.config.id);
         self.log.ends_at(head.sequence);
+        self.duplicates.catch_up(&view.log(self.config.id), head);
         if let Some(erasure) = &mut self.erasure {
             erasure.pre_images.forget_refused(head);
         }

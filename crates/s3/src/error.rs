@@ -80,6 +80,7 @@ pub(crate) fn custom_error(code: &'static str, status: StatusCode, message: impl
 fn client_error(error: &ClientError) -> S3Error {
     match error {
         ClientError::TimedOut { .. } => s3_error!(SlowDown, "The cluster did not answer in time: {error}"),
+        ClientError::OutcomeUnknown { .. } => s3_error!(ServiceUnavailable, "{error}"),
         ClientError::ShutDown => s3_error!(ServiceUnavailable, "The gateway is shutting down"),
         ClientError::Refused { refusal: Refusal::NoSpace { .. }, .. } => {
             custom_error("InsufficientStorage", StatusCode::INSUFFICIENT_STORAGE, error.to_string())

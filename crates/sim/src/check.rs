@@ -71,10 +71,7 @@ impl Checked<'_> {
 
     /// Whether a request was about an object of this PG.
     fn is_own(&self, op: &Op) -> bool {
-        let object = match &op.kind {
-            Kind::Read(object, _) => object,
-            Kind::Write(write) => &write.object,
-        };
+        let object = op.object();
         if object.as_str() == PG_META_OBJECT { op.own_of == self.pg } else { self.holds(object) }
     }
 
@@ -188,7 +185,8 @@ impl Checked<'_> {
         own.into_iter().map(whole).collect()
     }
 
-    /// The sequence of each request in the history: at most one, and none if it was refused.
+    /// The sequence of each request in the history: at most one, and none if it was refused. If its
+    /// client was told that the outcome is not known, both is right.
     fn requests_happen_once(&self, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
         let mut places = BTreeMap::new();
         for entry in history {
@@ -203,6 +201,7 @@ impl Checked<'_> {
                     assert!(place.is_some(), "acknowledged and lost: {:?}", op.id);
                 }
                 Some((_, Answer::Written(Ok(())))) => {}
+                Some(_) if op.has_unknown_outcome() => {}
                 Some((_, answer)) => assert!(place.is_none(), "{:?} was done but answered {answer:?}", op.id),
                 None => panic!("never answered: {:?}", op.id),
             }
@@ -273,7 +272,7 @@ impl Checked<'_> {
         let ops = &self.world.clients.ops;
         // Per object, the points that answers show to be reached, in order of time.
         let mut reached: BTreeMap<ObjectName, Vec<(u64, u64)>> = BTreeMap::new();
-        for op in ops {
+        for op in ops.iter().filter(|op| !op.has_unknown_outcome()) {
             if let (Kind::Write(write), Some((answered, _)), Some(place)) =
                 (&op.kind, &op.answered, places.get(&op.id))
             {
@@ -283,7 +282,7 @@ impl Checked<'_> {
         // Requests are in order of invocation, so the smallest fitting point is the best choice.
         for op in ops.iter().filter(|op| self.is_own(op)) {
             let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
-            if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) {
+            if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) || op.has_unknown_outcome() {
                 continue;
             }
             if matches!(answer, Answer::Written(Err(Refusal::NoSpace { .. }))) {
@@ -361,7 +360,8 @@ fn is_list(kind: &Kind) -> bool {
 }
 
 fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {
-    for earlier in ops {
+    // A late copy of one whose outcome is not known may still be done.
+    for earlier in ops.iter().filter(|op| !op.has_unknown_outcome()) {
         let (Some((answered, _)), Some(place)) = (&earlier.answered, places.get(&earlier.id)) else { continue };
         for later in ops.iter().filter(|later| later.invoked > *answered) {
             let after = places.get(&later.id);

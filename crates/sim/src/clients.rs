@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use atoll_pg::ClientId;
-use atoll_types::limits::PG_LOG_ENTRIES;
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{Condition, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_types::{
+    Condition, Epoch, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Version, WriteRequest,
+};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -45,6 +46,14 @@ pub struct Op {
     pub invoked: u64,
     pub answered: Option<(u64, Answer)>,
     pub attempt: u32,
+    /// The newest write of the PG that its client knew of when it first sent it.
+    pub known: Option<Version>,
+    /// The epoch that was sent with it last.
+    sent_epoch: Epoch,
+    /// A copy of it was sent of which its client does not know what became.
+    is_unclear: bool,
+    /// Its last attempt was answered, and did nothing.
+    was_refused: bool,
 }
 
 pub struct Session {
@@ -52,6 +61,8 @@ pub struct Session {
     next_sequence: u64,
     /// Its connection to the primary of each PG.
     links: [Link; 2],
+    /// The newest write of each PG that all members are known to have.
+    known: [Version; 2],
     /// The generation of its fence.
     pub generation: u64,
 }
@@ -69,6 +80,8 @@ pub struct Clients {
     pub sessions: Vec<Session>,
     pub ops: Vec<Op>,
     conns: BTreeMap<ClientId, (usize, PgId)>,
+    /// The last answers on connections that their clients had given up.
+    pub missed: BTreeMap<ClientId, Message>,
     /// The omap values that clients saw last.
     pub known: BTreeMap<(ObjectName, Bytes), Option<Bytes>>,
     pub last_value: u64,
@@ -79,14 +92,53 @@ pub struct Clients {
     pub is_coded: bool,
 }
 
+impl Op {
+    /// The PG that it belongs to, if there are so many.
+    fn place(&self, pg_num: u32) -> PgId {
+        match self.object() {
+            object if object.as_str() == PG_META_OBJECT => self.own_of,
+            object => pg_of(object, pg_num),
+        }
+    }
+
+    /// What it is about.
+    pub fn object(&self) -> &ObjectName {
+        match &self.kind {
+            Kind::Read(object, _) => object,
+            Kind::Write(write) => &write.object,
+        }
+    }
+
+    /// Whether its client was told that it may have been done or not.
+    pub fn has_unknown_outcome(&self) -> bool {
+        matches!(&self.answered, Some((_, Answer::Written(Err(Refusal::OutcomeUnknown)))))
+    }
+
+    fn begin_next_attempt(&mut self) {
+        self.attempt += 1;
+        self.is_unclear |= !std::mem::take(&mut self.was_refused);
+        if !self.is_unclear {
+            // Nothing was done so far: it begins anew.
+            self.known = None;
+        }
+    }
+}
+
 impl Clients {
     pub fn new(sessions: u64, objects: u64, is_coded: bool) -> Self {
         let link = Link { conn: ClientId(0), to: 0, incarnation: 0, last_request: 0, last_answer: 0 };
-        let session = |index| Session { id: 100 + index, next_sequence: 1, links: [link; 2], generation: 0 };
+        let session = |index| Session {
+            id: 100 + index,
+            next_sequence: 1,
+            links: [link; 2],
+            known: [Version::default(); 2],
+            generation: 0,
+        };
         Clients {
             sessions: (0..sessions).map(session).collect(),
             ops: Vec::new(),
             conns: BTreeMap::new(),
+            missed: BTreeMap::new(),
             known: BTreeMap::new(),
             last_value: 0,
             last_generation: 0,
@@ -103,20 +155,13 @@ impl Clients {
         self.sessions[self.conns[&conn].0].id
     }
 
-    pub fn answered_below(&self, session_id: u64) -> u64 {
+    /// Below which number the client has the answers to all requests that are, or could soon be, sent to a
+    /// PG.
+    pub fn answered_below(&self, session_id: u64, pg: PgId, pg_num: u32) -> u64 {
         let session = &self.sessions[(session_id - 100) as usize];
         let outstanding = self.ops.iter().filter(|op| op.id.session == session_id && op.answered.is_none());
-        outstanding.map(|op| op.id.sequence).min().unwrap_or(session.next_sequence)
-    }
-
-    /// Whether the log may soon drop a write that a client still retries.
-    fn may_outrun_ring(&self, ring_entries: usize) -> bool {
-        let is_write = |op: &&Op| matches!(op.kind, Kind::Write(_));
-        let oldest = self.ops.iter().filter(is_write).find(|op| op.answered.is_none());
-        let since = oldest.map_or(0, |oldest| {
-            self.ops.iter().filter(is_write).filter(|op| op.invoked >= oldest.invoked).count()
-        });
-        ring_entries < PG_LOG_ENTRIES && since > ring_entries / 4
+        let of_pg = outstanding.filter(|op| op.sent_to == pg || op.place(pg_num) == pg);
+        of_pg.map(|op| op.id.sequence).min().unwrap_or(session.next_sequence)
     }
 
     /// A new connection.
@@ -163,18 +208,15 @@ impl World {
     pub fn client_wakes(&mut self, session: usize) {
         let outstanding =
             self.clients.ops.iter().filter(|op| op.session == session && op.answered.is_none()).count();
-        let ring_entries = self.members[0].store.ring_entries;
         if self.is_quiet() || self.clients.ops.len() >= OPS_MAX {
             return;
         }
         // Requests come in bursts, so they meet each other.
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
-            if !self.clients.may_outrun_ring(ring_entries) {
-                let pg_num = self.cluster.pgs().len() as u32;
-                let kind = self.clients.draw(session, pg_num, &mut self.random);
-                self.start(session, kind);
-            }
+            let pg_num = self.cluster.pgs().len() as u32;
+            let kind = self.clients.draw(session, pg_num, &mut self.random);
+            self.start(session, kind);
         }
         self.after(self.options.client_pace, Event::ClientWakes { session });
     }
@@ -200,7 +242,20 @@ impl World {
         state.next_sequence += 1;
         self.statistics.clones +=
             u64::from(matches!(&kind, Kind::Write(write) if clone_source(&write.mutations).is_some()));
-        let op = Op { session, id, own_of, sent_to: PG, kind, invoked: self.now, answered: None, attempt: 0 };
+        let op = Op {
+            session,
+            id,
+            own_of,
+            sent_to: PG,
+            kind,
+            invoked: self.now,
+            answered: None,
+            attempt: 0,
+            known: None,
+            sent_epoch: Epoch(0),
+            is_unclear: false,
+            was_refused: false,
+        };
         self.clients.ops.push(op);
         let index = self.clients.ops.len() - 1;
         self.send_op(index);
@@ -211,6 +266,7 @@ impl World {
         let op = &self.clients.ops[index];
         let (session, id, attempt) = (op.session, op.id, op.attempt);
         let pg = self.believed_pg(index);
+        let moves = self.clients.ops[index].sent_to != pg;
         self.clients.ops[index].sent_to = pg;
         let link = self.clients.sessions[session].links[pg.index as usize];
         let is_lost = link.conn == ClientId(0) || self.members[link.to].incarnation != link.incarnation;
@@ -218,10 +274,23 @@ impl World {
         if is_lost || has_moved || attempt > 0 && self.mishap(40) {
             self.new_conn(session, pg);
         }
-        let epoch = self.cluster.of(pg).expect("it is believed in").record.epoch;
-        let answered_below = self.clients.answered_below(id.session);
+        let mut epoch = self.cluster.of(pg).expect("it is believed in").record.epoch;
+        let op = &mut self.clients.ops[index];
+        if let (PG, SPLIT_PG, Some(split_off)) = (pg, op.place(2), &self.cluster.split_off) {
+            // A map in which there is no split yet has no later record either.
+            epoch = epoch.min(split_off.first_epoch);
+        }
+        if let Some(known) = op.known.as_mut().filter(|_| moves) {
+            // The histories of the two PGs are one up to the split.
+            *known = (*known).min(Version { epoch: op.sent_epoch, sequence: u64::MAX });
+        }
+        op.sent_epoch = epoch;
+        let answered_below = self.clients.answered_below(id.session, pg, self.cluster.pgs().len() as u32);
+        let newest = self.clients.sessions[session].known[pg.index as usize];
+        let newest = newest.max(Version { epoch, sequence: 0 });
+        let known = *self.clients.ops[index].known.get_or_insert(newest);
         let message = match self.clients.ops[index].kind.clone() {
-            Kind::Write(request) => Message::Write { id, answered_below, pg, epoch, request },
+            Kind::Write(request) => Message::Write { id, answered_below, known, pg, epoch, request },
             Kind::Read(object, request) => Message::Read { id, pg, epoch, object, request },
         };
         let late_percent = self.options.late_percent;
@@ -233,6 +302,7 @@ impl World {
         let (conn, to, incarnation) = (link.conn, link.to, link.incarnation);
         if self.mishap(10) {
             // A duplicate, over this connection or late over an older one.
+            self.clients.ops[index].is_unclear = true;
             let is_same = self.random.chance(30);
             let conn = if is_same { conn } else { self.clients.conn_id(session, pg) };
             let late = if is_same { time } else { self.now + self.random.delay(2_000) };
@@ -247,16 +317,9 @@ impl World {
     fn believed_pg(&mut self, op: usize) -> PgId {
         let lags = self.mishap(10);
         let op = &self.clients.ops[op];
-        let object = match &op.kind {
-            Kind::Read(object, _) => object,
-            Kind::Write(write) => &write.object,
-        };
-        if object.as_str() == PG_META_OBJECT {
-            return op.own_of;
-        }
         // A map lags but never goes back: once it knew of the split, it knows.
         let knew_split = op.sent_to == SPLIT_PG;
-        pg_of(object, if lags && !knew_split { 1 } else { self.cluster.pgs().len() as u32 })
+        op.place(if lags && !knew_split { 1 } else { self.cluster.pgs().len() as u32 })
     }
 
     /// The primary by the client's map, which may lag.
@@ -287,7 +350,7 @@ impl World {
             .filter(|&index| self.clients.ops[index].answered.is_none())
             .collect();
         for index in lost {
-            self.clients.ops[index].attempt += 1;
+            self.clients.ops[index].begin_next_attempt();
             self.send_op(index);
         }
     }
@@ -295,7 +358,7 @@ impl World {
     pub fn client_retries(&mut self, op: usize, attempt: u32) {
         let state = &mut self.clients.ops[op];
         if state.answered.is_none() && state.attempt == attempt {
-            state.attempt += 1;
+            state.begin_next_attempt();
             self.statistics.retries += 1;
             self.send_op(op);
         }
@@ -306,6 +369,7 @@ impl World {
         let delay = self.random.delay(200);
         let link = &mut self.clients.sessions[session].links[pg.index as usize];
         if link.conn != conn {
+            self.clients.missed.insert(conn, message);
             return;
         }
         let time = (self.now + delay).max(link.last_answer + 1);
@@ -319,7 +383,11 @@ impl World {
             return;
         }
         let (sequence, answer) = match message {
-            Message::WriteReply { sequence, result } => (sequence, Answer::Written(result)),
+            Message::WriteReply { sequence, pg, committed, result } => {
+                let known = &mut self.clients.sessions[session].known[pg.index as usize];
+                *known = committed.max(*known);
+                (sequence, Answer::Written(result))
+            }
             Message::ReadReply { sequence, result, payload, .. } => (sequence, Answer::Found(result, payload)),
             _ => unreachable!("clients get only replies"),
         };
@@ -334,7 +402,12 @@ impl World {
             Answer::Found(result, _) => result.as_ref().err(),
         };
         let is_corrupt = matches!(refusal, Some(Refusal::Corrupt { .. }));
-        let will_retry = refusal.is_some_and(Refusal::is_retryable) || is_corrupt;
+        // If no other copy was sent, the one that did nothing was the first.
+        let is_first = matches!(refusal, Some(Refusal::OutcomeUnknown)) && !op.is_unclear;
+        let will_retry = refusal.is_some_and(Refusal::is_retryable) || is_corrupt || is_first;
+        op.was_refused = will_retry && !matches!(refusal, Some(Refusal::Undecided));
+        self.statistics.unknown_outcomes +=
+            u64::from(matches!(refusal, Some(Refusal::OutcomeUnknown)) && !is_first);
         let attempt = op.attempt;
         if !will_retry {
             op.answered = Some((self.now, answer));

@@ -11,6 +11,8 @@ pub struct ClusterState {
     pub previous: PgRecord,
     /// The members that the PG should have.
     pub target: Vec<OsdId>,
+    /// The epoch of its first record.
+    pub first_epoch: Epoch,
     /// The PG that was split off, if the split is done.
     pub split_off: Option<Box<ClusterState>>,
 }
@@ -28,7 +30,7 @@ impl ClusterState {
             members: members.clone(),
             activated_epoch: Epoch(0),
         };
-        ClusterState { previous: record.clone(), record, target: members, split_off: None }
+        ClusterState { previous: record.clone(), record, target: members, first_epoch: Epoch(1), split_off: None }
     }
 
     /// The number of different shards that members hold.
@@ -63,7 +65,8 @@ impl ClusterState {
             assert!(self.split_off.is_none(), "there is one split");
             // The target does not depend on the members at the time.
             let target = self.target.clone();
-            let new = ClusterState { previous: record.clone(), record, target, split_off: None };
+            let (previous, first_epoch) = (record.clone(), record.epoch);
+            let new = ClusterState { previous, record, target, first_epoch, split_off: None };
             self.split_off = Some(Box::new(new));
         }
         self.previous = std::mem::replace(&mut self.record, record);

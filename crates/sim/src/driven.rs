@@ -29,6 +29,7 @@ impl Driven {
         options.faults.retain(|(fault, _)| *fault != Fault::DamageBlock);
         // A client with many requests must not outrun the log that knows which were done.
         options.ring_entries = PG_LOG_ENTRIES;
+        options.retry_memory_bytes = None;
         options = Options { objects: 0, client_pace: u64::MAX, sessions: PROCESSES, late_percent: 2, ..options };
         Driven { world: World::with_options(options, random, false), process: 0 }
     }

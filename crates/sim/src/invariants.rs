@@ -47,8 +47,31 @@ impl World {
     /// as the primary at `at` knows it.
     pub fn acknowledged_write_is_durable(&self, pg: PgId, at: usize, request: RequestId) {
         let members = &self.members[at].pgs[&pg].record().last_active_members;
-        let is_durable = |osd: &OsdId| self.members[osd.0 as usize - 1].store.requests.contains(&request);
+        let histories = self.members.iter().filter_map(|member| member.store.history.get(&pg));
+        let mut entries = histories.flat_map(|history| history.values());
+        let place = entries.find(|entry| entry.request == Some(request)).map(|entry| entry.version.sequence);
+        let is_durable = |osd: &OsdId| {
+            let store = &self.members[osd.0 as usize - 1].store;
+            // A copy that was made later has its effect, and a log that begins after it.
+            let begins = store.durable.of(pg).log.front().map(|first| first.version.sequence);
+            store.requests.contains(&request) || place.is_some_and(|place| Some(place) < begins)
+        };
         assert!(members.iter().all(is_durable), "acknowledged_write_is_durable: {request:?} on {members:?}");
+    }
+
+    /// A request whose outcome is not known was first sent before the primary's log begins, if that may
+    /// remember what the log says: within the log every retry gets its exact answer.
+    pub fn unknown_outcome_is_older_than_the_log(&self, pg: PgId, at: usize, request: RequestId) {
+        let known = self.clients.ops.iter().find(|op| op.id == request).and_then(|op| op.known);
+        let log = &self.members[at].store.visible.of(pg).log;
+        let (Some(known), Some(first), None) = (known, log.front(), self.options.retry_memory_bytes) else {
+            return;
+        };
+        assert!(
+            known.sequence + 1 < first.version.sequence || known.epoch < first.version.epoch,
+            "unknown_outcome_is_older_than_the_log: {request:?} of {known}, and the log begins with {}",
+            first.version
+        );
     }
 
     /// A primary orders the writes of an object as they came in. In an erasure-coded PG those of other

@@ -63,6 +63,8 @@ pub struct Options {
     pub min_size: u32,
     /// Entries of the log. With few of them, logs do not reach back to where histories part.
     pub ring_entries: usize,
+    /// Bytes that a PG may use to recognise retries, if they are fewer than usual.
+    pub retry_memory_bytes: Option<usize>,
     pub sessions: u64,
     pub objects: u64,
     /// The usual time between bursts of a session's requests.
@@ -110,6 +112,7 @@ impl Options {
             clock_rates: (0..osds).map(|_| 1_000_000 - drift + random.below(2 * drift + 1)).collect(),
             min_size,
             ring_entries,
+            retry_memory_bytes: random.chance(25).then_some(2_000),
             sessions: random.between(2, 6),
             objects: random.one_of([3, 3, 12]),
             client_pace: random.one_of([200_000, 1_000_000, 1_000_000]),
@@ -135,6 +138,7 @@ impl Options {
             clock_rates: vec![1_000_000; osds],
             min_size: 2,
             ring_entries: PG_LOG_ENTRIES,
+            retry_memory_bytes: None,
             sessions: 2,
             objects: 3,
             client_pace: u64::MAX,

@@ -3,8 +3,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use atoll_pg::{PgState, Progress};
-use atoll_types::{Condition, Epoch, Mutation, PgId, ReadRequest, RequestId};
+use atoll_pg::{ClientId, PgState, Progress};
+use atoll_types::{Condition, Epoch, Mutation, PgId, ReadRequest, Refusal, RequestId};
 use atoll_wire::Message;
 
 use crate::check::check;
@@ -117,15 +117,25 @@ impl Script {
         }
     }
 
-    /// A late copy of a request, of an old epoch, arrives at an OSD.
-    pub fn arrives_late(&mut self, op: usize, at: usize, epoch: Epoch) {
+    /// A late copy of a request, of an old epoch, arrives at an OSD. Returns its connection.
+    pub fn arrives_late(&mut self, op: usize, at: usize, epoch: Epoch) -> ClientId {
         let request = match &self.clients.ops[op].kind {
             Kind::Write(request) => request.clone(),
             Kind::Read(..) => panic!("only writes are checked for late copies"),
         };
         let (id, session) = (self.id_of(op), self.clients.ops[op].session);
+        let known = self.clients.ops[op].known.expect("it was sent");
         let conn = self.clients.conn_id(session, PG);
-        self.request(conn, at, Message::Write { id, answered_below: 0, pg: PG, epoch, request });
+        self.request(conn, at, Message::Write { id, answered_below: 0, known, pg: PG, epoch, request });
+        conn
+    }
+
+    /// How a late copy of a write was answered.
+    pub fn answer_to_copy(&self, conn: ClientId) -> Option<&Result<(), Refusal>> {
+        match self.clients.missed.get(&conn)? {
+            Message::WriteReply { result, .. } => Some(result),
+            other => panic!("a write is answered {other:?}"),
+        }
     }
 
     /// Ends all faults, waits until everything has settled, and checks the answers that clients

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
+use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Sender, Token};
 use atoll_terminal::print_line;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
@@ -92,18 +92,22 @@ impl World {
                 self.note("request read", &[id.session, id.sequence, pg.index.into(), to as u64]);
                 self.with_pg(to, pg, |pg, view| pg.client_read(conn, id, object, request, view));
             }
-            Message::Write { id, answered_below, pg, epoch, request } => {
+            Message::Write { id, answered_below, known, pg, epoch, request } => {
                 if !member.pgs.contains_key(&pg) {
-                    let reply = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
+                    let (sequence, committed, result) =
+                        (id.sequence, Version::default(), Err(Refusal::NotPrimary));
+                    let reply = Message::WriteReply { sequence, pg, committed, result };
                     return self.send_answer(conn, reply);
                 }
                 // A request that was answered is owed nothing.
-                if id.sequence >= self.clients.answered_below(id.session) {
+                let pg_num = self.cluster.pgs().len() as u32;
+                if id.sequence >= self.clients.answered_below(id.session, pg, pg_num) {
                     member.owed_writes.insert(id);
                 }
                 self.note("request write", &[id.session, id.sequence, pg.index.into(), to as u64]);
                 self.members[to].write_comes_in(pg, id, &request.object);
-                self.with_pg(to, pg, |pg, view| pg.client_write(conn, id, answered_below, epoch, request, view));
+                let sender = Sender { client: conn, id, answered_below, known, epoch };
+                self.with_pg(to, pg, |pg, view| pg.client_write(sender, request, view));
             }
             _ => unreachable!("clients send nothing else"),
         }
@@ -413,12 +417,15 @@ impl World {
                     owed_reads.remove(&(client, *sequence));
                 }
             }
-            Message::WriteReply { sequence, result } => {
+            Message::WriteReply { sequence, result, .. } => {
                 let session = self.clients.session_of(client);
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
                 self.members[at].waiting_writes.retain(|(_, waiting, _)| *waiting != request);
                 self.members[at].answered_writes.insert(request);
+                if *result == Err(Refusal::OutcomeUnknown) {
+                    self.unknown_outcome_is_older_than_the_log(pg, at, request);
+                }
                 if result.is_ok() {
                     self.acknowledged_write_is_durable(pg, at, request);
                 }
@@ -461,7 +468,10 @@ impl World {
         let member = &mut self.members[at];
         member.store.loaded.insert((pg, name(PG_META_OBJECT)));
         let view = View { store: &member.store, leases: &member.leases, full: &member.full, now_ms };
-        let started = Pg::new(pg, osd(at), policy, target, record, &view);
+        let mut started = Pg::new(pg, osd(at), policy, target, record, &view);
+        if let Some(bytes) = self.options.retry_memory_bytes {
+            started.limit_retry_memory(bytes);
+        }
         member.pgs.insert(pg, started);
         self.run_pg(at, pg);
         for other in (0..self.members.len()).filter(|other| *other != at) {

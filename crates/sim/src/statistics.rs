@@ -23,6 +23,7 @@ macro_rules! statistics {
 statistics! {
     requests: "requests",
     retries: "retries",
+    unknown_outcomes: "outcomes not known any more",
     clones: "clones",
     activations: "activations",
     takeovers: "take-overs",

@@ -258,7 +258,8 @@ pub struct ListedObject {
     pub shared_block_count: u32,
 }
 
-/// Why an OSD did not do what it was asked. Every refusal is definite: nothing was changed.
+/// Why an OSD did not do what it was asked. Every refusal but [`Refusal::Undecided`] is definite: this copy of the
+/// request changed nothing and never will.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The object does not exist.
@@ -307,6 +308,13 @@ pub enum Refusal {
     /// A limit on requests in flight is reached. The client should retry later.
     #[error("too many requests in flight")]
     Busy,
+    /// This copy of the write did nothing. Whether an earlier one was done the PG does not know any more.
+    #[error("whether an earlier attempt of this write was done is not known any more")]
+    OutcomeUnknown,
+    /// The write was ordered, and another primary may or may not continue the history with it. The
+    /// client should retry, and be told.
+    #[error("the write is under way, and peering decides whether it is done")]
+    Undecided,
 }
 
 impl Refusal {
@@ -322,12 +330,14 @@ impl Refusal {
             Refusal::NotPrimary => "not_primary",
             Refusal::Inactive { .. } => "inactive",
             Refusal::Busy => "busy",
+            Refusal::OutcomeUnknown => "outcome_unknown",
+            Refusal::Undecided => "undecided",
         }
     }
 
     /// Whether the same request may succeed later without any change on the client's side.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Refusal::NotPrimary | Refusal::Inactive { .. } | Refusal::Busy)
+        matches!(self, Refusal::NotPrimary | Refusal::Inactive { .. } | Refusal::Busy | Refusal::Undecided)
     }
 }
 

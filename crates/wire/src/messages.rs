@@ -45,8 +45,11 @@ kinds! {
             /// Names the request; a retry has the same id.
             id: RequestId,
             /// Every request of this session with a lower sequence has been answered, so nothing
-            /// about them needs to be remembered.
+            /// about them needs to be remembered. Only requests to this PG count.
             answered_below: u64,
+            /// The newest write of the PG that the client knew of when it first sent the request: in the
+            /// history no copy of the request can stand before it.
+            known: Version,
             /// The object's PG.
             pg: PgId,
             /// The epoch under which the client believes this OSD to be the primary.
@@ -69,6 +72,10 @@ kinds! {
         4 => WriteReply {
             /// The request's sequence.
             sequence: u64,
+            /// The PG that the answer is of.
+            pg: PgId,
+            /// The newest write of the PG that all members have; zero if this OSD cannot tell.
+            committed: Version,
             /// Whether it was done.
             result: Result<(), Refusal> as WriteResult,
         },
@@ -80,6 +87,8 @@ kinds! {
             transaction: SharedTransaction,
             /// All members have everything up to here, so no primary will roll that back.
             committed: Version,
+            /// The client has the answers to all requests of the write's session with a lower sequence.
+            answered_below: u64,
         },
         /// Member to primary: the PG's history up to `version` is durable here.
         6 (members) => ReplicateAck {
@@ -319,6 +328,8 @@ kinds! {
             transaction: SharedTransaction,
             /// All members have everything up to here, so no primary will roll that back.
             committed: Version,
+            /// The client has the answers to all requests of the write's session with a lower sequence.
+            answered_below: u64,
             /// Where what is replaced begins in the shard, in bytes.
             offset: u64,
             /// Its length in bytes.

@@ -87,6 +87,12 @@ fn drain(router: &mut Router) -> Vec<String> {
         .collect()
 }
 
+const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+
+fn answer(sequence: u64, result: Result<(), Refusal>) -> Message {
+    Message::WriteReply { sequence, pg: PG, committed: Version::default(), result }
+}
+
 fn write() -> Call {
     Call::Write(WriteRequest {
         object: ObjectName::new("o").unwrap(),
@@ -114,13 +120,13 @@ fn requests_wait_for_map_and_connection_and_survive_both_changing() {
     router.connected(101, OsdId(1));
     assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
     // What the former primary says does not count any more.
-    router.reply(102, OsdId(0), Message::WriteReply { sequence, result: Ok(()) });
+    router.reply(102, OsdId(0), answer(sequence, Ok(())));
     assert!(drain(&mut router).is_empty());
-    router.reply(102, OsdId(1), Message::WriteReply { sequence, result: Err(Refusal::Busy) });
+    router.reply(102, OsdId(1), answer(sequence, Err(Refusal::Busy)));
     assert!(drain(&mut router).is_empty());
     router.tick(700);
     assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
-    router.reply(703, OsdId(1), Message::WriteReply { sequence, result: Ok(()) });
+    router.reply(703, OsdId(1), answer(sequence, Ok(())));
     assert_eq!(drain(&mut router), ["complete 1 true"]);
 }
 
@@ -154,7 +160,7 @@ fn the_span_goes_before_each_attempt_of_its_request_and_no_other() {
     drain(&mut router);
     router.connected(1, OsdId(0));
     assert_eq!(drain(&mut router), ["tell osd.0 the span", "send 1 to osd.0", "send 2 to osd.0"]);
-    router.reply(2, OsdId(0), Message::WriteReply { sequence: traced, result: Err(Refusal::Busy) });
+    router.reply(2, OsdId(0), answer(traced, Err(Refusal::Busy)));
     router.tick(700);
     assert_eq!(drain(&mut router), ["tell osd.0 the span", "send 1 to osd.0"]);
 }
@@ -206,7 +212,7 @@ fn time_limits_and_refusals_end_requests() {
     assert_eq!(drain(&mut router), ["connect osd.0", "complete 1 false"]);
     router.connected(1001, OsdId(0));
     router.start(1002, 1000, Target::ByName(PoolId(1)), write(), None);
-    router.reply(1003, OsdId(0), Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
+    router.reply(1003, OsdId(0), answer(2, Err(Refusal::NoSuchObject)));
     assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
     router.start(1002, 1000, Target::ByName(PoolId(9)), write(), None);
     assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
@@ -260,4 +266,131 @@ fn the_ways_to_an_osd_are_those_of_the_keys_role() {
     let is_unix = |way: &Way| (way.transport, way.address.as_str()) == (Transport::Unix, "atoll-osd.0");
     assert!(ways.len() == 2 && is_unix(&ways[0]), "{ways:?}");
     assert!(ways.iter().all(|way| way.mode == FrameMode::Secure128), "{ways:?}");
+}
+
+/// What the next write says: its sequence, what it says was answered, and what was known.
+fn sent(router: &mut Router) -> Option<(u64, u64, (u64, u64))> {
+    std::iter::from_fn(|| router.next_action()).find_map(|action| match action {
+        RouterAction::Send { message: Message::Write { id, answered_below, known, .. }, .. } => {
+            Some((id.sequence, answered_below, (known.epoch.0, known.sequence)))
+        }
+        _ => None,
+    })
+}
+
+fn answer_at(sequence: u64, committed: u64, result: Result<(), Refusal>) -> Message {
+    Message::WriteReply { sequence, pg: PG, committed: Version { epoch: Epoch(4), sequence: committed }, result }
+}
+
+fn connected_router() -> Router {
+    let mut router = router();
+    router.map_changed(0, changes(0, 4));
+    router.start(0, 100_000, Target::Pg(PG), write(), None);
+    router.connected(1, OsdId(0));
+    router
+}
+
+#[test]
+fn a_retry_says_what_was_known_when_it_was_first_sent() {
+    let mut router = connected_router();
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))), "only the record is known");
+    router.start(2, 100_000, Target::Pg(PG), write(), None);
+    assert_eq!(sent(&mut router), Some((2, 1, (4, 0))));
+    router.reply(3, OsdId(0), answer_at(2, 70, Ok(())));
+    router.start(3, 100_000, Target::Pg(PG), write(), None);
+    assert_eq!(sent(&mut router), Some((3, 1, (4, 70))));
+    router.disconnected(4, OsdId(0), "reset");
+    router.connected(5, OsdId(0));
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))), "nobody knows what became of the first attempt");
+    assert_eq!(sent(&mut router), Some((3, 1, (4, 70))));
+    // An attempt that may have been done is unclear, also if a later one was refused.
+    router.reply(6, OsdId(0), answer_at(1, 80, Err(Refusal::Busy)));
+    router.tick(1_000);
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))));
+}
+
+#[test]
+fn attempts_that_did_nothing_do_not_count() {
+    let mut router = connected_router();
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))));
+    router.reply(2, OsdId(0), answer_at(1, 0, Err(Refusal::Busy)));
+    router.start(3, 100_000, Target::Pg(PG), write(), None);
+    router.reply(4, OsdId(0), answer_at(2, 70, Ok(())));
+    drain(&mut router);
+    router.tick(1_000);
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 70))), "as good as the first");
+    router.reply(1_001, OsdId(0), answer_at(1, 0, Err(Refusal::Undecided)));
+    router.start(1_002, 100_000, Target::Pg(PG), write(), None);
+    router.reply(1_003, OsdId(0), answer_at(3, 90, Ok(())));
+    drain(&mut router);
+    router.tick(2_000);
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 70))), "it was ordered");
+}
+
+#[test]
+fn only_a_write_that_may_have_been_done_has_an_unknown_outcome() {
+    let mut router = connected_router();
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))));
+    // The first attempt did nothing, and the PG says how far it is.
+    router.reply(2, OsdId(0), answer_at(1, 70, Err(Refusal::OutcomeUnknown)));
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 70))), "at once");
+    router.disconnected(3, OsdId(0), "reset");
+    router.connected(4, OsdId(0));
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 70))));
+    router.reply(5, OsdId(0), answer_at(1, 5_000, Err(Refusal::OutcomeUnknown)));
+    let Some(RouterAction::Complete { answer: Err(error), .. }) = router.next_action() else {
+        panic!("it is over")
+    };
+    assert!(matches!(error, ClientError::OutcomeUnknown { pool: PoolId(1), .. }) && error.is_unclear());
+}
+
+#[test]
+fn a_stuck_write_holds_up_nothing_in_other_groups() {
+    let other = PgId { pool: PoolId(1), index: 1 };
+    let mut router = router();
+    let mut all = changes(0, 4);
+    let Some(MapChange::Pg(_, record)) = all.last().cloned() else { panic!("the last is the PG") };
+    all.push(MapChange::Pg(other, record));
+    router.map_changed(0, all);
+    router.start(0, 100_000, Target::Pg(PG), write(), None);
+    router.start(0, 100_000, Target::Pg(PG), Call::Read(ObjectName::new("o").unwrap(), ReadRequest::Stat), None);
+    router.connected(1, OsdId(0));
+    drain(&mut router);
+    router.start(2, 100_000, Target::Pg(other), write(), None);
+    assert_eq!(sent(&mut router).map(|(sequence, below, _)| (sequence, below)), Some((3, 3)));
+    router.start(3, 100_000, Target::Pg(PG), write(), None);
+    assert_eq!(sent(&mut router).map(|(sequence, below, _)| (sequence, below)), Some((4, 1)));
+}
+
+#[test]
+fn what_was_known_before_a_split_counts_up_to_the_split() {
+    let mut router = connected_router();
+    drain(&mut router);
+    let object = |name: &str| ObjectName::new(name).unwrap();
+    let moves = |name: &&String| atoll_types::pg_of_object(PoolId(1), &object(name), 2).index == 1;
+    let names: Vec<String> = (0..9).map(|number| format!("o{number}")).collect();
+    let Call::Write(request) = write() else { panic!("it writes") };
+    let call = Call::Write(WriteRequest { object: object(names.iter().find(moves).unwrap()), ..request });
+    // The PG is ahead of the record that the client knows.
+    router.reply(
+        2,
+        OsdId(0),
+        Message::WriteReply {
+            sequence: 1,
+            pg: PG,
+            committed: Version { epoch: Epoch(6), sequence: 70 },
+            result: Ok(()),
+        },
+    );
+    router.start(3, 100_000, Target::ByName(PoolId(1)), call, None);
+    assert_eq!(sent(&mut router), Some((2, 2, (6, 70))));
+    let mut split = changes(0, 7);
+    let Some(MapChange::Pg(_, record)) = split.last().cloned() else { panic!("the last is the PG") };
+    let Some(MapChange::Pool(id, Some(pool))) = split.get(7).cloned() else { panic!("the pool is there") };
+    split.push(MapChange::Pg(PgId { pool: PoolId(1), index: 1 }, record));
+    split.push(MapChange::Pool(id, Some(PoolRecord { pg_num: 2, pg_num_first: 1, ..pool })));
+    router.map_changed(4, split);
+    router.disconnected(5, OsdId(0), "reset");
+    router.connected(6, OsdId(0));
+    assert_eq!(sent(&mut router), Some((2, 2, (4, u64::MAX))));
 }

@@ -216,12 +216,12 @@ impl Learners {
     pub fn replicate(
         &mut self,
         transaction: impl Fn(Option<u8>) -> SharedTransaction,
-        (epoch, committed): (Epoch, Version),
+        (epoch, committed, answered_below): (Epoch, Version, u64),
         outbox: &mut Outbox,
     ) {
         for learner in self.learners.values_mut().filter(|learner| learner.has_begun) {
             let transaction = learner.share_of(&transaction(learner.shard)).into();
-            outbox.send(learner.osd, Message::Replicate { epoch, transaction, committed });
+            outbox.send(learner.osd, Message::Replicate { epoch, transaction, committed, answered_below });
         }
     }
 }

@@ -72,6 +72,11 @@ pub(crate) struct Erasure {
 const SUSPECTS_MAX: usize = 256;
 
 impl Erasure {
+    /// Whether clients' requests, or a backfill, read shards.
+    pub fn has_operations(&self) -> bool {
+        !self.operations.is_empty()
+    }
+
     pub fn new(shape: CodeShape, pre_images: PreImages) -> Self {
         let code =
             Code::new(shape.data.into(), shape.parity.into()).expect("a pool's code was checked when it was made");

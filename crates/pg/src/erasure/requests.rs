@@ -340,17 +340,17 @@ impl Pg {
                 log,
             })
         };
+        let told = (epoch, committed, self.duplicates.answered_below(id.session));
         for member in self.config.others() {
             let shard = self.config.record.shard_of(member).expect("members hold shards");
             let (basis, tag) = (changes[usize::from(shard)].basis, tags.get(&member).copied().unwrap_or(0));
-            let message = message_of(transaction(shard), (epoch, committed), basis, (replaced, tag));
+            let message = message_of(transaction(shard), told, basis, (replaced, tag));
             self.outbox.send(member, message);
         }
         let for_learner = |shard: Option<u8>| transaction(shard.expect("learners have shards here"));
-        self.learners.replicate(for_learner, (epoch, committed), &mut self.outbox);
+        self.learners.replicate(for_learner, told, &mut self.outbox);
         self.erasure.as_mut().expect("looked at above").pre_images.are_announced(committed);
         self.scrub_sees_write(&object);
-        self.duplicates.record(id, Ok(()), version);
         let missing = self.config.record.members.clone();
         let client_request = Some((client, id));
         let own = transaction(self.own_shard());
@@ -429,17 +429,17 @@ impl Pg {
 /// What a member is sent of a write that replaces a span of its shard, which it was asked for under this tag.
 fn message_of(
     transaction: SharedTransaction,
-    (epoch, committed): (Epoch, Version),
+    (epoch, committed, answered_below): (Epoch, Version, u64),
     basis: Basis,
     (replaced, tag): (Span, u64),
 ) -> Message {
     let is_difference = match basis {
-        Basis::Whole => return Message::Replicate { epoch, transaction, committed },
+        Basis::Whole => return Message::Replicate { epoch, transaction, committed, answered_below },
         Basis::NewBytes => false,
         Basis::Difference => true,
     };
     let (offset, length) = (replaced.start, replaced.length() as u32);
-    Message::Overwrite { epoch, transaction, committed, offset, length, tag, is_difference }
+    Message::Overwrite { epoch, transaction, committed, answered_below, offset, length, tag, is_difference }
 }
 
 fn must_wait((client, id): (ClientId, RequestId), write: WriteRequest) -> Attempt {

@@ -109,7 +109,9 @@ impl Pg {
     }
 
     pub(crate) fn roll_back_refused(&mut self, cause: &str, view: &impl ObjectView) {
-        self.log.ends_at(view.head(self.config.id).sequence);
+        let head = view.head(self.config.id);
+        self.log.ends_at(head.sequence);
+        self.duplicates.catch_up(&view.log(self.config.id), head);
         self.with_erasure(view, |erasure, context| erasure.roll_back_refused(cause, context));
     }
 

@@ -349,11 +349,7 @@ impl Pg {
         invariants::enough_members_serve(&self.config);
         self.config.state = PgState::Active;
         self.log.note_committed(view.head(self.config.id).sequence);
-        for entry in view.log(self.config.id) {
-            if let Some(request) = entry.request {
-                self.duplicates.record(request, Ok(()), entry.version);
-            }
-        }
+        invariants::outcomes_follow_the_history(self.duplicates.head(), self.log.last_sequence());
         // Writes that were in flight are in the history that all members now share.
         for mut done in self.log.take_in_flight() {
             invariants::head_covers_what_was_ordered(view.head(self.config.id), done.version);

@@ -3,11 +3,12 @@
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::limits::PAYLOAD_BYTES_MAX;
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, PRE_IMAGE_PREFIX};
-use atoll_types::{Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_types::{Condition, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
 use bytes::Bytes;
 
-use crate::actions::{ClientId, ObjectView};
+use crate::actions::{ClientId, ObjectView, Sender};
 use crate::config::Configuration;
+use crate::erasure::Erasure;
 use crate::group::Pg;
 use crate::replication::duplicates::Known;
 use crate::replication::fences::Fences;
@@ -34,19 +35,13 @@ impl Pg {
         self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
 
-    /// A client wants to write. It has the answers to its requests below `answered_below`; `epoch`
-    /// is the newest that it knew when it sent the request.
-    pub fn client_write(
-        &mut self,
-        client: ClientId,
-        id: RequestId,
-        answered_below: u64,
-        epoch: Epoch,
-        request: WriteRequest,
-        view: &impl ObjectView,
-    ) {
+    /// A client wants to write.
+    pub fn client_write(&mut self, sender: Sender, request: WriteRequest, view: &impl ObjectView) {
+        let Sender { client, id, answered_below, known, epoch } = sender;
         let sequence = id.sequence;
-        if !self.config.is_primary() {
+        // A primary that the client knows of before this OSD does orders writes under its own epoch. The
+        // place of one under an older epoch could be before what the client knew.
+        if !self.config.is_primary() || known.epoch > self.config.record.epoch {
             return self.reply_write(client, sequence, Err(Refusal::NotPrimary));
         }
         if self.take_over_retry(client, id) {
@@ -57,7 +52,7 @@ impl Pg {
             // history does not show refusals.
             return self.reply_write(client, sequence, Err(Refusal::NotPrimary));
         }
-        self.duplicates.forget_below(id.session, answered_below);
+        self.duplicates.note_answered(id.session, answered_below);
         let checked = check_place(&request.object, &self.config)
             .and_then(|()| check_clone_sources(&request))
             .and_then(|()| check_mutations(&request))
@@ -67,12 +62,17 @@ impl Pg {
             return self.reply_write(client, sequence, Err(refusal));
         }
         let object = request.object.clone();
-        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Write(id, request)), view);
+        let request = WaitingRequest::new(client, sequence, object, Waiting::Write(id, request));
+        self.enqueue(WaitingRequest { known: Some(known), ..request }, view);
     }
 
     /// Whether the request is known already. Then it is answered, now or later, on this connection.
     fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
-        if self.duplicates.is_news(id) {
+        let has_operations = self.erasure.as_ref().is_some_and(Erasure::has_operations);
+        if self.queue.is_empty() && self.log.has_none_in_flight() && !has_operations {
+            self.duplicates.arrivals.nothing_waits();
+        }
+        if self.duplicates.arrivals.is_news(id.session, id.sequence) {
             return false;
         }
         if self.log.take_over(client, id) {

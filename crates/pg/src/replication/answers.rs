@@ -1,6 +1,6 @@
 //! Answers to clients, and to other members that read this OSD's copy.
 
-use atoll_types::{ObjectName, ReadRequest, Refusal};
+use atoll_types::{ObjectName, ReadRequest, Refusal, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -33,7 +33,11 @@ impl Pg {
         if result.is_ok() {
             invariants::write_is_acknowledged_while_active(self.config.is_active());
         }
-        self.outbox.push(Action::Reply { client, message: Message::WriteReply { sequence, result } });
+        // While an answer may still change, so may what all members have.
+        let may_change = !self.config.is_active() || result.as_ref().is_err_and(Refusal::is_retryable);
+        let committed = if may_change { Version::default() } else { self.newest_committed() };
+        let message = Message::WriteReply { sequence, pg: self.config.id, committed, result };
+        self.outbox.push(Action::Reply { client, message });
     }
 
     /// The store has answered a read.

@@ -1,24 +1,55 @@
 //! Recognises retries: remembers how the requests of each session were answered, so that a request
-//! happens once, however often it is sent. A new primary learns from the log what was done. It need
-//! not know what was refused: copies of such a request end with the process that they were sent to.
+//! happens once, however often it is sent. Every member follows the history, so the next primary knows
+//! what the one before has done, until the client needs it no more. It need not know what was refused:
+//! copies of such a request end with the process that they were sent to.
+//!
+//! Its memory is bounded, and a process knows of the time before its start only what the log says. So it
+//! tells since when it knows everything; of a request that may have been sent before that, it does not
+//! know whether it was done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use atoll_types::{Epoch, Refusal, RequestId, Version};
+use atoll_types::{Epoch, LogEntry, Refusal, RequestId, Version};
 
+use super::arrivals::Arrivals;
 use crate::invariants;
 
-/// Sessions remembered at once. Those that have been quiet longest are forgotten first.
-const SESSIONS_MAX: usize = 10_000;
+/// What a session takes besides its outcomes: a place in a tree, and an allocation.
+const SESSION_BYTES: usize = 256;
+/// What an outcome takes, with its age, besides the text of a refusal.
+const OUTCOME_BYTES: usize = 112;
+
+struct Outcome {
+    sequence: u64,
+    /// Its place in the history, or what the history was when it was refused.
+    at: Version,
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Outcome {
+    fn bytes(&self) -> usize {
+        let text = match self.refusal.as_deref() {
+            Some(Refusal::Invalid { detail } | Refusal::Corrupt { detail }) => detail.len(),
+            _ => 0,
+        };
+        OUTCOME_BYTES + text + self.refusal.as_ref().map_or(0, |_| size_of::<Refusal>())
+    }
+}
 
 #[derive(Default)]
 struct Session {
-    last: Version,
-    /// The highest request that has come.
-    newest_request: Option<u64>,
-    /// The client has the answers to all requests below this number.
+    /// The client has the answers to all requests to this PG below this number.
     answered_below: u64,
-    outcomes: BTreeMap<u64, Result<(), Refusal>>,
+    /// The newest version at which an outcome came that was forgotten for that.
+    forgotten: Version,
+    /// By sequence.
+    outcomes: VecDeque<Outcome>,
+}
+
+impl Session {
+    fn position(&self, sequence: u64) -> Result<usize, usize> {
+        self.outcomes.binary_search_by_key(&sequence, |outcome| outcome.sequence)
+    }
 }
 
 /// What is known of a request.
@@ -32,16 +63,43 @@ pub(crate) enum Known {
 }
 
 /// The outcomes of requests, by session.
-#[derive(Default)]
 pub(crate) struct Duplicates {
     sessions: BTreeMap<u64, Session>,
-    /// From then on what has come of a session is not known for sure.
-    has_forgotten_sessions: bool,
+    outcome_count: usize,
+    /// When outcomes came, oldest first. Some may be forgotten.
+    ages: VecDeque<(Version, RequestId)>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Everything that was done after this write is known, unless its client has the answer.
+    known_after: Version,
+    /// The newest write of the history.
+    head: Version,
+    pub arrivals: Arrivals,
     /// The epoch since which this OSD has led the PG without another in between.
     led_since: Epoch,
 }
 
 impl Duplicates {
+    /// Nothing is known, and nothing was done.
+    pub fn new(bytes_max: usize) -> Self {
+        Duplicates {
+            sessions: BTreeMap::new(),
+            outcome_count: 0,
+            ages: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            known_after: Version::default(),
+            head: Version::default(),
+            arrivals: Arrivals::default(),
+            led_since: Epoch::default(),
+        }
+    }
+
+    pub fn limit_memory(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+        self.stay_within_bounds();
+    }
+
     /// This OSD leads from this epoch on; another primary led before.
     pub fn begin_to_lead(&mut self, epoch: Epoch) {
         self.led_since = epoch;
@@ -53,56 +111,146 @@ impl Duplicates {
         self.led_since
     }
 
-    /// Remembers the outcome of a request; `at` is the newest version at that time.
-    pub fn record(&mut self, request: RequestId, outcome: Result<(), Refusal>, at: Version) {
-        let session = self.sessions.entry(request.session).or_default();
-        session.last = at;
-        session.newest_request = session.newest_request.max(Some(request.sequence));
-        if request.sequence >= session.answered_below {
-            session.outcomes.insert(request.sequence, outcome);
+    /// The newest write of the history that was followed.
+    pub fn head(&self) -> Version {
+        self.head
+    }
+
+    /// Whether everything is known that was done after this write.
+    pub fn know_all_after(&self, version: Version) -> bool {
+        version >= self.known_after
+    }
+
+    /// An entry is appended to the history.
+    pub fn follow(&mut self, entry: &LogEntry) {
+        let before = entry.version.sequence.saturating_sub(1);
+        if before > self.head.sequence {
+            // What is between is not known.
+            self.forget_all(Version { sequence: before, ..entry.version });
+        } else if before < self.head.sequence {
+            self.cut(Version { sequence: before, ..entry.version });
         }
-        self.forget_quiet_sessions();
+        self.head = entry.version;
+        if let Some(request) = entry.request {
+            self.insert(request, entry.version, None);
+        }
     }
 
-    /// A request has come. True if none of its session with its number or a higher one had: then it is no retry
-    /// of a request that waits or is in flight here.
-    pub fn is_news(&mut self, request: RequestId) -> bool {
-        let newest = &mut self.sessions.entry(request.session).or_default().newest_request;
-        let is_news = newest.is_none_or(|newest| request.sequence > newest);
-        *newest = (*newest).max(Some(request.sequence));
-        self.forget_quiet_sessions();
-        is_news && !self.has_forgotten_sessions
-    }
-
-    /// Forgets a tenth of the sessions, those that have been quiet longest, once there are too many.
-    fn forget_quiet_sessions(&mut self) {
-        if self.sessions.len() <= SESSIONS_MAX {
+    /// The history ends with this write from now on: what came after it never happened. What was refused
+    /// stays refused.
+    pub fn cut(&mut self, head: Version) {
+        if head.sequence >= self.head.sequence {
             return;
         }
-        let mut last: Vec<Version> = self.sessions.values().map(|session| session.last).collect();
-        let (_, newest_forgotten, _) = last.select_nth_unstable(SESSIONS_MAX / 10);
-        let newest_forgotten = *newest_forgotten;
-        let mut left_to_forget = SESSIONS_MAX / 10;
-        self.sessions.retain(|_, session| {
-            let stays = session.last > newest_forgotten || left_to_forget == 0;
-            left_to_forget -= usize::from(!stays);
-            stays
-        });
-        self.has_forgotten_sessions = true;
-    }
-
-    /// Another primary continues the history, perhaps without the writes in flight here: only the
-    /// log will tell what was done. Refused requests stay refused.
-    pub fn forget_successes(&mut self) {
-        for session in self.sessions.values_mut() {
-            session.outcomes.retain(|_, outcome| outcome.is_err());
+        let mut cut_off = Vec::new();
+        while let Some((at, request)) = self.ages.pop_back_if(|(at, _)| at.sequence > head.sequence) {
+            let refusal = self.take(at, request).and_then(|outcome| outcome.refusal);
+            cut_off.push((request, refusal));
+        }
+        self.head = head;
+        self.known_after = self.known_after.min(head);
+        for (request, refusal) in cut_off.into_iter().rev() {
+            match refusal {
+                Some(_) => self.insert(request, head, refusal),
+                // Its session still tells what the client has the answers to.
+                None => self.ages.push_back((head, request)),
+            }
         }
     }
 
-    /// The outcome of a request is open again.
-    pub fn forget(&mut self, request: RequestId) {
-        if let Some(session) = self.sessions.get_mut(&request.session) {
-            session.outcomes.remove(&request.sequence);
+    /// The history is what the log says, up to `head`.
+    pub fn catch_up(&mut self, log: &[LogEntry], head: Version) {
+        self.cut(head);
+        let newer = log.partition_point(|entry| entry.version <= self.head);
+        log[newer..].iter().for_each(|entry| self.follow(entry));
+        if self.head.sequence < head.sequence {
+            self.forget_all(head);
+        }
+    }
+
+    fn forget_all(&mut self, head: Version) {
+        self.sessions.clear();
+        self.ages.clear();
+        (self.outcome_count, self.bytes) = (0, 0);
+        (self.known_after, self.head) = (head, head);
+    }
+
+    /// Remembers that a request was refused for good; `at` is the newest version at that time.
+    pub fn refuse(&mut self, request: RequestId, refusal: Refusal, at: Version) {
+        self.insert(request, at, Some(Box::new(refusal)));
+    }
+
+    fn insert(&mut self, request: RequestId, at: Version, refusal: Option<Box<Refusal>>) {
+        self.bytes += if self.sessions.contains_key(&request.session) { 0 } else { SESSION_BYTES };
+        self.forget_answered(request.session);
+        let session = self.sessions.entry(request.session).or_default();
+        let outcome = Outcome { sequence: request.sequence, at, refusal };
+        self.bytes += outcome.bytes();
+        match session.position(request.sequence) {
+            Ok(index) => self.bytes -= std::mem::replace(&mut session.outcomes[index], outcome).bytes(),
+            Err(index) => {
+                session.outcomes.insert(index, outcome);
+                self.outcome_count += 1;
+            }
+        }
+        self.ages.push_back((at, request));
+        self.stay_within_bounds();
+    }
+
+    /// Forgets what the client of a session has the answers to.
+    fn forget_answered(&mut self, session: u64) {
+        let Some(session) = self.sessions.get_mut(&session) else { return };
+        let answered_below = session.answered_below;
+        while let Some(outcome) = session.outcomes.pop_front_if(|outcome| outcome.sequence < answered_below) {
+            session.forgotten = session.forgotten.max(outcome.at);
+            self.bytes -= outcome.bytes();
+            self.outcome_count -= 1;
+        }
+        let first = session.outcomes.front().map(|outcome| outcome.sequence);
+        invariants::outcomes_are_still_wanted(first, answered_below);
+    }
+
+    /// Takes an outcome, if it is the one that came then.
+    fn take(&mut self, at: Version, request: RequestId) -> Option<Outcome> {
+        let session = self.sessions.get_mut(&request.session)?;
+        let index = session.position(request.sequence).ok()?;
+        if session.outcomes[index].at != at {
+            return None;
+        }
+        let outcome = session.outcomes.remove(index)?;
+        self.bytes -= outcome.bytes();
+        self.outcome_count -= 1;
+        Some(outcome)
+    }
+
+    /// Forgets a session without outcomes. With it goes what its client has the answers to, and late copies of
+    /// that must not be done.
+    fn forget_empty(&mut self, session: u64) {
+        let Some(empty) = self.sessions.get(&session).filter(|session| session.outcomes.is_empty()) else {
+            return;
+        };
+        self.known_after = self.known_after.max(empty.forgotten.min(self.head));
+        self.bytes -= SESSION_BYTES;
+        self.sessions.remove(&session);
+    }
+
+    /// Forgets the oldest outcomes while there are too many.
+    fn stay_within_bounds(&mut self) {
+        while self.bytes > self.bytes_max {
+            let (at, request) = self.ages.pop_front().expect("every outcome has an age");
+            if self.take(at, request).is_some() {
+                self.known_after = self.known_after.max(at);
+            }
+            self.forget_empty(request.session);
+        }
+        if self.ages.len() > 2 * (self.outcome_count + self.sessions.len()) + 64 {
+            let sessions = &self.sessions;
+            self.ages.retain(|(at, request)| {
+                sessions.get(&request.session).is_some_and(|session| match session.position(request.sequence) {
+                    Ok(index) => session.outcomes[index].at == *at,
+                    Err(_) => session.outcomes.is_empty(),
+                })
+            });
         }
     }
 
@@ -111,59 +259,29 @@ impl Duplicates {
         if request.sequence < session.answered_below {
             return Known::Stale;
         }
-        session.outcomes.get(&request.sequence).map_or(Known::Nothing, |outcome| Known::Outcome(outcome.clone()))
+        match session.position(request.sequence) {
+            Ok(index) => {
+                let refusal = session.outcomes[index].refusal.as_deref().cloned();
+                Known::Outcome(refusal.map_or(Ok(()), Err))
+            }
+            Err(_) => Known::Nothing,
+        }
     }
 
-    /// The client has the answers to all requests below this number and will not retry them.
-    pub fn forget_below(&mut self, session: u64, sequence: u64) {
+    /// The client has the answers to all requests to this PG below this number and will not retry them.
+    /// What is known of them is forgotten when its next request is done.
+    pub fn note_answered(&mut self, session: u64, below: u64) {
         if let Some(session) = self.sessions.get_mut(&session) {
-            session.answered_below = session.answered_below.max(sequence);
-            while let Some(oldest) = session.outcomes.first_entry()
-                && *oldest.key() < session.answered_below
-            {
-                drop(oldest.remove());
-            }
-            let first = session.outcomes.first_key_value().map(|(sequence, _)| *sequence);
-            invariants::outcomes_are_still_wanted(first, session.answered_below);
+            session.answered_below = session.answered_below.max(below);
         }
+    }
+
+    /// What was said last of the answers that the client of a session has.
+    pub fn answered_below(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |session| session.answered_below)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn request(session: u64, sequence: u64) -> RequestId {
-        RequestId { session, sequence }
-    }
-
-    fn version(sequence: u64) -> Version {
-        Version { epoch: Epoch(1), sequence }
-    }
-
-    #[test]
-    fn only_what_is_above_all_that_came_is_news() {
-        let mut duplicates = Duplicates::default();
-        assert!(duplicates.is_news(request(1, 5)));
-        assert!(!duplicates.is_news(request(1, 5)), "a retry");
-        assert!(!duplicates.is_news(request(1, 4)), "it may have come before");
-        assert!(duplicates.is_news(request(1, 6)));
-        assert!(duplicates.is_news(request(2, 1)));
-        // Learned from the log, under another primary.
-        duplicates.record(request(3, 9), Ok(()), version(1));
-        assert!(!duplicates.is_news(request(3, 9)));
-        assert!(duplicates.is_news(request(3, 10)));
-    }
-
-    #[test]
-    fn sessions_are_bounded_and_the_quietest_are_forgotten() {
-        let mut duplicates = Duplicates::default();
-        for session in 0..=SESSIONS_MAX as u64 {
-            duplicates.record(request(session, 1), Ok(()), version(session + 1));
-        }
-        assert_eq!(duplicates.sessions.len(), SESSIONS_MAX + 1 - SESSIONS_MAX / 10);
-        assert!(matches!(duplicates.find(request(0, 1)), Known::Nothing));
-        assert!(matches!(duplicates.find(request(SESSIONS_MAX as u64, 1)), Known::Outcome(Ok(()))));
-        assert!(!duplicates.is_news(request(0, 2)), "who was forgotten may have more here");
-    }
-}
+#[path = "duplicates_tests.rs"]
+mod tests;

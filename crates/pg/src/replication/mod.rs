@@ -3,6 +3,7 @@
 
 pub(crate) mod admission;
 mod answers;
+mod arrivals;
 pub(crate) mod conflicts;
 pub(crate) mod copy_reads;
 pub(crate) mod duplicates;

@@ -33,14 +33,21 @@ impl Pg {
     }
 
     /// Starts a request if it can start now.
-    pub(crate) fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+    pub(crate) fn start(&mut self, mut request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         if !self.config.is_active() {
             return Attempt::MustWait(Box::new(request));
         }
-        // The log may show now that an earlier copy of it was done.
+        // The history may show now that an earlier copy of it was done.
         if let Waiting::Write(id, _) = request.what
             && self.answer_known(request.client, id)
         {
+            return Attempt::Done;
+        }
+        if let Some(known) = request.known.take()
+            && !self.duplicates.know_all_after(known)
+        {
+            // Or not: it may be older than what is known here.
+            self.refuse(request, Refusal::OutcomeUnknown);
             return Attempt::Done;
         }
         if let Err(refusal) = check_places(&request, &self.config) {
@@ -136,7 +143,7 @@ impl Pg {
         if !refusal.is_retryable() {
             // A copy of the request that comes later must not succeed.
             let newest = Version { epoch: self.config.record.epoch, sequence: self.log.last_sequence() };
-            self.duplicates.record(id, Err(refusal.clone()), newest);
+            self.duplicates.refuse(id, refusal.clone(), newest);
         }
         self.refuse(request, refusal);
         Attempt::Done
@@ -268,15 +275,15 @@ impl Pg {
             payload_sealed: write.payload_sealed,
             log: vec![entry],
         });
+        let answered_below = request.map_or(0, |request| self.duplicates.answered_below(request.session));
         for member in self.config.others() {
-            let message = Message::Replicate { epoch, transaction: transaction.clone(), committed };
+            let message =
+                Message::Replicate { epoch, transaction: transaction.clone(), committed, answered_below };
             self.outbox.send(member, message);
         }
-        self.learners.replicate(|_| transaction.clone(), (epoch, committed), &mut self.outbox);
+        let told = (epoch, committed, answered_below);
+        self.learners.replicate(|_| transaction.clone(), told, &mut self.outbox);
         self.scrub_sees_write(&write.object);
-        if let Some(request) = request {
-            self.duplicates.record(request, Ok(()), version);
-        }
         let missing = self.config.record.members.clone();
         self.log.order(InFlight {
             version,
@@ -325,11 +332,7 @@ impl Pg {
     /// peering decides, and a retry finds the outcome in the log.
     pub(crate) fn abandon(&mut self, version: Version) {
         for write in self.log.take_from(version) {
-            if let Some((_, request)) = write.client_request {
-                self.duplicates.forget(request);
-            }
-            let refusal = self.inactive();
-            self.reply_in_flight(&write, Err(refusal));
+            self.reply_in_flight(&write, Err(Refusal::Undecided));
         }
     }
 }

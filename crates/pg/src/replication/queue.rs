@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use atoll_types::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_types::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, Version, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
@@ -29,6 +29,9 @@ pub(crate) struct WaitingRequest {
     pub sequence: u64,
     pub object: ObjectName,
     pub what: Waiting,
+    /// Of a write whose earlier copies are still to be looked for: the newest write of the PG that its
+    /// client knew of when it first sent it.
+    pub known: Option<Version>,
     /// The load that it waits for.
     pub loading: Option<Token>,
     /// Of a read, to tell where its time went.
@@ -37,7 +40,7 @@ pub(crate) struct WaitingRequest {
 
 impl WaitingRequest {
     pub fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
-        WaitingRequest { client, sequence, object, what, loading: None, times: ReadTimes::default() }
+        WaitingRequest { client, sequence, object, what, known: None, loading: None, times: ReadTimes::default() }
     }
 
     /// Asks the shell to load what the request looks at. The request waits for it.

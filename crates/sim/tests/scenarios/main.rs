@@ -6,6 +6,7 @@
 mod backfills;
 mod members;
 mod requests;
+mod retries;
 mod splits;
 
 use atoll_sim::{Answer, Options, Script, block, data_of, read_block, write_block};

@@ -370,6 +370,8 @@ impl Refusal {
                 encode_detail(detail, writer);
             }
             Refusal::Busy => writer.u8(9),
+            Refusal::OutcomeUnknown => writer.u8(10),
+            Refusal::Undecided => writer.u8(11),
         }
     }
 
@@ -385,6 +387,8 @@ impl Refusal {
             7 => Refusal::NotPrimary,
             8 => Refusal::Inactive { detail: reader.text(DETAIL_BYTES_MAX, "detail")? },
             9 => Refusal::Busy,
+            10 => Refusal::OutcomeUnknown,
+            11 => Refusal::Undecided,
             value => return Err(CodecError::Invalid { what: "refusal", value: u64::from(value) }),
         })
     }

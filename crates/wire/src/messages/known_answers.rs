@@ -84,10 +84,12 @@ pub(super) fn every_kind() -> Vec<Message> {
         Refusal::NotPrimary,
         Refusal::Inactive { detail: "osd.1".into() },
         Refusal::Busy,
+        Refusal::OutcomeUnknown,
+        Refusal::Undecided,
     ];
     let mut all = vec![
         Message::Read { id, pg, epoch, object: object.clone(), request: list },
-        Message::Write { id, answered_below: 4, pg, epoch, request: write },
+        Message::Write { id, answered_below: 4, known: version, pg, epoch, request: write },
         Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(page), payload: Bytes::new() },
         Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(data.clone()), payload: payload.clone() },
         Message::ReadReply { sequence: 6, opens_seals: true, result: Ok(data.clone()), payload: payload.clone() },
@@ -95,8 +97,13 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::Read { id, pg, epoch, object: object.clone(), request: objects },
         Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(bits), payload: Bytes::new() },
         Message::ReadReply { sequence: 6, opens_seals: false, result: Ok(listed), payload: Bytes::new() },
-        Message::WriteReply { sequence: 6, result: Ok(()) },
-        Message::Replicate { epoch, transaction: transaction.clone().into(), committed: version },
+        Message::WriteReply { sequence: 6, pg, committed: version, result: Ok(()) },
+        Message::Replicate {
+            epoch,
+            transaction: transaction.clone().into(),
+            committed: version,
+            answered_below: 4,
+        },
         Message::ReplicateAck { pg, epoch, version, room: Room::Overwrites },
         Message::PeerQuery {
             pg,
@@ -121,6 +128,7 @@ pub(super) fn every_kind() -> Vec<Message> {
             epoch,
             transaction: transaction.clone().into(),
             committed: version,
+            answered_below: 4,
             offset: 4096,
             length: 8192,
             tag: 3,
@@ -161,7 +169,12 @@ pub(super) fn every_kind() -> Vec<Message> {
     };
     let findings = [ScrubFinding::Absent, found, ScrubFinding::Unreadable, ScrubFinding::Busy];
     all.extend(findings.map(|finding| Message::ScrubReply { pg, epoch, tag: 1, finding }));
-    all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
+    all.extend(refusals.map(|refusal| Message::WriteReply {
+        sequence: 1,
+        pg,
+        committed: version,
+        result: Err(refusal),
+    }));
     all
 }
 

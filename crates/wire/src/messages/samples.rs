@@ -217,7 +217,7 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         detail.prop_map(|detail| Refusal::Invalid { detail }),
         Just(Refusal::NotPrimary),
         detail.prop_map(|detail| Refusal::Inactive { detail }),
-        Just(Refusal::Busy),
+        prop_oneof![Just(Refusal::Busy), Just(Refusal::OutcomeUnknown), Just(Refusal::Undecided)],
     ]
 }
 
