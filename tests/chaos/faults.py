@@ -11,6 +11,7 @@ import time
 from botocore.exceptions import BotoCoreError, ClientError
 from lib.net import stopped
 from lib.processes import is_alive
+from lib.search import data_of
 from lib.verdicts import intact
 from lib.waiting import Failed, under_load, wait_for
 
@@ -148,14 +149,20 @@ class Faults:
         return f"{name}, {age:.0f} s old"
 
     def old_device_after_a_power_cut(self):
-        """Everything is killed at once, and started with an older copy of one device: as none of the others has gone on
-        without it, nobody but the copy's own state tells how old it is."""
-        name = self.copy_device()
+        """Everything is killed at once, and started with an older copy of one device. The copy was made while the OSD
+        stood still for a moment, so that no PG has another epoch since: that does not tell that the copy is old."""
+        self.world.becomes_clean()
+        name = self._osd()
+        device = pathlib.Path(self.world.devices[int(name.split(".")[1])])
+        copy = self.world.scenario.directory / f"{name}.copy-of-moment"
+        subprocess.run(["cp", "--sparse=always", device, copy], check=True)
+        with stopped(self.cluster.process_ids()[name]):
+            bring_up_to_date(copy, device)
+        made_at = time.monotonic()
         under_load(self.rng.uniform(1, 8))
-        copy, made_at = self._copies.pop(name)
         self.world.becomes_clean()
         self.cluster.kill_all()
-        subprocess.run(["cp", "--sparse=always", copy, self.world.devices[int(name.split(".")[1])]], check=True)
+        subprocess.run(["cp", "--sparse=always", copy, device], check=True)
         age = time.monotonic() - made_at
         copy.unlink()
         self.cluster.up(timeout=180)
@@ -172,6 +179,16 @@ class Faults:
             wait_for(f"{name} has ended", lambda: not is_alive(pids[name]), 10, 0.02)
             yield pathlib.Path(self.world.devices[int(name.split(".")[1])])
         self.cluster.restarted(name, pids[name])
+
+
+def bring_up_to_date(copy, device):
+    """Copies what has changed in a device since the copy was made."""
+    with open(device, "rb") as source, open(copy, "r+b") as target:
+        for place, _ in data_of(device):
+            length = 16 * MIB
+            now, before = (os.pread(file.fileno(), length, place) for file in (source, target))
+            if now != before:
+                os.pwrite(target.fileno(), now, place)
 
 
 class Filler:
