@@ -9,6 +9,7 @@ mod clients;
 mod drain;
 mod exports;
 mod metrics;
+mod request_memory;
 mod requests;
 mod transport;
 
@@ -17,5 +18,6 @@ pub use clients::Client;
 pub use drain::{ConnectionRequests, InFlight};
 pub use exports::{Description, Exports, OpenError, OpenErrorKind, OpenedExport};
 pub use metrics::{ImageMetrics, Operation, register_all};
+pub use request_memory::{PATIENCE_MS, REQUEST_BYTES_ALL, RequestMemory, UNGRANTED_BYTES_MAX};
 pub use requests::{Running, follow_in_flight};
 pub use transport::{Channel, Transport};

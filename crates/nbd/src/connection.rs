@@ -5,7 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, Client, ConnectionRequests, ImageMetrics, OpenError, Running, Transport};
+use atoll_exports::{
+    ByteBudget, ByteGrant, Client, ConnectionRequests, ImageMetrics, OpenError, PATIENCE_MS, Running, Transport,
+    UNGRANTED_BYTES_MAX,
+};
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::current_span::within;
 use atoll_metrics::tls as tls_metrics;
@@ -21,11 +24,13 @@ use crate::protocol::{
 use crate::server::{NbdServer, PURPOSE};
 use crate::tls::{TlsChannel, TlsError};
 
-/// Bytes of all requests of one connection that are being served or whose answers wait to be sent.
+/// Bytes of all requests of one connection that are being served or whose answers wait to be sent, of those that all
+/// connections have.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 /// Answers that may wait for a client that reads slowly before their bytes count as in service.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 const UNSENT_POLL: Duration = Duration::from_millis(5);
+const ARRIVING_POLL: Duration = Duration::from_secs(1);
 /// A client that has not chosen an image after this long is cut off.
 const NEGOTIATION_LIMIT: Duration = Duration::from_secs(20);
 
@@ -39,6 +44,14 @@ struct Connection {
     metrics: RefCell<Option<ImageMetrics>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
+    /// For the message that is arriving, if it is a long one.
+    arriving: RefCell<Option<ByteGrant>>,
+    /// Long messages so far.
+    long_messages: Cell<u64>,
+    /// Bytes of all that was sent to the client, or waits to be.
+    queued: Cell<u64>,
+    /// Waits for memory: for requests, or for a message that is to arrive.
+    waits: Cell<usize>,
 }
 
 /// The image that the client has chosen.
@@ -60,6 +73,10 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         metrics: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(REQUEST_BYTES_MAX),
+        arriving: RefCell::default(),
+        long_messages: Cell::new(0),
+        queued: Cell::new(0),
+        waits: Cell::new(0),
     });
     connection.pump();
     let watched = Rc::downgrade(&connection);
@@ -131,15 +148,69 @@ impl Connection {
         loop {
             let has_taken = self.transport.take_unread(|unread| self.session.borrow_mut().receive(unread));
             self.pump();
-            let session = self.session.borrow();
-            if session.is_saturated() {
+            if self.takes_no_more() {
                 // Nothing more is taken from this client until requests are done.
                 self.transport.pause();
                 return;
             }
             if !has_taken {
-                return self.transport.expect_bytes(session.needed_bytes());
+                return self.expect_message();
             }
+        }
+    }
+
+    /// Whether nothing may be taken from the client now.
+    fn takes_no_more(&self) -> bool {
+        self.waits.get() > 0 || self.session.borrow().is_saturated()
+    }
+
+    /// Makes room for the rest of a message, once there is memory for it.
+    fn expect_message(self: &Rc<Self>) {
+        let bytes = self.session.borrow().needed_bytes();
+        if bytes <= UNGRANTED_BYTES_MAX || self.arriving.borrow().is_some() {
+            return self.transport.expect_bytes(bytes);
+        }
+        self.transport.pause();
+        let connection = Rc::clone(self);
+        self.server.runtime.spawn(async move {
+            connection.waits.set(connection.waits.get() + 1);
+            let (grant, _) = connection.server.memory.take(bytes as u64).await;
+            connection.waits.set(connection.waits.get() - 1);
+            *connection.arriving.borrow_mut() = Some(grant);
+            let number = connection.long_messages.get() + 1;
+            connection.long_messages.set(number);
+            connection.transport.expect_bytes(bytes);
+            connection.go_on();
+            let is_this = || connection.long_messages.get() == number && connection.arriving.borrow().is_some();
+            connection.cut_if_needed(ARRIVING_POLL, is_this).await;
+        });
+    }
+
+    /// Waits for memory, of which all connections have a certain amount.
+    async fn memory(self: &Rc<Self>, bytes: u64) -> ByteGrant {
+        self.waits.set(self.waits.get() + 1);
+        let (grant, has_waited) = self.server.memory.take(bytes).await;
+        self.waits.set(self.waits.get() - 1);
+        if has_waited {
+            self.go_on();
+        }
+        grant
+    }
+
+    /// Waits as long as the client has not done its part, for which memory is held. Cuts it off if it has had its
+    /// time and others wait.
+    async fn cut_if_needed(&self, poll: Duration, is_held: impl Fn() -> bool) {
+        let begun_ms = self.server.runtime.now_ms();
+        while !self.is_over.get() && is_held() {
+            let has_had_its_time = self.server.runtime.now_ms().saturating_sub(begun_ms) >= PATIENCE_MS;
+            if has_had_its_time && self.server.memory.is_short() {
+                tracing::warn!(
+                    "the NBD connection of {} ends: it holds memory that others need",
+                    self.transport.peer_address()
+                );
+                return self.transport.abort();
+            }
+            self.server.runtime.sleep(poll).await;
         }
     }
 
@@ -158,10 +229,17 @@ impl Connection {
     fn act(self: &Rc<Self>, action: Action) {
         let connection = Rc::clone(self);
         match action {
-            Action::Send(bytes) => self.transport.send(bytes),
+            Action::Send(bytes) => {
+                self.queued.set(self.queued.get() + bytes.len() as u64);
+                self.transport.send(bytes);
+            }
             Action::StartTls => self.start_tls(),
             Action::Request(request) => {
-                self.server.runtime.spawn(async move { connection.handle(request).await });
+                let arrived = match &request.kind {
+                    RequestKind::Write { data, .. } if data.len() > UNGRANTED_BYTES_MAX => self.arriving.take(),
+                    _ => None,
+                };
+                self.server.runtime.spawn(async move { connection.handle(request, arrived).await });
             }
             Action::OpenExport { name, purpose } => {
                 self.server.runtime.spawn(async move {
@@ -214,10 +292,10 @@ impl Connection {
             return;
         }
         self.pump();
-        if self.transport.has_opened() && !self.session.borrow().is_saturated() {
+        if self.transport.has_opened() && !self.takes_no_more() {
             self.take_messages();
         }
-        if !self.session.borrow().is_saturated() {
+        if !self.takes_no_more() {
             self.transport.resume();
         }
     }
@@ -242,14 +320,20 @@ impl Connection {
         Ok(ExportInfo { size_bytes, read_only, multi_conn: true, fast_zero: true })
     }
 
-    async fn handle(self: Rc<Self>, request: Request) {
+    /// `arrived` is the memory in which a long message has arrived.
+    async fn handle(self: Rc<Self>, request: Request, arrived: Option<ByteGrant>) {
         let opened =
             self.opened.borrow().as_ref().map(|opened| (Rc::clone(&opened.device), Rc::clone(&opened.requests)));
         let running = self.metrics.borrow().as_ref().map(|metrics| {
             let (operation, offset, bytes) = metrics::operation(&request.kind);
             metrics.begin(operation, offset, bytes)
         });
-        let _grant = self.budget.take(payload_bytes(&request.kind)).await;
+        let bytes = payload_bytes(&request.kind);
+        let _share = self.budget.take(bytes).await;
+        let _memory = match arrived {
+            Some(arrived) => arrived,
+            None => self.memory(bytes).await,
+        };
         let outcome = match opened {
             Some((device, requests)) => carry_out(&device, &requests, running.as_ref(), request.kind).await,
             None => is_closed(),
@@ -264,9 +348,12 @@ impl Connection {
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();
         // The bytes count until a slow reader has taken them.
-        while !self.is_over.get() && self.transport.unsent_bytes() > UNSENT_BYTES_MAX {
-            self.server.runtime.sleep(UNSENT_POLL).await;
-        }
+        let queued = self.queued.get();
+        let is_unsent = || {
+            let unsent_bytes = self.transport.unsent_bytes();
+            unsent_bytes > UNSENT_BYTES_MAX && self.queued.get().saturating_sub(unsent_bytes as u64) < queued
+        };
+        self.cut_if_needed(UNSENT_POLL, is_unsent).await;
     }
 }
 

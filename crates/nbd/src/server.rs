@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_exports::{Exports, follow_in_flight};
+use atoll_exports::{Exports, RequestMemory, follow_in_flight};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 use rustls::ServerConfig;
@@ -29,6 +29,7 @@ pub struct NbdServer {
     bridge: Bridge,
     pub(crate) exports: Rc<Exports>,
     pub(crate) connections: Cell<usize>,
+    pub(crate) memory: RequestMemory,
     tls: TlsChoice,
     /// For new connections.
     tls_config: RefCell<Option<Arc<ServerConfig>>>,
@@ -49,6 +50,7 @@ impl NbdServer {
             exports: Rc::new(Exports::new(client, bridge.clone(), admin)),
             bridge,
             connections: Cell::new(0),
+            memory: RequestMemory::default(),
             tls,
             tls_config: RefCell::new(identity.as_ref().and_then(TlsIdentity::config)),
         });
