@@ -523,6 +523,9 @@ def test_alerts_of_a_full_cluster(scenario):
     watched = Watched(scenario, "full", osds=1)
     filler, prometheus = Filler(watched), watched.prometheus
     watched.s3.put_object(Bucket=BUCKET, Key="before", Body=b"x")
+    # It has seen the cluster empty for a while: what grows is told by that.
+    nearly_empty = "count_over_time(atoll_cluster_used_bytes[1m]) > 3"
+    wait_for("Prometheus has seen the cluster", lambda: prometheus.query(nearly_empty), 20)
     filler.fill(87)
     prometheus.fires("AtollSpaceRunsOut", FIRES_SECONDS)
     prometheus.fires("AtollOsdNearFull", FIRES_SECONDS)
