@@ -13,8 +13,6 @@ from lib.prometheus import Admin
 from lib.verdicts import intact
 from lib.waiting import under_load, wait_for
 
-pytestmark = pytest.mark.any_order
-
 BUCKET, IMAGE, BLOCK_BYTES = "traced", "disk", 4096
 # A batch waits for others for a second, and settings come within one.
 EXPORT_SECONDS, BATCH_SECONDS = 3, 1.5
