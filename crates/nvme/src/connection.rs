@@ -1,10 +1,11 @@
 //! One connection of a host: the queue's session, and what it wants done.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_exports::{ByteBudget, Client, ConnectionRequests, Running, Transport};
+use atoll_exports::{ByteBudget, ByteGrant, Client, ConnectionRequests, PATIENCE_MS, Running, Transport};
 use atoll_image::ImageError;
 use atoll_metrics::current_span::within;
 use atoll_reactor::Stream;
@@ -22,11 +23,13 @@ use crate::protocol::{
 use crate::target::{Caller, Demands, NvmeTarget};
 use crate::tls::TlsChannel;
 
-/// Bytes of all commands of one connection that are being served or whose answers wait to be sent.
+/// Bytes of all commands of one connection that are being served or whose answers wait to be sent, of those that all
+/// connections have.
 const COMMAND_BYTES_MAX: u64 = 16 << 20;
 /// Answers that may wait for a host that reads slowly before their bytes count as in service.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
 const UNSENT_POLL: Duration = Duration::from_millis(5);
+const ARRIVING_POLL: Duration = Duration::from_secs(1);
 /// A host that has not connected a queue after this long is cut off.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
@@ -44,6 +47,17 @@ pub(crate) struct Connection {
     requests: RefCell<Option<Rc<ConnectionRequests>>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
+    /// For data that the host was told to send.
+    arriving: RefCell<VecDeque<ByteGrant>>,
+    /// Bytes of all that it was told to send, and of what has come of it.
+    promised: Cell<u64>,
+    arrived: Cell<u64>,
+    /// Bytes of all that was sent to it, or waits to be.
+    queued: Cell<u64>,
+    /// Whether room for more of it is being waited for.
+    awaits_room: Cell<bool>,
+    /// Commands that wait for memory.
+    waits: Cell<usize>,
 }
 
 /// Serves a host's queue to its end.
@@ -59,6 +73,12 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
         requests: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(COMMAND_BYTES_MAX),
+        arriving: RefCell::default(),
+        promised: Cell::new(0),
+        arrived: Cell::new(0),
+        queued: Cell::new(0),
+        awaits_room: Cell::new(false),
+        waits: Cell::new(0),
     });
     let watched = Rc::downgrade(&connection);
     let runtime = target.runtime.clone();
@@ -128,16 +148,23 @@ impl Connection {
         }
         loop {
             let has_taken = self.transport.take_unread(|unread| self.session.borrow_mut().receive(unread));
+            self.arrived.set(self.session.borrow().finished_bytes());
             self.pump();
-            let session = self.session.borrow();
-            if session.is_saturated() {
+            // What has come for commands that are refused, or that need no data to be kept.
+            drop(self.take_arrived(u64::MAX));
+            if self.takes_no_more() {
                 // Nothing more is taken from this host until something is done.
                 return self.transport.pause();
             }
             if !has_taken {
-                return self.transport.expect_bytes(session.needed_bytes());
+                return self.transport.expect_bytes(self.session.borrow().needed_bytes());
             }
         }
+    }
+
+    /// Whether nothing may be taken from the host now.
+    fn takes_no_more(&self) -> bool {
+        self.waits.get() > 0 || self.session.borrow().is_saturated()
     }
 
     /// Carries out what the session wants.
@@ -146,6 +173,75 @@ impl Connection {
             self.act(action);
         }
         self.transport.flush();
+        self.make_room();
+    }
+
+    /// Sees to it that the host may send the data of its writes, once there is memory for it.
+    fn make_room(self: &Rc<Self>) {
+        let bytes = self.session.borrow().needed_room_bytes();
+        if bytes == 0 || self.is_over.get() || self.awaits_room.replace(true) {
+            return;
+        }
+        let connection = Rc::clone(self);
+        self.target.runtime.spawn(async move {
+            let (grant, _) = connection.target.memory.take(bytes as u64).await;
+            let is_watched = connection.promised.get() > connection.arrived.get();
+            connection.arriving.borrow_mut().push_back(grant);
+            connection.promised.set(connection.promised.get() + bytes as u64);
+            connection.awaits_room.set(false);
+            connection.session.borrow_mut().add_room(bytes);
+            connection.go_on();
+            while !is_watched && !connection.is_over.get() && connection.promised.get() > connection.arrived.get()
+            {
+                let promised = connection.promised.get();
+                connection.cut_if_needed(ARRIVING_POLL, || connection.arrived.get() < promised).await;
+            }
+        });
+    }
+
+    /// Takes memory of data that has come, at most so much.
+    fn take_arrived(&self, bytes: u64) -> Vec<ByteGrant> {
+        let (mut arriving, mut taken) = (self.arriving.borrow_mut(), Vec::new());
+        let held: u64 = arriving.iter().map(ByteGrant::bytes).sum();
+        let mut left = bytes.min(held - (self.promised.get() - self.arrived.get()));
+        while left > 0 {
+            let first = arriving.front_mut().expect("no more is taken than is held");
+            let part = first.split(left);
+            if first.bytes() == 0 {
+                arriving.pop_front();
+            }
+            left -= part.bytes();
+            taken.push(part);
+        }
+        taken
+    }
+
+    /// Waits for memory, of which all connections have a certain amount.
+    async fn memory(self: &Rc<Self>, bytes: u64) -> ByteGrant {
+        self.waits.set(self.waits.get() + 1);
+        let (grant, has_waited) = self.target.memory.take(bytes).await;
+        self.waits.set(self.waits.get() - 1);
+        if has_waited {
+            self.go_on();
+        }
+        grant
+    }
+
+    /// Waits as long as the host has not done its part, for which memory is held. Cuts it off if it has had its time
+    /// and others wait.
+    async fn cut_if_needed(&self, poll: Duration, is_held: impl Fn() -> bool) {
+        let begun_ms = self.target.runtime.now_ms();
+        while !self.is_over.get() && is_held() {
+            let has_had_its_time = self.target.runtime.now_ms().saturating_sub(begun_ms) >= PATIENCE_MS;
+            if has_had_its_time && self.target.memory.is_short() {
+                tracing::warn!(
+                    "the NVMe connection of {} ends: it holds memory that others need",
+                    self.transport.peer_address()
+                );
+                return self.abort();
+            }
+            self.target.runtime.sleep(poll).await;
+        }
     }
 
     fn next_action(&self) -> Option<Action> {
@@ -154,10 +250,13 @@ impl Connection {
 
     fn act(self: &Rc<Self>, action: Action) {
         match action {
-            Action::Send(bytes) => self.transport.send(bytes),
+            Action::Send(bytes) => {
+                self.queued.set(self.queued.get() + bytes.len() as u64);
+                self.transport.send(bytes);
+            }
             Action::Io { id, kind } => {
-                let connection = Rc::clone(self);
-                self.target.runtime.spawn(async move { connection.serve_command(id, kind).await });
+                let (connection, arrived) = (Rc::clone(self), self.take_arrived(data_bytes(&kind)));
+                self.target.runtime.spawn(async move { connection.serve_command(id, kind, arrived).await });
             }
             Action::Connect(request) => {
                 let connection = Rc::clone(self);
@@ -270,10 +369,10 @@ impl Connection {
             return;
         }
         self.pump();
-        if self.transport.has_opened() && !self.session.borrow().is_saturated() {
+        if self.transport.has_opened() && !self.takes_no_more() {
             self.take_pdus();
         }
-        if !self.session.borrow().is_saturated() {
+        if !self.takes_no_more() {
             self.transport.resume();
         }
     }
@@ -284,14 +383,17 @@ impl Connection {
         self.go_on();
     }
 
-    async fn serve_command(self: Rc<Self>, id: CommandId, kind: IoKind) {
+    /// `arrived` is the memory that its data has arrived in.
+    async fn serve_command(self: Rc<Self>, id: CommandId, kind: IoKind, arrived: Vec<ByteGrant>) {
         let association = self.association.borrow().clone();
         // A queue that is gone does nothing more.
         let Some(association) = association.filter(|_| !self.is_over.get()) else { return };
         let requests = self.requests.borrow().clone();
         let (operation, offset, bytes) = metrics::operation(&kind);
         let running = association.metrics.as_ref().map(|metrics| metrics.begin(operation, offset, bytes));
-        let _grant = self.budget.take(held_bytes(&kind)).await;
+        let bytes = held_bytes(&kind);
+        let _share = self.budget.take(bytes).await;
+        let _memory = self.memory(bytes.saturating_sub(arrived.iter().map(ByteGrant::bytes).sum())).await;
         let in_flight = match &requests {
             Some(requests) => requests.begin().await,
             None => None,
@@ -327,9 +429,22 @@ impl Connection {
             self.complete(id, response);
         }
         // The bytes count until a slow reader has taken them.
-        while !self.is_over.get() && self.transport.unsent_bytes() > UNSENT_BYTES_MAX {
-            self.target.runtime.sleep(UNSENT_POLL).await;
-        }
+        let queued = self.queued.get();
+        let is_unsent = || {
+            let unsent_bytes = self.transport.unsent_bytes();
+            unsent_bytes > UNSENT_BYTES_MAX && self.queued.get().saturating_sub(unsent_bytes as u64) < queued
+        };
+        self.cut_if_needed(UNSENT_POLL, is_unsent).await;
+    }
+}
+
+/// What of it the host has sent.
+fn data_bytes(kind: &IoKind) -> u64 {
+    match kind {
+        IoKind::Write { data, .. } => data.len() as u64,
+        IoKind::Compare { expected, .. } => expected.len() as u64,
+        IoKind::CompareAndWrite { data, .. } => 2 * data.len() as u64,
+        IoKind::Read(_) | IoKind::Flush | IoKind::WriteZeroes(_) | IoKind::Trim(_) => 0,
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, follow_in_flight};
+use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, RequestMemory, follow_in_flight};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime};
@@ -36,6 +36,7 @@ pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Serves all images of a cluster to NVMe hosts.
 pub struct NvmeTarget {
     pub(crate) runtime: LocalRuntime,
+    pub(crate) memory: RequestMemory,
     pub(crate) exports: Rc<Exports>,
     pub(crate) names: Names,
     secrets: HostSecretStore,
@@ -99,6 +100,7 @@ impl NvmeTarget {
         metrics::register_all();
         let target = Rc::new(NvmeTarget {
             runtime: client.runtime().clone(),
+            memory: RequestMemory::default(),
             exports: Rc::new(Exports::new(client, bridge, admin)),
             names: Names::new(cluster_id),
             secrets,

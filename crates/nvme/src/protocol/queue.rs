@@ -136,6 +136,26 @@ impl QueueSession {
         self.slots.len() - self.free.len()
     }
 
+    /// How many bytes of room the shell must have, and [`QueueSession::add_room`], before the host is told to send the
+    /// data of the next write; 0 if no write waits for that.
+    pub fn needed_room_bytes(&self) -> usize {
+        self.transfers.needed_room_bytes()
+    }
+
+    /// Bytes of all that the host was told to send and has sent, whatever became of its commands: the room for them is
+    /// taken by [`Action::Io`], or free.
+    pub fn finished_bytes(&self) -> u64 {
+        self.transfers.finished_bytes()
+    }
+
+    /// There is room for so many bytes more of what the host is told to send.
+    pub fn add_room(&mut self, bytes: usize) {
+        self.transfers.add_room(bytes);
+        if !self.closed {
+            self.grant();
+        }
+    }
+
     /// The namespace has changed.
     pub fn set_namespace(&mut self, namespace: Namespace) {
         if let Phase::Io(current) = &mut self.phase {

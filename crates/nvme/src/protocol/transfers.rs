@@ -28,11 +28,22 @@ pub(super) struct Transfers {
     waiting: VecDeque<u16>,
     granted_bytes: usize,
     granted_bytes_max: usize,
+    /// What the shell has room for beyond what was granted.
+    room_bytes: usize,
+    /// Of all transfers that were granted and have ended.
+    finished_bytes: u64,
 }
 
 impl Transfers {
     pub fn new(granted_bytes_max: usize) -> Self {
-        Transfers { by_tag: BTreeMap::new(), waiting: VecDeque::new(), granted_bytes: 0, granted_bytes_max }
+        Transfers {
+            by_tag: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            granted_bytes: 0,
+            granted_bytes_max,
+            room_bytes: 0,
+            finished_bytes: 0,
+        }
     }
 
     /// A command has so many bytes of data, not zero.
@@ -53,17 +64,38 @@ impl Transfers {
         self.by_tag.contains_key(&tag)
     }
 
+    /// The length of the transfer that would be next within the limit of the queue.
+    fn next_bytes(&self) -> Option<(u16, usize)> {
+        let tag = *self.waiting.front()?;
+        let length_bytes = self.by_tag.get(&tag).expect("a transfer that waits is there").length_bytes;
+        let is_within = self.granted_bytes == 0 || self.granted_bytes + length_bytes <= self.granted_bytes_max;
+        is_within.then_some((tag, length_bytes))
+    }
+
+    /// How much more room is needed for the next transfer; 0 if none is waiting for it.
+    pub fn needed_room_bytes(&self) -> usize {
+        self.next_bytes().map_or(0, |(_, length_bytes)| length_bytes.saturating_sub(self.room_bytes))
+    }
+
+    /// Bytes of all transfers that were granted and have ended.
+    pub fn finished_bytes(&self) -> u64 {
+        self.finished_bytes
+    }
+
+    /// There is more room.
+    pub fn add_room(&mut self, bytes: usize) {
+        self.room_bytes += bytes;
+    }
+
     /// The next transfer that the host may begin: its tag and its length.
     pub fn grant(&mut self) -> Option<(u16, usize)> {
-        let tag = *self.waiting.front()?;
-        let transfer = self.by_tag.get_mut(&tag).expect("a transfer that waits is there");
-        if self.granted_bytes > 0 && self.granted_bytes + transfer.length_bytes > self.granted_bytes_max {
-            return None;
-        }
+        let (tag, length_bytes) =
+            self.next_bytes().filter(|(_, length_bytes)| *length_bytes <= self.room_bytes)?;
         self.waiting.pop_front();
-        transfer.is_granted = true;
-        self.granted_bytes += transfer.length_bytes;
-        Some((tag, transfer.length_bytes))
+        self.by_tag.get_mut(&tag).expect("it waits").is_granted = true;
+        self.granted_bytes += length_bytes;
+        self.room_bytes -= length_bytes;
+        Some((tag, length_bytes))
     }
 
     /// Whether a data PDU is the next of its transfer.
@@ -96,6 +128,7 @@ impl Transfers {
         }
         let transfer = self.by_tag.remove(&tag).expect("it was just there");
         self.granted_bytes -= transfer.length_bytes;
+        self.finished_bytes += transfer.length_bytes as u64;
         let data = if is_one { payload.data } else { transfer.pieces.freeze() };
         Some(Received { data, is_sound: transfer.is_sound })
     }

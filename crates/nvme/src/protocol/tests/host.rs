@@ -114,7 +114,14 @@ pub struct Host {
 pub const NAMESPACE: Namespace = Namespace { size_bytes: 1 << 20, is_read_only: false, is_accessible: true };
 
 impl Host {
+    /// The shell has room for whatever the host may send.
     pub fn new(config: QueueConfig) -> Self {
+        let mut host = Host::without_room(config);
+        host.session.add_room(usize::MAX);
+        host
+    }
+
+    pub fn without_room(config: QueueConfig) -> Self {
         Host {
             session: QueueSession::new(config),
             buffer: BytesMut::new(),

@@ -308,6 +308,32 @@ fn data_is_asked_for_as_there_is_room() {
     assert_eq!((host.io.len(), host.response().command_id()), (1, 1), "the next may come");
 }
 
+/// A host is told to send only what there is memory for, whoever else has taken it.
+#[test]
+fn data_is_asked_for_as_the_shell_has_room() {
+    let mut host = Host::without_room(QueueConfig::default());
+    host.send(&initialize(0));
+    host.command(&Command::connect(0, 1, 7));
+    host.session.connected(Ok((7, Some(NAMESPACE))));
+    host.act();
+    host.take();
+    host.command(&Command::io(nvm::WRITE, 0, 0, 128).transfer(128 * 512));
+    host.command(&Command::io(nvm::WRITE, 1, 0, 8).transfer(8 * 512));
+    assert!(host.take().is_empty(), "nothing is asked for");
+    assert_eq!(host.session.needed_room_bytes(), 128 * 512);
+    host.session.add_room(100 * 512);
+    host.act();
+    assert!(host.take().is_empty() && host.session.needed_room_bytes() == 28 * 512, "in their order");
+    host.session.add_room(28 * 512);
+    host.act();
+    assert_eq!(host.response().command_id(), 0);
+    assert_eq!(host.session.needed_room_bytes(), 8 * 512);
+    host.session.add_room(8 * 512);
+    host.act();
+    assert_eq!(host.response().command_id(), 1);
+    assert_eq!(host.session.needed_room_bytes(), 0);
+}
+
 #[test]
 fn commands_beyond_the_queue_and_ids_in_use() {
     let mut host = Host::connected(0, Some(NAMESPACE));
