@@ -58,6 +58,8 @@ mod plan;
 mod read;
 mod recovery;
 mod scrub;
+#[doc(hidden)]
+pub mod simulated_disk;
 mod space;
 mod store;
 mod superblock;

@@ -8,9 +8,9 @@ use atoll_store::{CheckOptions, Store, check};
 
 use crate::history::{History, verify_recovered};
 use crate::random::{Random, on_all_cores, setting};
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::run;
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// The metadata of the store in use is looked at as a whole after one write in so many.
 const STEPS_PER_EXAMINATION: u64 = 25;

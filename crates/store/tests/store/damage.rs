@@ -13,8 +13,8 @@ use atoll_store::{Device, Disk, DiskOperation, Store};
 
 use crate::history::{History, verify_recovered};
 use crate::random::{Random, on_all_cores, setting};
-use crate::simulated_disk::SimulatedDisk;
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 const TRIALS_PER_HISTORY: usize = 40;
 

@@ -12,7 +12,7 @@ use atoll_types::{
 use bytes::Bytes;
 
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 pub const PG: PgId = PgId { pool: PoolId(1), index: 3 };
 const BLOCK: u64 = BLOCK_BYTES as u64;

@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{run, verify_pg};
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// Metadata pages that clients may not take.
 const RESERVED_PAGES: u32 = 1 << 16;

@@ -11,10 +11,10 @@ use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, Transaction, Version};
 
 use crate::model::{ModelObject, ModelPg, pg_id};
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
 use crate::small::is_record;
 use crate::verify::{Damage, verify_log, verify_pg};
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// Reads that a history has under way at once.
 const READS_MAX: usize = 8;

@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use crate::driver::{Driver, PG, key};
 use crate::random::{Random, on_all_cores, setting};
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::run;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes in front of a record's text, and where its length is.

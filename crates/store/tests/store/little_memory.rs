@@ -6,10 +6,10 @@ use atoll_types::{ObjectName, Transaction};
 
 use crate::model::{Builder, ModelPg};
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
 use crate::small::Small;
 use crate::verify::{look_and_submit, run, verify_pg};
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// Disk requests after which an operation that loads a few hundred pages must be over.
 const REQUESTS_MAX: usize = 10_000;

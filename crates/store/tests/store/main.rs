@@ -19,7 +19,6 @@ mod random;
 mod regressions;
 mod rollback;
 mod scrub;
-mod simulated_disk;
 mod small;
 mod split;
 mod verify;

@@ -1,6 +1,7 @@
 //! A small deterministic random generator (xoshiro256++, Blackman and Vigna 2019), and settings of the
 //! tests.
 
+use atoll_store::simulated_disk::Chance;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
@@ -26,6 +27,12 @@ impl Random {
 
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+impl Chance for Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        Random::below(self, bound)
     }
 }
 

@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use crate::model::pg_id;
 use crate::random::{Random, on_all_cores, setting};
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{look, look_and_submit};
+use atoll_store::simulated_disk::SimulatedDisk;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SEAL_BYTES: u16 = 4;

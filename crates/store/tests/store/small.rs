@@ -5,9 +5,9 @@ use atoll_types::{ObjectName, Transaction};
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{look_and_submit, run, verify_pg};
 use crate::workload::Profile;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// One PG, and what it must hold.
 pub struct Small {

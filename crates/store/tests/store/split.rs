@@ -12,8 +12,8 @@ use atoll_types::{
 use bytes::Bytes;
 
 use crate::random::{Random, on_all_cores, setting};
-use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{listed, look, look_and_submit};
+use atoll_store::simulated_disk::SimulatedDisk;
 
 const POOL: PoolId = PoolId(1);
 /// The pool is made with one PG.

@@ -9,7 +9,7 @@ use atoll_types::{ListedObject, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
-use crate::simulated_disk::SimulatedDisk;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// Objects that one of so many of a PG's newest transactions changed are always read.
 const RECENT_CHANGES: u64 = 30;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS};
 use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
+use atoll_store::simulated_disk::SimulatedDisk;
 
 /// What a history looks like.
 #[derive(Clone, Debug)]

@@ -1,20 +1,45 @@
-//! Simulated devices with the crash model of DESIGN section 7: a write that was not synced may be
-//! kept, dropped or torn at 512 bytes when the power is cut, in any order. All content is in
-//! persistent maps, so that a copy costs next to nothing: every device write can be followed by a
-//! power cut of its own.
+//! Simulated devices for tests and simulations, with the crash model of DESIGN section 7: a write that was not synced
+//! may be kept, dropped or torn at 512 bytes when the power is cut, in any order. Copies share all content, so that
+//! every device write can be followed by a power cut of its own.
 
+#![allow(missing_docs, clippy::unwrap_used)] // for tests
+
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
-use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
-use crate::random::Random;
+use crate::disk::{Device, Disk, DiskOperation, DiskResult};
 
 const SECTOR_BYTES: usize = 512;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 type Block = Arc<[u8; BLOCK_BYTES]>;
+type Blocks = BTreeMap<u64, Block>;
+
+/// Where chance comes from: whoever simulates has one source of it.
+pub trait Chance {
+    fn below(&mut self, bound: u64) -> u64;
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// A source of chance that always gives the same from one number.
+struct Fixed(u64);
+
+impl Chance for Fixed {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % bound
+    }
+}
 
 #[derive(Clone)]
 struct Unsynced {
@@ -28,15 +53,15 @@ struct Unsynced {
 #[derive(Clone)]
 struct Medium {
     size_bytes: u64,
-    current: imbl::OrdMap<u64, Block>,
-    durable: imbl::OrdMap<u64, Block>,
-    unsynced: imbl::Vector<Unsynced>,
+    current: Blocks,
+    durable: Blocks,
+    unsynced: Vec<Unsynced>,
     /// When blocks were last written durably while unsynced writes were about.
-    durable_at: imbl::OrdMap<u64, u64>,
+    durable_at: BTreeMap<u64, u64>,
     time: u64,
 }
 
-fn put(map: &mut imbl::OrdMap<u64, Block>, block: u64, content: &Block) {
+fn put(map: &mut Blocks, block: u64, content: &Block) {
     if content[..] == [0; BLOCK_BYTES] {
         map.remove(&block);
     } else {
@@ -48,10 +73,10 @@ impl Medium {
     fn new(size_bytes: u64) -> Self {
         Medium {
             size_bytes,
-            current: imbl::OrdMap::new(),
-            durable: imbl::OrdMap::new(),
-            unsynced: imbl::Vector::new(),
-            durable_at: imbl::OrdMap::new(),
+            current: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            unsynced: Vec::new(),
+            durable_at: BTreeMap::new(),
             time: 0,
         }
     }
@@ -64,18 +89,18 @@ impl Medium {
             put(&mut self.durable, block, &content);
             self.durable_at.insert(block, self.time);
         } else {
-            self.unsynced.push_back(Unsynced { block, time: self.time, content });
+            self.unsynced.push(Unsynced { block, time: self.time, content });
         }
     }
 
     fn sync(&mut self) {
         self.durable = self.current.clone();
-        self.unsynced = imbl::Vector::new();
-        self.durable_at = imbl::OrdMap::new();
+        self.unsynced = Vec::new();
+        self.durable_at = BTreeMap::new();
     }
 
     /// Keeps some sectors of a write.
-    fn keep_partly(&mut self, block: u64, content: &Block, percent: u64, random: &mut Random) {
+    fn keep_partly(&mut self, block: u64, content: &Block, percent: u64, random: &mut impl Chance) {
         let mut merged = self.durable.get(&block).map_or([0; BLOCK_BYTES], |old| **old);
         for (old, new) in merged.chunks_exact_mut(SECTOR_BYTES).zip(content.chunks_exact(SECTOR_BYTES)) {
             if random.chance(percent) {
@@ -86,12 +111,12 @@ impl Medium {
     }
 
     fn forget_unsynced(&mut self) {
-        self.unsynced = imbl::Vector::new();
+        self.unsynced = Vec::new();
         self.current = self.durable.clone();
-        self.durable_at = imbl::OrdMap::new();
+        self.durable_at = BTreeMap::new();
     }
 
-    fn crash(&mut self, random: &mut Random) {
+    fn crash(&mut self, random: &mut impl Chance) {
         // Whole writes and torn ones; none, some or all of them.
         let (tear_percent, keep_percent) = (random.pick(&[0, 20, 100]), random.pick(&[0, 10, 50, 90, 100]));
         for write in std::mem::take(&mut self.unsynced) {
@@ -104,7 +129,7 @@ impl Medium {
             self.keep_partly(write.block, &write.content, percent, random);
         }
         self.current = self.durable.clone();
-        self.durable_at = imbl::OrdMap::new();
+        self.durable_at = BTreeMap::new();
     }
 }
 
@@ -130,7 +155,7 @@ impl SimulatedDisk {
     }
 
     /// A write that is under way when the power is cut: each sector may or may not arrive.
-    pub fn write_partly(&mut self, device: Device, operation: &DiskOperation, random: &mut Random) {
+    pub fn write_partly(&mut self, device: Device, operation: &DiskOperation, random: &mut impl Chance) {
         let Some((offset, pieces)) = operation.written() else { return };
         let percent = random.pick(&[0, 30, 70, 95, 100]);
         // Whole blocks may arrive while others do not, or all of them may be torn.
@@ -146,7 +171,7 @@ impl SimulatedDisk {
     }
 
     /// Cuts the power: of every write that is not synced, none, some or all sectors are kept.
-    pub fn crash(&mut self, random: &mut Random) {
+    pub fn crash(&mut self, random: &mut impl Chance) {
         self.data.crash(random);
         if let Some(log) = &mut self.log {
             log.crash(random);
@@ -180,14 +205,14 @@ impl SimulatedDisk {
     }
 
     /// Damages one sector of a block: a flipped bit, noise, or zeros.
-    pub fn rot(&mut self, device: Device, block: u64, random: &mut Random) {
+    pub fn rot(&mut self, device: Device, block: u64, random: &mut impl Chance) {
         let mut bytes = self.block(device, block);
         let sectors = (BLOCK_BYTES / SECTOR_BYTES) as u64;
         let sector = random.below(sectors) as usize * SECTOR_BYTES;
         let sector = &mut bytes[sector..sector + SECTOR_BYTES];
         match random.below(3) {
             0 => sector[random.below(SECTOR_BYTES as u64) as usize] ^= 1 << random.below(8),
-            1 => sector.iter_mut().for_each(|byte| *byte = random.next() as u8),
+            1 => sector.iter_mut().for_each(|byte| *byte = random.below(256) as u8),
             _ => sector.fill(0),
         }
         self.set_block(device, block, &bytes);
@@ -222,7 +247,7 @@ impl Disk for SimulatedDisk {
                 let durable = !matches!(operation, DiskOperation::Write { durable: false, .. });
                 if let Some(left) = &mut self.writes_left {
                     if *left == 0 {
-                        self.write_partly(device, &operation, &mut Random::new(offset));
+                        self.write_partly(device, &operation, &mut Fixed(offset));
                         return Err(io::Error::other("the power is gone"));
                     }
                     *left -= 1;
