@@ -190,7 +190,8 @@ impl PgHistory {
         for entry in entries.take_while(|entry| entry.version > self.pre_images_forgotten) {
             entry.pre_image = None;
         }
-        self.pre_images_forgotten = self.pre_images_forgotten.max(through);
+        // Entries that come later may be of writes that were committed elsewhere long ago.
+        self.pre_images_forgotten = self.pre_images_forgotten.max(through.min(self.head));
     }
 
     fn reset(&mut self, head: Version) {
@@ -198,6 +199,8 @@ impl PgHistory {
             self.log.pop_back();
         }
         self.head = head;
+        // What comes again with the same versions may have pre-images again.
+        self.pre_images_forgotten = self.pre_images_forgotten.min(head);
         self.unsaved_count = self.log.len();
         self.was_reset = true;
     }

@@ -315,3 +315,26 @@ fn a_split_off_pg_can_roll_back_its_history() {
     let names = look(&mut store, &mut small.disk, |store| store.names_after(pg_id(0), None, 100)).unwrap();
     assert_eq!(names.iter().filter(|name| name.as_str() != PG_META_OBJECT).count(), 40);
 }
+
+#[test]
+fn pre_images_that_come_again_behind_a_reset_are_forgotten_again() {
+    let mut small = Small::new();
+    let (pg, version) = (pg_id(0), Version { epoch: Epoch(1), sequence: 1 });
+    let pre_image = Some(PreImage { mutations: vec![Mutation::Remove], payload: Bytes::new() });
+    let (object, touched) = (name("object"), Touched { whole: true, ..Touched::default() });
+    let entry =
+        LogEntry { version, request: None, object: object.clone(), touched, committed_sequence: 0, pre_image };
+    let submit = |small: &mut Small, object, mutations| {
+        let log = vec![entry.clone()];
+        let transaction = Transaction { pg, object, mutations, payload: Bytes::new(), payload_sealed: false, log };
+        small.store.submit(&transaction).unwrap();
+        assert!(small.store.log(pg).all(|entry| entry.pre_image.is_some()));
+        small.store.forget_pre_images(pg, version);
+        assert!(small.store.log(pg).all(|entry| entry.pre_image.is_none()), "it is forgotten");
+    };
+    // It hears of what was committed before it has the write.
+    small.store.forget_pre_images(pg, Version { epoch: Epoch(1), sequence: 7 });
+    submit(&mut small, object, vec![Mutation::Create]);
+    // A member that begins anew gets the history once more.
+    submit(&mut small, name(PG_META_OBJECT), vec![Mutation::ResetLog { head: Version::default() }]);
+}
