@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use atoll_pending::Pending;
 use atoll_pg::{ObjectParts, Token};
 use atoll_store::{LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent};
-use atoll_types::{ObjectName, PgId, SharedTransaction, Version};
+use atoll_types::{ObjectName, PgId, ReadRequest, SharedTransaction, Version};
 
 pub use listing::ObjectList;
 pub use object_reads::ReadAnswer;
@@ -67,6 +67,13 @@ enum Loader {
     Pg {
         pg: PgId,
         token: Token,
+    },
+    /// A read of a PG that must look again.
+    Read {
+        pg: PgId,
+        token: Token,
+        key: ObjectKey,
+        request: ReadRequest,
     },
     /// The PG's submissions.
     Submissions(PgId),
@@ -164,6 +171,7 @@ impl Storage {
     fn loaded(&mut self, load: LoadId) {
         match self.loads.remove(&load).expect(invariants::EVERY_LOAD_HAS_A_LOADER) {
             Loader::Pg { pg, token } => self.events.push_back(StorageEvent::Loaded { pg, token }),
+            Loader::Read { pg, token, key, request } => self.read_object(pg, token, key.name, request),
             Loader::Submissions(pg) => {
                 self.loading_for_submit.remove(&pg);
                 self.submit_waiting(pg);

@@ -1,14 +1,14 @@
-//! Reads of objects for PGs: data through the store's reads, everything else at once
-//! from its metadata.
+//! Reads of objects for PGs: data through the store's reads, everything else from its metadata, which is
+//! loaded if it is not in memory.
 
 use atoll_pg::{ReadFailure, Token};
-use atoll_store::{ObjectKey, ObjectsPage, ReadData, ReadError, StoreError};
+use atoll_store::{LoadRequest, ObjectKey, ObjectsPage, ReadData, ReadError, StoreError};
 use atoll_types::limits::OMAP_LIST_MAX;
 use atoll_types::operation::bits;
 use atoll_types::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use bytes::Bytes;
 
-use crate::{Reader, Storage, StorageEvent};
+use crate::{Loader, Reader, Storage, StorageEvent};
 
 /// What a PG's read has found.
 pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
@@ -20,29 +20,37 @@ impl Storage {
         if let ReadRequest::Data { offset, length, .. } = request {
             return self.read(key, offset, length, Reader::Pg { pg, token });
         }
-        if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = &request {
-            let result = self.list(pg, prefix, after.as_ref(), *counts_blocks);
-            return self.events.push_back(StorageEvent::Read { pg, token, result });
-        }
-        let result = match self.read_metadata(&key, &request) {
+        let found = match &request {
+            ReadRequest::ObjectList { prefix, after, counts_blocks, .. } => {
+                self.list(pg, prefix, after.as_ref(), *counts_blocks).map(Some)
+            }
+            request => self.read_metadata(&key, request),
+        };
+        let result = match found {
             Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
             Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
+            // What is not in memory is not damaged.
+            Err(StoreError::Cold(cold)) => {
+                return self.load(LoadRequest::Pages(cold), Loader::Read { pg, token, key, request });
+            }
             Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
         };
         self.events.push_back(StorageEvent::Read { pg, token, result });
     }
 
-    fn list(&self, pg: PgId, prefix: &[u8], after: Option<&ObjectName>, counts_blocks: bool) -> ReadAnswer {
-        match self.store.objects_page(pg, prefix, after, counts_blocks) {
-            Ok(ObjectsPage { mut objects, next }) => {
-                objects.retain(|object| !atoll_pg::is_hidden(&object.name));
-                Ok((ReadOutcome::ObjectPage { objects, next }, Bytes::new()))
-            }
-            Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
-        }
+    fn list(
+        &self,
+        pg: PgId,
+        prefix: &[u8],
+        after: Option<&ObjectName>,
+        counts_blocks: bool,
+    ) -> Result<ReadOutcome, StoreError> {
+        let ObjectsPage { mut objects, next } = self.store.objects_page(pg, prefix, after, counts_blocks)?;
+        objects.retain(|object| !atoll_pg::is_hidden(&object.name));
+        Ok(ReadOutcome::ObjectPage { objects, next })
     }
 
-    /// What can be said from metadata alone, which the PG has asked to have loaded.
+    /// What can be said from metadata alone.
     fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
         let Some(info) = self.store.object(key)? else { return Ok(None) };
         Ok(Some(match request {

@@ -1,5 +1,7 @@
 //! Submitting transactions: in the order of each PG, when the log has room and metadata is in memory.
 
+use std::collections::VecDeque;
+
 use atoll_pg::Token;
 use atoll_store::{LoadRequest, StoreError, TransactionId};
 use atoll_types::{PgId, PoolId, SharedTransaction, Transaction};
@@ -11,6 +13,11 @@ impl Storage {
     /// Whether a PG's submission would reach the log at once.
     pub fn has_room_for(&self, pg: PgId) -> bool {
         !self.backlog.contains_key(&pg) && self.store.has_log_room()
+    }
+
+    /// Submissions of a PG that have not reached the store.
+    pub fn waiting_count(&self, pg: PgId) -> usize {
+        self.backlog.get(&pg).map_or(0, VecDeque::len)
     }
 
     /// Submits a PG's transaction, behind those that already wait.
