@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread::available_parallelism;
 
 use anyhow::bail;
-use atoll_sim::{Campaign, Failure, Report, simulate, text_of};
+use atoll_sim::{Campaign, Failure, Report, Setup, simulate, text_of};
 use atoll_terminal::print_line;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -75,7 +75,7 @@ pub fn run(arguments: &SimArguments) -> anyhow::Result<()> {
 
 fn run_one(seed: u64, arguments: &SimArguments) -> Report {
     let mut report = Report { seeds: 1, ..Report::default() };
-    match catch_unwind(AssertUnwindSafe(|| simulate(seed, arguments.ec, arguments.trace))) {
+    match catch_unwind(AssertUnwindSafe(|| simulate(seed, setup(arguments)))) {
         Ok(outcome) => report.statistics = outcome.statistics,
         Err(panic) => report.failures.push(Failure { seed, cause: text_of(&*panic) }),
     }
@@ -88,7 +88,7 @@ fn run_many(arguments: &SimArguments) -> Report {
         first: arguments.first,
         seeds: arguments.seeds,
         jobs: arguments.jobs.map_or(processors, usize::from),
-        is_coded: arguments.ec,
+        setup: setup(arguments),
         twice: false,
         failures_max: FAILURES_MAX,
     };
@@ -98,6 +98,10 @@ fn run_many(arguments: &SimArguments) -> Report {
             bar(done, all);
         }
     })
+}
+
+fn setup(arguments: &SimArguments) -> Setup {
+    Setup { is_coded: arguments.ec, is_verbose: arguments.trace, ..Setup::default() }
 }
 
 fn to_json(report: &Report, is_coded: bool) -> Value {

@@ -11,7 +11,10 @@ fn main() {
     let (first, count) = (arguments.next().unwrap_or(1), arguments.next().unwrap_or(200));
     for seed in first..first + count {
         for is_coded in [false, true] {
-            let hash = catch_unwind(|| atoll_sim::simulate(seed, is_coded, false).trace).ok();
+            let hash = catch_unwind(|| {
+                atoll_sim::simulate(seed, atoll_sim::Setup { is_coded, ..Default::default() }).trace
+            })
+            .ok();
             println!(
                 "{seed} {} {}",
                 if is_coded { "ec" } else { "copies" },

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::{Statistics, simulate};
+use crate::{Setup, Statistics, simulate};
 
 /// Which seeds to run and how.
 #[derive(Clone, Debug)]
@@ -13,8 +13,8 @@ pub struct Campaign {
     pub first: u64,
     pub seeds: u64,
     pub jobs: usize,
-    /// The pool is erasure-coded.
-    pub is_coded: bool,
+    /// What every run is.
+    pub setup: Setup,
     /// Runs each seed twice: both runs must give the same trace.
     pub twice: bool,
     /// Stops after this many failures.
@@ -72,9 +72,9 @@ impl Campaign {
     }
 
     fn run_seed(&self, seed: u64) -> Statistics {
-        let outcome = simulate(seed, self.is_coded, false);
+        let outcome = simulate(seed, self.setup);
         if self.twice {
-            let again = simulate(seed, self.is_coded, false);
+            let again = simulate(seed, self.setup);
             assert_eq!(outcome.trace, again.trace, "the same seed gives the same trace");
         }
         outcome.statistics

@@ -8,6 +8,7 @@ use atoll_pg::is_hidden;
 use atoll_types::{ObjectName, OsdId, PgId, Version};
 
 use crate::cluster::ClusterState;
+use crate::device::Device;
 use crate::options::Fault;
 use crate::store::Store;
 use crate::world::{Event, World, osd};
@@ -21,7 +22,7 @@ impl World {
     }
 
     /// Often the primary, where most can go wrong.
-    fn interesting_osd(&mut self) -> usize {
+    pub fn interesting_osd(&mut self) -> usize {
         let primary = self.cluster.record.primary.0 as usize - 1;
         if self.random.chance(50) { primary } else { self.any_osd() }
     }
@@ -93,6 +94,9 @@ impl World {
                 self.members.iter_mut().for_each(|member| member.state_blocked_until = until);
             }
             Fault::Move => self.plan_move(),
+            Fault::Forget => self.forget(),
+            Fault::CopyDevice => self.copy_device(),
+            Fault::PutBack => self.put_back(),
             Fault::DamageBlock => self.damage_block(),
             Fault::Split => self.split(),
             Fault::Scrub => {
@@ -281,7 +285,10 @@ impl World {
         let history = std::mem::take(&mut store.history);
         let requests = std::mem::take(&mut store.requests);
         let promised = std::mem::take(&mut store.promised);
-        *store = Store { history, requests, promised, ..Store::new(store.ring_entries) };
+        let device = store.device.as_ref().map(|device| Device::new(device.budget(), &mut self.random));
+        let keeps_past = store.past.is_some();
+        *store = Store { history, requests, promised, ..Store::new(store.ring_entries, device) };
+        store.keep_past(keeps_past);
     }
 
     /// Damages an object that has no damage on any other OSD: damage spread over all copies would

@@ -6,7 +6,8 @@
 //! end, and everything must become clean. The answers that clients saw are checked against one
 //! history.
 //!
-//! The OSDs run `atoll-pg` as the daemon does, and the store is a stand-in with the same rules.
+//! The OSDs run `atoll-pg` as the daemon does. In every third seed they have the real store on simulated disks, in the
+//! others a stand-in with the same rules, to which the real one is compared.
 //! This crate may not know sockets, clocks or devices; threads only run several seeds at once.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
@@ -18,8 +19,11 @@ mod check;
 mod clients;
 mod clock;
 mod cluster;
+mod device;
 mod driven;
+mod event;
 mod faults;
+mod forgetting;
 mod full;
 mod invariants;
 mod network;
@@ -29,9 +33,11 @@ mod script;
 mod scrubs;
 mod settled;
 mod shell;
+mod standing;
 mod state;
 mod statistics;
 mod store;
+mod turns;
 mod view;
 mod workload;
 mod world;
@@ -70,10 +76,47 @@ pub fn simulate_full(seed: u64) -> (u64, usize) {
     (world.overwrites_in_place, answers.filter(|(_, answer)| is_refusal(answer)).count())
 }
 
-/// Runs one seed to its end, of a replicated or of an erasure-coded pool (`is_coded`). Panics if a
-/// check fails.
-pub fn simulate(seed: u64, is_coded: bool, verbose: bool) -> Outcome {
-    let mut world = world::World::new(seed, is_coded, verbose);
+/// Which store the members of a run have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stores {
+    /// The real one in one seed of three.
+    #[default]
+    BySeed,
+    /// The stand-in.
+    StandIn,
+    /// The real one, on simulated disks.
+    Real,
+}
+
+/// What a run is, apart from its seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// The pool is erasure-coded.
+    pub is_coded: bool,
+    pub stores: Stores,
+    /// Devices forget what they have made durable last.
+    pub forgets: bool,
+    /// Older copies of devices are put back.
+    pub puts_back: bool,
+    /// A fault stands at the end, while clients must be served.
+    pub has_standing_fault: bool,
+    /// Prints what happens.
+    pub is_verbose: bool,
+}
+
+impl Setup {
+    fn has_real_store(&self, seed: u64) -> bool {
+        match self.stores {
+            Stores::BySeed => seed.is_multiple_of(3),
+            Stores::StandIn => false,
+            Stores::Real => true,
+        }
+    }
+}
+
+/// Runs one seed to its end. Panics if a check fails.
+pub fn simulate(seed: u64, setup: Setup) -> Outcome {
+    let mut world = world::World::new(seed, setup);
     world.run();
     check::check(&world);
     world.statistics.requests = world.clients.ops.len() as u64;

@@ -6,6 +6,8 @@ use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::CodeShape;
 use atoll_types::limits::PG_LOG_ENTRIES;
 
+use crate::Setup;
+use crate::device::Budget;
 use crate::random::Random;
 
 /// A fault that happens by chance.
@@ -30,6 +32,12 @@ pub enum Fault {
     Scrub,
     DamageBlock,
     Split,
+    /// A device loses what it has made durable last. Drawn only if a run is told to.
+    Forget,
+    /// A device is copied, so that the copy may be put back later. Drawn only if a run is told to.
+    CopyDevice,
+    /// An older copy of a device is put back.
+    PutBack,
 }
 
 /// All faults, and how often each happens among the others.
@@ -75,6 +83,10 @@ pub struct Options {
     pub faults: Vec<(Fault, u64)>,
     /// How often metadata is evicted when a PG has no more actions.
     pub eviction_percent: u64,
+    /// Stores remember what they were before, because they may lose it.
+    pub keeps_past: bool,
+    /// Members have the real store, with so much memory; otherwise its stand-in.
+    pub real_store: Option<Budget>,
     /// How often a request is under way for long.
     pub late_percent: u64,
     /// Whether chance delays, loses or repeats what usually goes well.
@@ -119,10 +131,34 @@ impl Options {
             fault_pace,
             faults,
             eviction_percent,
+            keeps_past: false,
+            real_store: None,
             late_percent: 0,
             has_mishaps: true,
             quiet_at: 20_000_000,
         }
+    }
+
+    /// Adds faults that are not among those that are drawn.
+    pub fn with_faults_of(mut self, setup: Setup) -> Self {
+        if setup.forgets {
+            self.faults.push((Fault::Forget, 10));
+        }
+        if setup.puts_back {
+            self.faults.extend([(Fault::CopyDevice, 6), (Fault::PutBack, 6)]);
+        }
+        self.keeps_past = setup.forgets || setup.puts_back;
+        self
+    }
+
+    /// Gives the members the real store. Mostly it has so little memory that metadata is cold.
+    pub fn with_real_store(mut self, random: &mut Random) -> Self {
+        let pages = random.one_of([4, 8, 16, 64, 4_096]);
+        let pending_bytes = random.one_of([0, 64 << 10, 16 << 20]);
+        self.real_store = Some(Budget { page_bytes: pages * BLOCK_BYTES as u64, pending_bytes });
+        // The store's own.
+        self.ring_entries = PG_LOG_ENTRIES;
+        self
     }
 
     /// An erasure-coded world in which only the script acts.
@@ -145,6 +181,8 @@ impl Options {
             fault_pace: u64::MAX,
             faults: Vec::new(),
             eviction_percent: 0,
+            keeps_past: false,
+            real_store: None,
             late_percent: 0,
             has_mishaps: false,
             quiet_at: u64::MAX,

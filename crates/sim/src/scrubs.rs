@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Pg, PgState, ScrubReport};
-use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{Epoch, ObjectName, PgId, Version};
+use atoll_types::{Epoch, Mutation, ObjectName, PgId, Transaction, Version};
 use atoll_wire::{ScrubFinding, ShardOf};
 use bytes::Bytes;
 
 use crate::check::check_copies;
-use crate::state::{Object, State, name, pg_of};
+use crate::state::{Object, name, pg_of};
 use crate::store::Store;
 use crate::world::World;
 
@@ -62,6 +61,11 @@ impl World {
             self.last_scrub = Some(LastScrub { rotten, ..LastScrub::default() });
         }
         let last = self.last_scrub.as_ref().expect("made above");
+        if self.members.iter().any(|member| member.store.device.as_ref().is_some_and(|device| device.is_waiting()))
+        {
+            // What is to rot waits for the store.
+            return false;
+        }
         let missing = pgs.iter().find(|pg| !last.reports.contains_key(pg)).copied();
         if let Some(pg) = missing {
             if primary_is(self, pg, |pg| *pg.state() == PgState::Active && !pg.is_scrubbing()) {
@@ -116,41 +120,45 @@ impl World {
             return false;
         }
         self.note("rot", &[chosen.0.into(), index, kind]);
-        let store = &mut self.members[chosen.0 as usize - 1].store;
+        let at = chosen.0 as usize - 1;
+        let store = &mut self.members[at].store;
         if kind == 0 {
             let blocks: Vec<u32> =
                 store.visible.of(pg).objects.get(&object).into_iter().flat_map(Object::block_numbers).collect();
             store.bad.extend(blocks.iter().map(|block| (object.clone(), *block)));
             return !blocks.is_empty();
         }
-        let has_changed = rot(store.visible.of_mut(pg), &object, kind);
-        rot(store.durable.of_mut(pg), &object, kind);
-        has_changed
+        let (mutations, payload) = rot(store.visible.of(pg).objects.get(&object), kind);
+        let (payload, log) = (payload.into(), Vec::new());
+        self.change_copy(at, Transaction { pg, object, mutations, payload, payload_sealed: false, log });
+        true
     }
 }
 
-fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
-    assert_ne!(object.as_str(), PG_META_OBJECT);
-    let Some(found) = state.objects.get_mut(object) else {
-        // An object appears that does not exist.
-        state.objects.insert(object.clone(), Object { size: BLOCK_BYTES as u64, ..Object::default() });
-        return true;
+/// What makes a copy of an object another one.
+fn rot(found: Option<&Object>, kind: u64) -> (Vec<Mutation>, Vec<u8>) {
+    let block_bytes = BLOCK_BYTES as u64;
+    let version = |version| (vec![Mutation::SetVersion { version }], Vec::new());
+    let longer_from = |size: u64| {
+        let offset = size.next_multiple_of(block_bytes);
+        let write = Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None };
+        (vec![write, Mutation::Zero { offset, length: block_bytes }], vec![0; BLOCK_BYTES])
     };
-    match kind {
-        1 => drop(found.omap.insert(Bytes::from_static(b"rot"), Bytes::new())),
-        2 => found.version = Version { epoch: Epoch(1), sequence: 1 << 40 },
-        3 => found.size += BLOCK_BYTES as u64,
-        4 => drop(state.objects.remove(object)),
-        6 => match found.blocks.values_mut().next() {
-            Some(block) => *block = vec![0xbd; BLOCK_BYTES].into(),
-            None => found.version = Version::default(),
-        },
-        _ => match found.omap.pop_first() {
-            Some(_) => {}
-            None => found.version = Version::default(),
-        },
+    // An object appears that does not exist.
+    let Some(found) = found else { return longer_from(0) };
+    match (kind, found.blocks.keys().next(), found.omap.keys().next()) {
+        (1, ..) => (vec![Mutation::OmapSet { key: Bytes::from_static(b"rot"), value: Bytes::new() }], Vec::new()),
+        (2, ..) => version(Version { epoch: Epoch(1), sequence: 1 << 40 }),
+        (3, ..) if found.seal_shape.is_none() => longer_from(found.size),
+        (4, ..) => (vec![Mutation::Remove], Vec::new()),
+        (6, Some(block), _) if found.seal_shape.is_none() => {
+            let offset = u64::from(*block) * block_bytes;
+            let write = Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None };
+            (vec![write], vec![0xbd; BLOCK_BYTES])
+        }
+        (5, _, Some(key)) => (vec![Mutation::OmapRemove { key: key.clone() }], Vec::new()),
+        _ => version(Version::default()),
     }
-    true
 }
 
 impl Store {

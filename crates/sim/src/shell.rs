@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Sender, Token};
+use atoll_storage::RecoveryRead;
 use atoll_terminal::print_line;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
@@ -10,10 +11,11 @@ use atoll_types::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Room
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use crate::device::Memory;
 use crate::state::name;
 use crate::store::clone_source;
 use crate::view::View;
-use crate::world::{Event, SILENCE, Swap, TICK, World, osd};
+use crate::world::{Event, Member, SILENCE, Swap, TICK, World, osd};
 
 /// No event leads to so many actions.
 const ACTIONS_MAX: usize = 10_000;
@@ -28,7 +30,9 @@ impl World {
             self.one_primary_reads(pg, at);
             self.members_of_an_active_pg_have_promised(pg, at);
             // Now and then several events come before the actions are taken.
+            self.turns.insert(at);
             if self.mishap(15) {
+                self.members[at].not_run.insert(pg);
                 self.after(100, Event::Run { at });
             } else {
                 self.run_pg(at, pg);
@@ -170,6 +174,8 @@ impl World {
 
     pub fn run_pg(&mut self, at: usize, pg: PgId) {
         let now_ms = self.local_ms(at);
+        self.turns.insert(at);
+        self.members[at].not_run.remove(&pg);
         for _ in 0..ACTIONS_MAX {
             let member = &mut self.members[at];
             let Some(running) = member.pgs.get_mut(&pg) else { return };
@@ -225,7 +231,13 @@ impl World {
             Action::Submit { token, transaction } => {
                 assert_eq!(transaction.pg, pg);
                 self.writes_start_in_order(at, &transaction);
-                if self.members[at].store.has_room() {
+                if self.has_real_store(at) {
+                    if self.is_refused_by_chance(at, &transaction) {
+                        self.refuse(at, pg, token);
+                    } else {
+                        self.submit_to_device(at, token, transaction);
+                    }
+                } else if self.members[at].store.has_room(pg) {
                     self.submit(at, token, Transaction::clone(&transaction));
                 } else {
                     self.statistics.backlogged += 1;
@@ -234,16 +246,28 @@ impl World {
             }
             Action::Load { token, lookup } => {
                 self.statistics.loads += 1;
+                if self.has_real_store(at) {
+                    return self.load_from_device(at, pg, token, lookup);
+                }
                 self.after(300 + self.store_pause, Event::Loaded { at, incarnation, pg, token, lookup });
+            }
+            Action::Read { token, object, request } if self.has_real_store(at) => {
+                self.read_device(at, pg, token, object, request);
             }
             Action::Read { token, object, request } => self.read(at, pg, token, &object, &request),
             Action::ListObjects { token, after } => {
                 self.statistics.lists += 1;
+                if self.has_real_store(at) {
+                    return self.list_device(at, pg, token, after);
+                }
                 let (objects, more) = self.members[at].store.objects(pg, after.as_ref(), self.objects_listed_max);
                 self.after(1_000, Event::Listed { at, incarnation, pg, token, objects, more });
             }
             Action::ReadObject { token, object, touched, from, .. } => {
                 self.read_for_backfill(at, pg, token, object, &touched, from);
+            }
+            Action::Scrub { token, object, deep } if self.has_real_store(at) => {
+                self.scrub_device(at, pg, token, object, deep);
             }
             Action::Scrub { token, object, deep } => {
                 let finding = self.members[at].store.scrub(pg, &object, deep);
@@ -271,7 +295,11 @@ impl World {
             Action::ReadForBackfill { begins, bytes } => self.note("read to backfill", &[begins.into(), bytes]),
             Action::ForgetPreImages { through } => {
                 // Not durable: a crash may bring the pre-images back.
-                self.members[at].store.visible.of_mut(pg).forget_pre_images(through);
+                let store = &mut self.members[at].store;
+                store.visible.of_mut(pg).forget_pre_images(through);
+                if let Some(device) = &mut store.device {
+                    device.storage.forget_pre_images(pg, through);
+                }
             }
             Action::Warn { text } => {
                 if self.verbose {
@@ -284,15 +312,21 @@ impl World {
     fn read(&mut self, at: usize, pg: PgId, token: Token, object: &ObjectName, request: &ReadRequest) {
         let incarnation = self.members[at].incarnation;
         let answer = self.members[at].store.read(pg, object, request);
-        if let (Some(shape), Err(ReadFailure::Corrupt { blocks })) = (self.options.shape, &answer)
+        if let Err(ReadFailure::Corrupt { blocks }) = &answer {
+            self.read_meets_damage(pg, at, object, blocks);
+        }
+        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer });
+    }
+
+    /// Sometimes an operator mends what a read of a shard has met: with other shards away, too, the object may be lost.
+    pub fn read_meets_damage(&mut self, pg: PgId, at: usize, object: &ObjectName, blocks: &[u32]) {
+        if let Some(shape) = self.options.shape
             && self.cluster.of(pg).expect("the PG exists").shards() < shape.shards().into()
             && self.random.chance(50)
         {
-            // Stands for an operator: with other shards away, too, the object may be lost.
             let bad = &mut self.members[at].store.bad;
             bad.retain(|(other, block)| other != object || !blocks.contains(block));
         }
-        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer });
     }
 
     fn read_for_backfill(
@@ -309,19 +343,25 @@ impl World {
         self.statistics.backfill_reads += u64::from(is_first);
         self.statistics.whole_backfill_reads += u64::from(is_first && touched.whole);
         self.statistics.further_parts += u64::from(!is_first);
+        if self.has_real_store(at) {
+            let read = RecoveryRead { pg, token, object, touched: touched.clone(), from };
+            return self.read_device_for_backfill(at, read);
+        }
         let is_small = self.random.chance(50);
         let member = &mut self.members[at];
         let result = member.store.read_for_backfill(pg, &object, touched, from, is_small);
-        self.statistics.unreadable_backfill_reads += u64::from(result.is_err());
-        if let Err(block) = result
-            && !self.will_repair(at, pg, &object)
-            && self.random.chance(50)
-        {
-            // Stands for an operator.
+        let result = result.map_err(|block| self.backfill_read_meets_damage(at, pg, object, block));
+        self.after(300, Event::BackfillRead { at, incarnation, pg, token, result });
+    }
+
+    /// A damaged block keeps an object from being read for another OSD. Returns what is said of it. Sometimes an operator
+    /// mends what the PG will not.
+    pub fn backfill_read_meets_damage(&mut self, at: usize, pg: PgId, object: ObjectName, block: u32) -> String {
+        self.statistics.unreadable_backfill_reads += 1;
+        if !self.will_repair(at, pg, &object) && self.random.chance(50) {
             self.members[at].store.bad.remove(&(object, block));
         }
-        let result = result.map_err(|block| format!("block {block} is damaged"));
-        self.after(300, Event::BackfillRead { at, incarnation, pg, token, result });
+        format!("block {block} is damaged")
     }
 
     fn propose(&mut self, at: usize, pg: PgId, swap: Swap) {
@@ -364,24 +404,10 @@ impl World {
     fn submit(&mut self, at: usize, token: Token, transaction: Transaction) {
         let refuses_data = self.now < self.members[at].refuses_until;
         if !self.members[at].store.takes(&transaction, refuses_data) {
-            self.statistics.refused += 1;
-            self.note("refuse", &[at as u64, token.0]);
-            let now_ms = self.local_ms(at);
-            let member = &mut self.members[at];
-            let view = View { store: &member.store, leases: &member.leases, full: &member.full, now_ms };
-            return member.pgs.get_mut(&transaction.pg).unwrap().submit_failed(token, "it says so", &view);
+            return self.refuse(at, transaction.pg, token);
         }
-        self.needs_no_space(at, &transaction);
-        if let Some(source) = clone_source(&transaction.mutations)
-            && self.damaged.contains(source)
-        {
-            self.damaged.insert(transaction.object.clone());
-        }
-        let head = self.members[at].store.visible.of(transaction.pg).head;
-        self.statistics.rollbacks += u64::from(transaction.reset_head().is_some_and(|to| to < head));
+        self.count_submission(at, token, &transaction);
         let incarnation = self.members[at].incarnation;
-        let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
-        self.note("submit", &[at as u64, token.0, sequence]);
         let usual = if self.now < self.members[at].slow_until { 5_000 } else { 300 };
         let time = (self.now + self.random.delay(usual)).max(self.members[at].last_commit);
         let member = &mut self.members[at];
@@ -390,7 +416,43 @@ impl World {
         self.at(time, Event::Commit { at, incarnation });
     }
 
+    /// Whether a fault has the store refuse what it would take at once.
+    fn is_refused_by_chance(&self, at: usize, transaction: &Transaction) -> bool {
+        let Member { store, refuses_until, .. } = &self.members[at];
+        self.now < *refuses_until
+            && store.has_room(transaction.pg)
+            && store.takes(transaction, false)
+            && !store.takes(transaction, true)
+    }
+
+    fn refuse(&mut self, at: usize, pg: PgId, token: Token) {
+        self.statistics.refused += 1;
+        self.note("refuse", &[at as u64, token.0]);
+        let now_ms = self.local_ms(at);
+        let member = &mut self.members[at];
+        let view = View { store: &member.store, leases: &member.leases, full: &member.full, now_ms };
+        member.pgs.get_mut(&pg).unwrap().submit_failed(token, "it says so", &view);
+    }
+
+    /// A store takes a submission.
+    pub fn count_submission(&mut self, at: usize, token: Token, transaction: &Transaction) {
+        self.needs_no_space(at, transaction);
+        if let Some(source) = clone_source(&transaction.mutations)
+            && self.damaged.contains(source)
+        {
+            self.damaged.insert(transaction.object.clone());
+        }
+        let head = self.members[at].store.visible.of(transaction.pg).head;
+        self.statistics.rollbacks += u64::from(transaction.reset_head().is_some_and(|to| to < head));
+        let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
+        self.note("submit", &[at as u64, token.0, sequence]);
+    }
+
     pub fn set_room(&mut self, at: usize, out_of_room: bool) {
+        if let Some(device) = &mut self.members[at].store.device {
+            device.set_memory(if out_of_room { Memory::None } else { Memory::Budget });
+            return self.run_pgs(at);
+        }
         self.members[at].store.out_of_room = out_of_room;
         while !self.members[at].store.out_of_room {
             let Some((token, transaction)) = self.members[at].store.backlog.pop_front() else { break };
@@ -464,6 +526,9 @@ impl World {
             return;
         };
         let Some(target) = self.cluster.of(pg).map(|state| state.target.clone()) else { return };
+        if !self.is_new_pg_loaded(at, pg) {
+            return;
+        }
         let policy = self.policy;
         let member = &mut self.members[at];
         member.store.loaded.insert((pg, name(PG_META_OBJECT)));
@@ -492,7 +557,10 @@ impl World {
         member.may_copy_soon.clear();
         member.paused_until = 0;
         member.clock.go_on(now);
-        member.store.crash();
+        member.store.crash(&mut self.random);
+        member.not_run.clear();
+        member.will_fail.clear();
+        member.scrubs.clear();
         member.last_commit = 0;
         member.owed_reads.clear();
         member.owed_writes.clear();

@@ -72,6 +72,15 @@ impl Pgs {
         self.0.entry(pg).or_default()
     }
 
+    /// Takes over which pre-images are forgotten, which is not part of the history.
+    pub fn take_logs(&mut self, found: &Pgs) {
+        for pg in [PG, SPLIT_PG] {
+            if self.of(pg).log != found.of(pg).log {
+                self.of_mut(pg).log = found.of(pg).log.clone();
+            }
+        }
+    }
+
     pub fn find(&self, object: &ObjectName) -> Option<&Object> {
         self.0.values().find_map(|state| state.objects.get(object))
     }
@@ -82,11 +91,19 @@ impl Pgs {
 
     /// Returns whether a PG was split off with its history.
     pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) -> bool {
+        let own = self.of(transaction.pg).objects.get(&name(PG_META_OBJECT));
+        let own_version = own.map_or(Version::default(), |own| own.version);
         self.of_mut(transaction.pg).apply(transaction, ring_entries);
         let mut is_split = false;
         for mutation in &transaction.mutations {
             if let Mutation::Split { pg_num, is_whole, .. } = mutation {
-                is_split |= self.split(transaction.pg, *pg_num, *is_whole);
+                let is_made = self.split(transaction.pg, *pg_num, *is_whole);
+                is_split |= is_made;
+                if let Some(own) = self.of_mut(SPLIT_PG).objects.get_mut(&name(PG_META_OBJECT)).filter(|_| is_made)
+                {
+                    // The split is no change of the new PG's own object.
+                    own.version = own_version;
+                }
             }
         }
         is_split

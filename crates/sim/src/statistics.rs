@@ -33,6 +33,8 @@ statistics! {
     pauses: "pauses",
     stopped_clocks: "pauses with the clock",
     wipes: "lost devices",
+    forgotten: "devices that forgot",
+    standing: "faults that stood",
     moves: "moves",
     splits: "splits",
     outages: "outages of cluster state",

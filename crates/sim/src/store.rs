@@ -12,6 +12,9 @@ use atoll_types::{
 };
 use bytes::{Bytes, BytesMut};
 
+use crate::device::{Device, difference};
+use crate::forgetting::Past;
+use crate::random::Random;
 use crate::state::{Object, PG, Pgs, SPLIT_PG, name, read};
 
 /// Blocks in one part of an object for a learner.
@@ -39,11 +42,20 @@ pub struct Store {
     pub requests: BTreeSet<RequestId>,
     /// The highest epoch of each PG whose promise was durable here at some time.
     pub promised: BTreeMap<PgId, Epoch>,
+    /// The real store, of which this one is then the model.
+    pub device: Option<Box<Device>>,
+    /// What was there before, if it may be lost.
+    pub past: Option<Past>,
 }
 
 impl Store {
-    pub fn new(ring_entries: usize) -> Self {
-        Store { ring_entries, ..Store::default() }
+    pub fn new(ring_entries: usize, device: Option<Device>) -> Self {
+        Store { ring_entries, device: device.map(Box::new), ..Store::default() }
+    }
+
+    /// The real store, if there is one.
+    pub fn real(&self) -> Option<&atoll_store::Store> {
+        self.device.as_ref().map(|device| device.storage.store())
     }
 
     /// Whether the store takes a transaction now. If it refuses data, it still takes other changes.
@@ -62,7 +74,10 @@ impl Store {
             [entry] if entry.object == transaction.object => entry.version.sequence == head.sequence + 1,
             _ => true,
         };
-        follows && !(refuses_data && adds_data && !is_own)
+        let is_there = |source: &ObjectName| self.visible.of(transaction.pg).objects.contains_key(source);
+        let mut sources = transaction.mutations.iter().filter_map(Mutation::clone_source);
+        let has_sources = sources.all(|source| *source != transaction.object && is_there(source));
+        follows && has_sources && !(refuses_data && adds_data && !is_own)
     }
 
     pub fn submit(&mut self, token: Token, transaction: Transaction) {
@@ -99,9 +114,26 @@ impl Store {
         self.pending.push_back((token, transaction));
     }
 
+    /// The oldest submission is durable.
     pub fn commit(&mut self) -> (PgId, Token) {
         let (token, transaction) = self.pending.pop_front().unwrap();
+        (self.make_durable(transaction), token)
+    }
+
+    /// The oldest submission of a PG is durable in the real store. Panics if that is another one.
+    pub fn commit_of(&mut self, pg: PgId, token: Token) {
+        let place = self.pending.iter().position(|(_, transaction)| transaction.pg == pg);
+        let place = place.unwrap_or_else(|| panic!("the store has accepted {token:?}, its model has not"));
+        let (oldest, transaction) = self.pending.remove(place).expect("it was found");
+        assert_eq!(oldest, token, "submissions of pg {pg} become durable in their order");
+        self.make_durable(transaction);
+    }
+
+    fn make_durable(&mut self, transaction: Transaction) -> PgId {
         let is_split = self.durable.apply(&transaction, self.ring_entries);
+        if let Some(past) = &mut self.past {
+            past.add(&transaction, self.ring_entries);
+        }
         let pg = transaction.pg;
         self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
         for entry in transaction.log {
@@ -114,7 +146,7 @@ impl Store {
             let before = self.promised.entry(pg).or_default();
             *before = self.durable.of(pg).promised().max(*before);
         }
-        (pg, token)
+        pg
     }
 
     /// Whether these PGs have forgotten all pre-images.
@@ -131,12 +163,40 @@ impl Store {
         self.visible.of(pg).is_incomplete()
     }
 
-    pub fn crash(&mut self) {
+    pub fn crash(&mut self, random: &mut Random) {
+        let pending = std::mem::take(&mut self.pending);
+        if let Some(device) = &mut self.device {
+            let found = device.crash(random);
+            self.recover(&found, pending);
+        }
         self.visible = self.durable.clone();
-        self.pending.clear();
         self.backlog.clear();
         self.out_of_room = false;
         self.loaded.clear();
+    }
+
+    /// After a crash the real store holds everything that was durable, and some of the oldest of what was not.
+    fn recover(&mut self, found: &Pgs, pending: VecDeque<(Token, Transaction)>) {
+        let mut state = self.durable.clone();
+        let first = difference(&state, found);
+        let mut kept = first.is_none().then_some(0);
+        for (index, (_, transaction)) in pending.iter().enumerate() {
+            state.apply(transaction, self.ring_entries);
+            if difference(&state, found).is_none() {
+                kept = Some(index + 1);
+            }
+        }
+        let count = pending.len();
+        let Some(kept) = kept else {
+            panic!(
+                "with none to {count} of the submissions that were not durable, the store has {}",
+                first.unwrap()
+            )
+        };
+        for (_, transaction) in pending.into_iter().take(kept) {
+            self.make_durable(transaction);
+        }
+        self.durable.take_logs(found);
     }
 
     pub fn load(&mut self, pg: PgId, lookup: &Lookup) {
@@ -148,12 +208,40 @@ impl Store {
         }
     }
 
-    pub fn has_room(&self) -> bool {
-        !self.out_of_room && self.backlog.is_empty()
+    pub fn has_room(&self, pg: PgId) -> bool {
+        let device = self.device.as_ref();
+        device.is_none_or(|device| device.storage.has_room_for(pg)) && !self.out_of_room && self.backlog.is_empty()
+    }
+
+    /// Notes what the reads under way may find now.
+    pub fn note_right_answers(&mut self) {
+        let mut reads = std::mem::take(&mut self.device.as_mut().expect("it has the real store").reads);
+        for under_way in &mut reads {
+            let object = self.visible.of(under_way.pg).objects.get(&under_way.object);
+            if matches!(under_way.request, ReadRequest::ObjectList { .. }) {
+                continue;
+            }
+            let answer = read(object, &under_way.request).map_err(ReadFailure::Refused);
+            if under_way.right.last() != Some(&answer) {
+                under_way.right.push(answer);
+            }
+        }
+        self.device.as_mut().expect("it has the real store").reads = reads;
+    }
+
+    /// Damaged blocks among those touched of an object.
+    pub fn damaged_of(&self, pg: PgId, object: &ObjectName, touched: &Touched) -> Vec<u32> {
+        let is_touched = |block: &u32| {
+            let is_in = |(first, count): &(u32, u32)| (*first..first + count).contains(block);
+            touched.whole || touched.block_ranges.iter().any(is_in)
+        };
+        let damaged = self.bad.iter().filter(|(of, block)| of == object && self.is_bad(pg, object, *block));
+        damaged.map(|(_, block)| *block).filter(is_touched).collect()
     }
 
     pub fn assert_loaded(&self, pg: PgId, object: &ObjectName) {
-        assert!(self.loaded.contains(&(pg, object.clone())), "{object} is not loaded");
+        // The real store knows by itself what is loaded.
+        assert!(self.device.is_some() || self.loaded.contains(&(pg, object.clone())), "{object} is not loaded");
     }
 
     pub fn read(

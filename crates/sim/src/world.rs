@@ -3,20 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, Reached, ReadFailure, Token};
+use atoll_pg::{ClientId, Leases, Pg, PoolPolicy, Reached, Token};
 use atoll_terminal::print_line;
 use atoll_types::records::PgRecord;
-use atoll_types::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
-use atoll_wire::{Message, ScrubFinding};
-use bytes::Bytes;
+use atoll_types::{ObjectName, OsdId, PgId, RequestId, Version};
 
+use crate::Setup;
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::cluster::ClusterState;
+use crate::device::Device;
+pub use crate::event::{Event, ReadResult, Swap};
 use crate::network::Network;
 use crate::options::Options;
 use crate::random::Random;
 use crate::scrubs::LastScrub;
+use crate::standing::Standing;
 use crate::state::{PG, SPLIT_PG};
 use crate::statistics::Statistics;
 use crate::store::Store;
@@ -26,167 +28,6 @@ pub const TICK: u64 = 100_000;
 pub const SILENCE: u64 = 3_000_000;
 /// Simulated time within which everything must have settled after the last fault.
 const PATIENCE: u64 = 120_000_000;
-
-pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
-
-/// A change of a PG's record by compare-and-swap.
-pub struct Swap {
-    pub expected: PgRecord,
-    pub record: PgRecord,
-    pub split_off: Option<PgRecord>,
-}
-
-pub enum Event {
-    PeerMessage {
-        from: usize,
-        to: usize,
-        generation: u64,
-        message: Message,
-    },
-    PeerUp {
-        at: usize,
-        other: usize,
-        generation: u64,
-    },
-    PeerDown {
-        at: usize,
-        other: usize,
-        generation: u64,
-    },
-    Request {
-        conn: ClientId,
-        to: usize,
-        incarnation: u64,
-        message: Message,
-    },
-    Answer {
-        conn: ClientId,
-        message: Message,
-    },
-    Commit {
-        at: usize,
-        incarnation: u64,
-    },
-    Loaded {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        lookup: Lookup,
-    },
-    Listed {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        objects: Vec<(ObjectName, Version)>,
-        more: bool,
-    },
-    ReadDone {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        answer: ReadResult,
-    },
-    Scrubbed {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        finding: ScrubFinding,
-    },
-    BackfillRead {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        result: Result<atoll_pg::ObjectParts, String>,
-    },
-    MayCopy {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-    },
-    Record {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        record: PgRecord,
-    },
-    Target {
-        at: usize,
-        incarnation: u64,
-    },
-    Swap {
-        at: usize,
-        pg: PgId,
-        swap: Box<Swap>,
-    },
-    Tick {
-        at: usize,
-        incarnation: u64,
-    },
-    Run {
-        at: usize,
-    },
-    Restart {
-        at: usize,
-    },
-    Room {
-        at: usize,
-        out_of_room: bool,
-    },
-    Emptied {
-        at: usize,
-    },
-    Fault,
-    Quiet,
-    ClientWakes {
-        session: usize,
-    },
-    ClientRetries {
-        op: usize,
-        attempt: u32,
-    },
-}
-
-impl Event {
-    /// Whether the world is not settled while this event is ahead.
-    pub fn may_unsettle(&self) -> bool {
-        use Event::{PeerDown, PeerMessage, PeerUp, Request};
-        match self {
-            PeerMessage { message, .. } => !matches!(message, Message::Ping { .. } | Message::Pong { .. }),
-            Request { .. } | PeerUp { .. } | PeerDown { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// The OSD whose process handles it.
-    fn process(&self) -> Option<usize> {
-        use Event::*;
-        match self {
-            PeerMessage { to: at, .. }
-            | Request { to: at, .. }
-            | PeerUp { at, .. }
-            | PeerDown { at, .. }
-            | Commit { at, .. }
-            | Loaded { at, .. }
-            | Listed { at, .. }
-            | ReadDone { at, .. }
-            | Scrubbed { at, .. }
-            | MayCopy { at, .. }
-            | BackfillRead { at, .. }
-            | Record { at, .. }
-            | Target { at, .. }
-            | Tick { at, .. }
-            | Run { at }
-            | Room { at, .. } => Some(*at),
-            Answer { .. } | Swap { .. } | Restart { .. } | Fault | Quiet => None,
-            Emptied { .. } | ClientWakes { .. } | ClientRetries { .. } => None,
-        }
-    }
-}
 
 pub struct Member {
     pub incarnation: u64,
@@ -217,18 +58,24 @@ pub struct Member {
     pub waiting_writes: Vec<(PgId, RequestId, ObjectName)>,
     /// Writes that it has answered. Further copies of them may wait, nobody knows in which places.
     pub answered_writes: BTreeSet<RequestId>,
+    /// PGs that have had events and will act on them later.
+    pub not_run: BTreeSet<PgId>,
+    /// Submissions that the real store will refuse, as its model does.
+    pub will_fail: BTreeSet<(PgId, Token)>,
+    /// Scrubs of objects under way in the real store, and whether they are deep.
+    pub scrubs: BTreeMap<(PgId, Token), (ObjectName, bool)>,
 }
 
 impl Member {
     /// An OSD that has not started yet, with an empty store.
-    fn new(clock_rate: u64, clock_offset: u64, ring_entries: usize) -> Self {
+    fn new(clock_rate: u64, clock_offset: u64, store: Store) -> Self {
         Member {
             incarnation: 0,
             is_up: false,
             pgs: BTreeMap::new(),
             records: BTreeMap::new(),
             leases: Leases::new(0),
-            store: Store::new(ring_entries),
+            store,
             last_commit: 0,
             slow_until: 0,
             paused_until: 0,
@@ -241,6 +88,9 @@ impl Member {
             owed_writes: BTreeSet::new(),
             waiting_writes: Vec::new(),
             answered_writes: BTreeSet::new(),
+            not_run: BTreeSet::new(),
+            will_fail: BTreeSet::new(),
+            scrubs: BTreeMap::new(),
         }
     }
 }
@@ -274,6 +124,12 @@ pub struct World {
     pub store_pause: u64,
     /// What slow reads had come to, in the order of their answers.
     pub slow_reads: Vec<Vec<Reached>>,
+    /// OSDs whose devices have lost what was durable.
+    pub forgetful: BTreeSet<usize>,
+    /// A fault that stands while clients must be served.
+    pub standing: Standing,
+    /// OSDs with the real store whose turn has not ended.
+    pub turns: BTreeSet<usize>,
 }
 
 pub fn osd(index: usize) -> OsdId {
@@ -281,17 +137,30 @@ pub fn osd(index: usize) -> OsdId {
 }
 
 impl World {
-    pub fn new(seed: u64, is_coded: bool, verbose: bool) -> Self {
+    pub fn new(seed: u64, setup: Setup) -> Self {
         let mut random = Random::new(seed);
-        let options = Options::draw(is_coded, &mut random);
-        Self::with_options(options, random, verbose)
+        let mut options = Options::draw(setup.is_coded, &mut random);
+        options = options.with_faults_of(setup);
+        if setup.has_real_store(seed) {
+            options = options.with_real_store(&mut random);
+        }
+        let mut world = Self::with_options(options, random, setup.is_verbose);
+        if setup.has_standing_fault {
+            world.standing = Standing::Ahead;
+        }
+        world
     }
 
     pub fn with_options(options: Options, mut random: Random, verbose: bool) -> Self {
         let count = options.clock_rates.len();
-        let members = options.clock_rates.iter();
-        let members =
-            members.map(|rate| Member::new(*rate, random.below(1 << 40), options.ring_entries)).collect();
+        let mut member = |rate: &u64| {
+            let offset = random.below(1 << 40);
+            let device = options.real_store.map(|budget| Device::new(budget, &mut random));
+            let mut store = Store::new(options.ring_entries, device);
+            store.keep_past(options.keeps_past);
+            Member::new(*rate, offset, store)
+        };
+        let members = options.clock_rates.iter().map(&mut member).collect();
         let mut world = World {
             now: 0,
             queue: BTreeMap::new(),
@@ -321,6 +190,9 @@ impl World {
             objects_listed_max: 2,
             store_pause: 0,
             slow_reads: Vec::new(),
+            standing: Standing::Over,
+            forgetful: BTreeSet::new(),
+            turns: BTreeSet::new(),
         };
         for at in 0..count {
             world.after(1, Event::Restart { at });
@@ -374,7 +246,8 @@ impl World {
     pub fn run(&mut self) {
         let mut has_read_all = false;
         while self.next_step() {
-            if self.is_quiet() && self.is_settled() && self.scrub_is_over() {
+            self.judge_standing_fault();
+            if self.is_quiet() && self.is_settled() && self.standing_fault_is_over() && self.scrub_is_over() {
                 if has_read_all {
                     return;
                 }
@@ -399,6 +272,7 @@ impl World {
                 self.step(event);
             }
         }
+        self.end_turns();
         true
     }
 
@@ -471,6 +345,7 @@ impl World {
             | Event::MayCopy { at, incarnation, .. }
             | Event::BackfillRead { at, incarnation, .. }
             | Event::Target { at, incarnation }
+            | Event::DiskDone { at, incarnation, .. }
             | Event::Tick { at, incarnation } => {
                 if self.is_current(at, incarnation) {
                     self.process_step(event);
@@ -521,7 +396,9 @@ impl World {
                     self.with_pg(at, pg, |pg, view| pg.set_target(target, policy, view));
                 }
             }
+            Event::DiskDone { at, id, .. } => self.disk_done(at, id),
             Event::Tick { at, incarnation } => {
+                self.tick_store(at);
                 self.tick(at);
                 self.at(self.now + TICK, Event::Tick { at, incarnation });
             }

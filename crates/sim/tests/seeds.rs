@@ -3,10 +3,19 @@
 //! run out, and `ATOLL_SIM_FAILURES` says after how many failures to stop. With one seed the trace
 //! is printed.
 
-use atoll_sim::{Campaign, simulate};
+use atoll_sim::{Campaign, Setup, Stores, simulate};
 
 fn setting(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// `ATOLL_SIM_STORES`: `real` or `stand-in` in all seeds.
+fn stores() -> Stores {
+    match std::env::var("ATOLL_SIM_STORES").as_deref() {
+        Ok("real") => Stores::Real,
+        Ok("stand-in") => Stores::StandIn,
+        _ => Stores::BySeed,
+    }
 }
 
 #[test]
@@ -23,31 +32,35 @@ fn erasure_coded_histories_are_linearizable_and_shards_fit() {
 #[test]
 fn seeds_that_failed_pass() {
     for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478, 190_015_086, 210_078_767] {
-        simulate(seed, true, false);
+        simulate(seed, Setup { is_coded: true, stores: Stores::StandIn, ..Setup::default() });
     }
     for seed in [60_017_868, 160_040_055] {
-        simulate(seed, false, false);
+        simulate(seed, Setup { stores: Stores::StandIn, ..Setup::default() });
     }
 }
 
 fn run(is_coded: bool) {
+    let (forgets, puts_back) = (setting("ATOLL_SIM_FORGET", 0) == 1, setting("ATOLL_SIM_PUT_BACK", 0) == 1);
+    let has_standing_fault = setting("ATOLL_SIM_STANDING", 0) == 1;
+    let setup = Setup { is_coded, stores: stores(), is_verbose: false, forgets, puts_back, has_standing_fault };
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),
         seeds: setting("ATOLL_SIM_RUNS", 400),
         jobs: 1,
-        is_coded,
+        setup,
         twice: setting("ATOLL_SIM_ONCE", 0) == 0,
         failures_max: setting("ATOLL_SIM_FAILURES", 10) as usize,
     };
     if campaign.seeds == 1 {
-        simulate(campaign.first, is_coded, true);
+        simulate(campaign.first, Setup { is_verbose: true, ..setup });
     }
     let report = campaign.run(&|_, _| {});
     for failure in &report.failures {
         eprintln!(
-            "seed {}: {}\nreplay it with\n  atoll sim{} --seed {} --trace",
+            "seed {}: {}\nreplay it with\n  ATOLL_SIM_SEED={} ATOLL_SIM_RUNS=1 and all that is set now, or\n  atoll sim{} --seed {} --trace",
             failure.seed,
             failure.cause,
+            failure.seed,
             if is_coded { " --ec" } else { "" },
             failure.seed
         );
@@ -59,7 +72,13 @@ fn run(is_coded: bool) {
         // Shards are read from several members, not by these reads.
         let of_copies = ["unreadable_backfill_reads", "further_parts"];
         let of_shards = ["overwrites", "unreadable_overwrites"];
-        let cannot_be = if is_coded { of_copies } else { of_shards };
+        let mut cannot_be = if is_coded { of_copies.to_vec() } else { of_shards.to_vec() };
+        if !setup.forgets && !setup.puts_back {
+            cannot_be.push("forgotten");
+        }
+        if !setup.has_standing_fault {
+            cannot_be.push("standing");
+        }
         for (name, text, count) in report.statistics.all() {
             assert!(count > 0 || cannot_be.contains(&name), "no {text} in {} seeds", report.seeds);
         }

@@ -1,0 +1,183 @@
+//! Devices that lose what they had made durable: the newest records of the log, which look like its torn end, or all since
+//! an older copy was made, which is put back. At most as many devices of a run do so as the redundancy covers.
+
+use std::collections::VecDeque;
+
+use atoll_store::simulated_disk::SimulatedDisk;
+use atoll_types::{PgId, Transaction};
+
+use crate::device::{RECORDS_FORGOTTEN_MAX, difference};
+use crate::random::Random;
+use crate::state::{PG, Pgs, SPLIT_PG};
+use crate::store::Store;
+use crate::world::{World, osd};
+
+/// Submissions that may be taken back.
+const SUBMISSIONS_MAX: usize = 64;
+
+/// What a store was before.
+#[derive(Default)]
+pub struct Past {
+    /// What was durable before the newest submissions.
+    base: Pgs,
+    /// Those, which are durable, too.
+    newest: VecDeque<Transaction>,
+    copy: Option<Copy>,
+}
+
+/// A copy of a device.
+struct Copy {
+    contents: Pgs,
+    disk: Option<SimulatedDisk>,
+}
+
+impl Past {
+    /// A submission is durable.
+    pub fn add(&mut self, transaction: &Transaction, ring_entries: usize) {
+        self.newest.push_back(transaction.clone());
+        if self.newest.len() > SUBMISSIONS_MAX {
+            let oldest = self.newest.pop_front().expect("there are many");
+            self.base.apply(&oldest, ring_entries);
+        }
+    }
+}
+
+impl Store {
+    /// From now on the store may lose what is durable.
+    pub fn keep_past(&mut self, keeps_past: bool) {
+        self.past = keeps_past.then(Past::default);
+        if let Some(device) = &mut self.device {
+            device.keeps_past = keeps_past;
+        }
+    }
+
+    /// Copies the device, if all that was submitted is durable.
+    fn copy_device(&mut self) {
+        let Some(past) = self.past.as_mut().filter(|_| self.pending.is_empty()) else { return };
+        let disk = self.device.as_ref().map(|device| device.copy());
+        past.copy = Some(Copy { contents: self.durable.clone(), disk });
+    }
+
+    /// Puts the copy back in the place of the device, whose process is gone. False if there is none.
+    fn put_back(&mut self, random: &mut Random) -> bool {
+        let Some(copy) = self.past.as_ref().and_then(|past| past.copy.as_ref()) else { return false };
+        let mut contents = copy.contents.clone();
+        if let (Some(device), Some(disk)) = (&mut self.device, &copy.disk) {
+            let found = device.put_back(disk, random);
+            let differs = difference(&contents, &found);
+            assert_eq!(differs, None, "the store on a copy of its disk");
+            contents.take_logs(&found);
+        }
+        self.durable = contents;
+        // Cluster state knows that the device was further: before it serves, its copies are no longer complete.
+        for pg in [PG, SPLIT_PG] {
+            if !self.durable.of(pg).objects.is_empty() {
+                let mark = atoll_pg::mark_incomplete(pg);
+                if let Some(device) = &mut self.device {
+                    device.apply_blocking(&mark);
+                }
+                self.durable.apply(&mark, self.ring_entries);
+            }
+        }
+        self.visible = self.durable.clone();
+        let past = self.past.as_mut().expect("it has a copy");
+        (past.base, past.newest) = (self.durable.clone(), VecDeque::new());
+        true
+    }
+
+    /// Forgets some of what became durable last; the process is gone. False if nothing is forgotten.
+    fn forget(&mut self, random: &mut Random) -> bool {
+        let Some(past) = &mut self.past else { return false };
+        let records = 1 + random.below(RECORDS_FORGOTTEN_MAX as u64) as usize;
+        let found = match &mut self.device {
+            Some(device) => {
+                let Some(found) = device.forget(records, random) else { return false };
+                Some(found)
+            }
+            None => None,
+        };
+        let mut kept = past.newest.len().saturating_sub(records);
+        let mut state = past.base.clone();
+        if let Some(found) = &found {
+            // The longest history that is what the store has.
+            let mut at = state.clone();
+            let mut fits = difference(&at, found).is_none().then_some(0);
+            for (index, transaction) in past.newest.iter().enumerate() {
+                at.apply(transaction, self.ring_entries);
+                if difference(&at, found).is_none() {
+                    fits = Some(index + 1);
+                }
+            }
+            let difference = || difference(&at, found).unwrap_or_default();
+            kept =
+                fits.unwrap_or_else(|| panic!("a store that forgot has no state that it had: {}", difference()));
+        }
+        let has_forgotten = kept < past.newest.len();
+        past.newest.truncate(kept);
+        past.newest.iter().for_each(|transaction| _ = state.apply(transaction, self.ring_entries));
+        if let Some(found) = &found {
+            state.take_logs(found);
+        }
+        self.durable = state;
+        self.visible = self.durable.clone();
+        has_forgotten
+    }
+}
+
+impl World {
+    /// An OSD whose device may lose something now: the PGs have all copies or shards, and few others ever did.
+    fn may_forget(&mut self) -> Option<usize> {
+        let is_whole = |pg: &PgId| {
+            let state = self.cluster.of(*pg).expect("it is listed");
+            let record = &state.record;
+            let count = if self.options.shape.is_some() { state.shards() } else { record.members.len() };
+            let is_complete = |at: usize| !self.members[at].store.is_incomplete(*pg);
+            record.activated_epoch == record.epoch
+                && count >= self.options.size()
+                && record.members.iter().all(|member| is_complete(member.0 as usize - 1))
+        };
+        let is_splitting = self.cluster.pgs().len() < self.policy.pg_num as usize;
+        if is_splitting || !self.cluster.pgs().iter().all(is_whole) {
+            return None;
+        }
+        let most = self.options.shape.map_or(1, |shape| usize::from(shape.parity));
+        let at = self.interesting_osd();
+        let at = match self.forgetful.iter().copied().collect::<Vec<_>>() {
+            all if all.len() >= most => all[self.random.below(all.len() as u64) as usize],
+            _ => at,
+        };
+        // Another fault must not take what redundancy is left.
+        let is_free = self.members[at].is_up && self.wiped.is_none_or(|wiped| wiped == osd(at));
+        is_free.then_some(at)
+    }
+
+    /// The power goes, at one OSD or at all, and one device lacks afterwards what was durable.
+    fn lose(&mut self, lose: impl FnOnce(&mut Store, &mut Random) -> bool) {
+        let Some(at) = self.may_forget() else { return };
+        let is_everywhere = self.random.chance(40);
+        for other in 0..self.members.len() {
+            if other == at || is_everywhere {
+                self.crash(other);
+            }
+        }
+        let has_forgotten = lose(&mut self.members[at].store, &mut self.random);
+        self.note("forget", &[at as u64, has_forgotten.into()]);
+        if has_forgotten {
+            self.forgetful.insert(at);
+            self.statistics.forgotten += 1;
+        }
+    }
+
+    pub fn forget(&mut self) {
+        self.lose(Store::forget);
+    }
+
+    pub fn put_back(&mut self) {
+        self.lose(Store::put_back);
+    }
+
+    pub fn copy_device(&mut self) {
+        let at = self.interesting_osd();
+        self.members[at].store.copy_device();
+    }
+}
