@@ -24,8 +24,6 @@ class Written:
             cluster.cli("pool", "create", name, "--pg-num", 8, *options)
             cluster.create_image(name, SIZE, "--pool", name)
             self.images[name] = bytearray(SIZE)
-        # PGs of one copy cannot be backfilled: they serve what there is.
-        cluster.cli("pool", "create", "single", "--size", 1, "--pg-num", 8)
 
     def write(self, count):
         for name, content in self.images.items():

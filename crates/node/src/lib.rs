@@ -40,7 +40,7 @@ pub use health::wait_until_healthy;
 pub use host_health::{host_problems, state_space_problem};
 pub use join::{JOIN_TOKEN_VARIABLE, JoinToken, create_token, join, list_tokens, revoke_token};
 pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
-pub use osd_device::{check_store, note_start, old_device, store_of};
+pub use osd_device::{check_store, is_old_device, note_start, store_of};
 pub use processes::{ChildStatus, ProcessesFile};
 pub use raised_counters::{RaisedCounters, raise_restored};
 pub use state_access::{EtcdChoices, check_identity};

@@ -1,7 +1,6 @@
 //! Whether the device that an OSD finds is its own. Cluster state knows the store of each OSD; a device that was made
 //! here for an OSD is marked until the OSD has started with it.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,8 +8,8 @@ use std::path::PathBuf;
 use atoll_admin::osds;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_osd::{FormatError, OpenError, StoreIdentity, store_identity};
-use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, PgRecord, RECORD_FORMAT};
-use atoll_types::{OsdId, PgId};
+use atoll_types::OsdId;
+use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, RECORD_FORMAT};
 
 use crate::at_rest::UnlockWith;
 use crate::bootstrap::unix_ms;
@@ -81,23 +80,12 @@ pub fn store_of(
     }
 }
 
-/// Whether a device is older than what its OSD has reported of it, because a copy was put back: then the PGs
-/// of which no other OSD has a copy. Those cannot be backfilled.
-pub async fn old_device(
-    state: &ClusterClient,
-    id: OsdId,
-    store: &StoreIdentity,
-) -> Result<Option<BTreeSet<PgId>>, NodeError> {
+/// Whether a device is older than what its OSD has reported of it: a copy was put back.
+pub async fn is_old_device(state: &ClusterClient, id: OsdId, store: &StoreIdentity) -> Result<bool, NodeError> {
     let reported = state.get::<OsdStoreRecord>(&keys::osd_store(id)).await?;
-    let is_older = |reported: &OsdStoreRecord| {
+    Ok(reported.is_some_and(|(reported, _)| {
         reported.store_id == hex::encode(store.store_id) && store.generation < reported.generation
-    };
-    if !reported.is_some_and(|(reported, _)| is_older(&reported)) {
-        return Ok(None);
-    }
-    let records = state.list::<PgRecord>(keys::PGS).await?.entries.into_iter();
-    let sole = records.filter(|(_, record, _)| record.last_active_members == [id]);
-    Ok(Some(sole.filter_map(|(key, ..)| keys::parse_pg(&key)).collect()))
+    }))
 }
 
 /// Refuses a store that is another OSD's or another cluster's.

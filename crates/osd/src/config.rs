@@ -1,6 +1,5 @@
 //! How an OSD is set up, and why it cannot start or must stop.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 use atoll_cluster::ConnectOptions;
 use atoll_reactor::ReactorError;
 use atoll_store::OpenError;
-use atoll_types::{OsdId, PgId};
+use atoll_types::OsdId;
 use atoll_wire::KeyPair;
 
 use crate::device::{AtRestError, DeviceError, DeviceKey};
@@ -31,9 +30,9 @@ pub struct OsdConfig {
     pub rdma_provider: Option<String>,
     /// Its static key.
     pub key: KeyPair,
-    /// If the device is an older copy of what this OSD had: the PGs of which no other OSD has a copy. None of its
-    /// other copies counts before it is backfilled.
-    pub old_device: Option<BTreeSet<PgId>>,
+    /// Whether the device is an older copy of what this OSD had. Then none of its copies of PGs counts before
+    /// it is backfilled.
+    pub device_is_old: bool,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
     pub memory_target_bytes: u64,
     /// Bytes per second that recovery may read while clients are at work.

@@ -1,6 +1,5 @@
 //! The daemon: setting up, and the turn of the loop.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -91,31 +90,18 @@ fn open_store(
     let devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
     let mut devices = devices.unlock(device_key.as_ref())?;
     let mut store = Store::open(&mut devices, incarnation).map_err(store_error)?;
-    if let Some(sole) = &config.old_device {
+    if config.device_is_old {
+        tracing::warn!(
+            "the device of {} is an older copy, since this OSD has reported a later state of it: others backfill its PGs",
+            config.id
+        );
         // Before anything is reported of the store: after that it does not count as old any more.
-        mark_old_copies(&mut store, &mut devices, config.id, sole).map_err(store_error)?;
+        let pgs: Vec<PgId> = store.pgs().collect();
+        for pg in pgs {
+            store.apply_blocking(&mut devices, &atoll_pg::mark_incomplete(pg)).map_err(store_error)?;
+        }
     }
     Ok((store, devices.into_ring(reactor)))
-}
-
-/// Marks the copies of PGs on an older copy of a device as incomplete, except those that no other OSD has.
-fn mark_old_copies(
-    store: &mut Store,
-    devices: &mut BlockingDevice,
-    id: OsdId,
-    sole: &BTreeSet<PgId>,
-) -> Result<(), OpenError> {
-    tracing::warn!(
-        "the device of {id} is an older copy, since this OSD has reported a later state of it: others backfill its PGs"
-    );
-    if !sole.is_empty() {
-        tracing::warn!(
-            "{} PGs are on {id} alone: what was written to them since the copy was made is lost",
-            sole.len()
-        );
-    }
-    let shared: Vec<PgId> = store.pgs().filter(|pg| !sole.contains(pg)).collect();
-    shared.into_iter().try_for_each(|pg| store.apply_blocking(devices, &atoll_pg::mark_incomplete(pg)))
 }
 
 /// Listens; what is announced of it in cluster state, but for RDMA.

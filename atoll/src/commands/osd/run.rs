@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use atoll_cluster::ClusterClient;
-use atoll_node::{UnlockWith, check_store, note_start, old_device, store_of};
+use atoll_node::{UnlockWith, check_store, is_old_device, note_start, store_of};
 use atoll_osd::{MEMORY_TARGET_BYTES_MIN, Osd, OsdConfig};
 use atoll_types::OsdId;
 use atoll_types::size::parse_size_bytes;
@@ -100,9 +100,9 @@ fn start(
     let state = runtime.block_on(connect_patiently(open))?;
     let checked = runtime.block_on(async {
         check_store(&open.directory, &state, id, &store).await?;
-        old_device(&state, id, &store).await
+        is_old_device(&state, id, &store).await
     });
-    let started = checked.map_err(anyhow::Error::from).and_then(|old_device| {
+    let started = checked.map_err(anyhow::Error::from).and_then(|device_is_old| {
         let config = OsdConfig {
             id,
             device: open.directory.device(id),
@@ -112,7 +112,7 @@ fn start(
             advertise: open.cluster.advertise,
             rdma_provider: arguments.rdma_provider.clone(),
             key: open.directory.static_key(&id.to_string())?,
-            old_device,
+            device_is_old,
             memory_target_bytes: arguments.memory_target,
             recovery_bytes_per_second: arguments.recovery_rate,
             cluster: open.cluster.connect_options(),
