@@ -173,14 +173,6 @@ impl Device {
         found
     }
 
-    /// What would be there if the power were cut now, and nothing that was not synced were kept.
-    pub fn durable_contents(&self, random: &mut Random) -> Pgs {
-        let mut disk = self.disk.clone();
-        disk.forget_unsynced();
-        let mut store = open(&mut disk, random);
-        contents(&mut store, &mut disk)
-    }
-
     pub fn submit(&mut self, pg: PgId, token: Token, transaction: SharedTransaction) {
         self.waiting.entry(pg).or_default().push_back((token, transaction.clone()));
         self.storage.submit(pg, token, transaction);
@@ -207,6 +199,15 @@ impl Device {
         let id = request.id;
         self.in_flight.insert(id, request);
         Some(id)
+    }
+
+    /// The disk does all that it is asked to.
+    #[cfg(test)]
+    pub fn run(&mut self) {
+        self.storage.store_mut().flush();
+        while let Some(id) = self.next_request() {
+            self.disk_done(id);
+        }
     }
 
     /// The disk does what it was asked to.

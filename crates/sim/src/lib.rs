@@ -20,6 +20,8 @@ mod clients;
 mod clock;
 mod cluster;
 mod device;
+#[cfg(test)]
+mod differential;
 mod driven;
 mod event;
 mod faults;
