@@ -8,6 +8,7 @@
 pub mod client;
 pub mod keys;
 mod map;
+pub mod process;
 pub mod server;
 
 pub use client::{

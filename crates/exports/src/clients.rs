@@ -1,7 +1,8 @@
 //! Who clients are, and which images they may use.
 //!
-//! What tells clients apart is the process at the other end of a Unix socket, and over
-//! TCP the certificate that the client has shown, or else its host.
+//! What tells clients apart is the process at the other end of a Unix socket, and over TCP the certificate that the client
+//! has shown, or else its host. Where a kernel before 6.9 has no number for a process of another container, each of its
+//! connections counts as a client.
 
 use std::net::IpAddr;
 
@@ -36,7 +37,7 @@ impl Client {
         let remedy = |name: &str| format!("'atoll image access {image} --allow {name}' lets it");
         let host = match self.address {
             // The socket's file says who may open it.
-            PeerAddress::Process(_) => return Ok(()),
+            PeerAddress::Process(_) | PeerAddress::Foreign(_) => return Ok(()),
             PeerAddress::Host(host) => host,
             PeerAddress::Unknown => {
                 return Err("the system does not say who this client is; connect over a Unix socket or TCP".into());
@@ -75,6 +76,7 @@ impl Client {
         match (self.nvme_host.clone().or(name), self.address) {
             (Some(name), _) => format!("client '{name}'"),
             (None, PeerAddress::Process(process_id)) => format!("process {process_id}"),
+            (None, PeerAddress::Foreign(_)) => "a process of another container".into(),
             (None, PeerAddress::Host(host)) => format!("host {host}"),
             (None, PeerAddress::Unknown) => "a client".into(),
         }

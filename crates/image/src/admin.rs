@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_client::PoolClient;
+use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
@@ -20,7 +21,7 @@ use futures::future::try_join_all;
 
 use crate::ImageError;
 use crate::flattening::refuse_moving;
-use crate::lock::{Fenced, in_use, is_gone, take_lock};
+use crate::lock::{Fenced, in_use, is_abandoned, take_lock};
 use crate::resize::refuse_unfinished;
 
 const NAME_BYTES_MAX: usize = 128;
@@ -176,7 +177,7 @@ impl ImageAdmin {
     /// left out.
     pub async fn locks(&self) -> Result<Vec<(String, ImageLockRecord)>, ImageError> {
         let locks = self.cluster.list::<ImageLockRecord>(keys::IMAGE_LOCKS).await?.entries;
-        let live = locks.into_iter().filter(|(_, lock, _)| !is_gone(&lock.host, lock.process_id));
+        let live = locks.into_iter().filter(|(_, lock, _)| !is_abandoned(lock));
         let by_key: BTreeMap<String, ImageLockRecord> = live.map(|(key, lock, _)| (key, lock)).collect();
         let records = self.list().await?.into_iter();
         Ok(records
@@ -187,7 +188,7 @@ impl ImageAdmin {
     /// The present writer of an image, unless its process is known to be gone.
     pub async fn live_lock(&self, image_id: &str) -> Result<Option<ImageLockRecord>, ImageError> {
         let lock = self.lock(image_id).await?.map(|(lock, _)| lock);
-        Ok(lock.filter(|lock| !is_gone(&lock.host, lock.process_id)))
+        Ok(lock.filter(|lock| !is_abandoned(lock)))
     }
 
     /// The lock of an image and its revision, if it has a writer, dead or alive.
@@ -326,7 +327,7 @@ impl ImageAdmin {
     pub async fn watchers(&self, image_id: &str) -> Result<Vec<ImageWatcherRecord>, ImageError> {
         let found = self.cluster.list::<ImageWatcherRecord>(&keys::image_watchers(image_id)).await?;
         let watchers = found.entries.into_iter().map(|(_, watcher, _)| watcher);
-        Ok(watchers.filter(|watcher| !is_gone(&watcher.host, watcher.process_id)).collect())
+        Ok(watchers.filter(|watcher| !is_gone(watcher.process_id, watcher.process.as_ref())).collect())
     }
 
     /// Takes the lock away from the present writer, who can change nothing from then on. Returns who it was.

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::lock::{LEASE_TERM, Purpose, host_name, lock_record};
+use crate::lock::{LEASE_TERM, Purpose, lock_record};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -199,8 +199,7 @@ impl Acknowledger {
     ) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
         let shared = &*self.0;
         let lock_key = keys::image_lock(&shared.record.id);
-        let own = (host_name(), std::process::id());
-        if (lock.host.clone(), lock.process_id) != own || lock.generation > shared.record.writer_generation {
+        if lock.lease_id != lease.id() {
             return Ok(None);
         }
         // When it was taken, a copier that gave way may have been about to raise the generation.
@@ -249,7 +248,7 @@ async fn take_again(shared: &Shared) -> Result<Option<Lease>, ImageError> {
     }
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
     let lock_key = keys::image_lock(&record.id);
-    let lock = lock_record(record.writer_generation, purpose, kept_number.load(Ordering::SeqCst));
+    let lock = lock_record(record.writer_generation, purpose, kept_number.load(Ordering::SeqCst), &lease);
     let transaction = Transaction::new()
         .check(&lock_key, 0)
         .check(&keys::image(&record.name), revision)

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_client::PoolClient;
+use atoll_cluster::process::{is_gone, this_process};
 use atoll_cluster::{ClusterError, Lease, keys};
 use atoll_types::Condition;
 use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
@@ -21,9 +22,9 @@ pub(crate) fn host_name() -> String {
         .map_or_else(|_| "unknown".into(), |name| name.trim().into())
 }
 
-/// Whether a process is gone, as far as can be told from here.
-pub(crate) fn is_gone(host: &str, process_id: u32) -> bool {
-    host == host_name() && !std::path::Path::new(&format!("/proc/{process_id}")).exists()
+/// Whether the process of a lock is known to be gone.
+pub(crate) fn is_abandoned(lock: &ImageLockRecord) -> bool {
+    is_gone(lock.process_id, lock.process.as_ref())
 }
 
 /// The name of an image's fence.
@@ -71,12 +72,14 @@ impl From<&str> for Purpose {
 }
 
 /// The lock of a writer in this process.
-pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64) -> ImageLockRecord {
+pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64, lease: &Lease) -> ImageLockRecord {
     ImageLockRecord {
         format: RECORD_FORMAT,
         generation,
         host: host_name(),
         process_id: std::process::id(),
+        process: this_process(),
+        lease_id: lease.id(),
         purpose: purpose.text.clone(),
         taken_unix_ms: unix_ms(),
         kept_number,
@@ -100,7 +103,7 @@ pub(crate) async fn take_lock(
     purpose: &Purpose,
 ) -> Result<TakenLock, ImageError> {
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
-    let lock = lock_record(record.writer_generation + 1, purpose, 0);
+    let lock = lock_record(record.writer_generation + 1, purpose, 0, &lease);
     let lock_key = keys::image_lock(&record.id);
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -119,11 +122,11 @@ pub(crate) async fn take_lock(
     }
 }
 
-/// Removes the lock of a writer of this host whose process is gone, or of one that gives way to this purpose. The
-/// fence keeps the old writer from changing anything.
+/// Removes the lock of a writer whose process is known to be gone, or of one that gives way to this purpose. The fence
+/// keeps the old writer from changing anything.
 async fn break_lock_of(admin: &ImageAdmin, record: &ImageRecord, purpose: &Purpose) -> Result<(), ImageError> {
     let Some((lock, revision)) = admin.lock(&record.id).await? else { return Ok(()) };
-    let why = match (is_gone(&lock.host, lock.process_id), lock.gives_way && !purpose.gives_way) {
+    let why = match (is_abandoned(&lock), lock.gives_way && !purpose.gives_way) {
         (true, _) => "which is gone",
         (false, true) => "which gives way",
         (false, false) => return Err(in_use(&record.name, lock)),

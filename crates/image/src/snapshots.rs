@@ -13,7 +13,7 @@ use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, unix_ms};
 use crate::flattening::refuse_moving;
 use crate::keeping::keep_state;
-use crate::lock::{Fenced, is_gone, not_fenced};
+use crate::lock::{Fenced, is_abandoned, not_fenced};
 use crate::names::{Part, kept_name, object_name};
 use crate::objects::{CHANGES_IN_FLIGHT, list_parts, remove_objects};
 use crate::resize::refuse_unfinished;
@@ -82,7 +82,7 @@ impl ImageAdmin {
         let deadline = Instant::now() + WRITER_PATIENCE;
         loop {
             match self.lock(&record.id).await? {
-                Some((lock, _)) if is_gone(&lock.host, lock.process_id) => {
+                Some((lock, _)) if is_abandoned(&lock) => {
                     return Fenced::take(self, client, &record.name, "taking a snapshot").await?.release().await;
                 }
                 None => match Fenced::take(self, client, &record.name, "taking a snapshot").await {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use atoll_cluster::process::this_process;
 use atoll_cluster::{ClusterError, Lease, LeaseStatus, keys};
 use atoll_keys::random_u64;
 use atoll_types::records::{ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
@@ -47,6 +48,7 @@ impl Watcher {
             format: RECORD_FORMAT,
             host: host_name(),
             process_id: std::process::id(),
+            process: this_process(),
             purpose: purpose.to_owned(),
             number,
             since_unix_ms: unix_ms(),

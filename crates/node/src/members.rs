@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_admin::AdminError;
 use atoll_admin::osds::{self, NewLocation};
+use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_types::OsdId;
 use atoll_types::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
@@ -218,12 +219,12 @@ pub(crate) async fn osds_without_device(
     Ok(without)
 }
 
-/// Forgets what OSDs of this host have announced whose processes are gone: others would wait for them until their
+/// Forgets what OSDs of this host have announced whose processes are known to be gone: others would wait for them until their
 /// leases end.
 pub(crate) async fn forget_gone_osds(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
     for &id in &cluster.osd_ids {
         let Some((up, revision)) = state.get::<OsdUpRecord>(&keys::osd_up(id)).await? else { continue };
-        if std::path::Path::new(&format!("/proc/{}", up.process_id)).exists() {
+        if !is_gone(up.process_id, up.process.as_ref()) {
             continue;
         }
         let transaction = Transaction::new()

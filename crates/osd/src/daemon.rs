@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use atoll_cluster::process::this_process;
 use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
 use atoll_types::coordination::BUSY_POLL_US_MAX;
@@ -122,6 +123,7 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
         local_name,
         rdma_address: String::new(),
         process_id: std::process::id(),
+        process: this_process(),
         incarnation,
     })
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use atoll_buffers::Received;
 use bytes::Bytes;
 
-use crate::local_socket::peer_credentials;
+use crate::local_socket::{ForeignProcess, foreign_process, peer_credentials};
 use crate::transport::Carrier;
 use crate::transport::shared_memory::Opening;
 
@@ -67,9 +67,10 @@ impl fmt::Display for ListenAddress {
 pub enum PeerAddress {
     /// A host.
     Host(std::net::IpAddr),
-    /// A process of this host, over a Unix socket: the one that connected it; 0 if it is in a container that shares
-    /// the network only.
+    /// A process of this host, over a Unix socket: the one that connected it.
     Process(i32),
+    /// The same of a process that has no number here, because it is in another namespace of processes.
+    Foreign(ForeignProcess),
     /// The system does not say.
     Unknown,
 }
@@ -79,6 +80,7 @@ impl std::fmt::Display for PeerAddress {
         match self {
             PeerAddress::Host(address) => write!(f, "{address}"),
             PeerAddress::Process(process_id) => write!(f, "process {process_id}"),
+            PeerAddress::Foreign(_) => write!(f, "a process of another container"),
             PeerAddress::Unknown => write!(f, "an unknown peer"),
         }
     }
@@ -92,8 +94,10 @@ impl PeerAddress {
         }
         match peer_credentials(socket) {
             // Of a TCP socket whose peer is gone the system names no user.
-            Ok(credentials) if credentials.uid != u32::MAX => PeerAddress::Process(credentials.pid),
-            _ => PeerAddress::Unknown,
+            Ok(credentials) if credentials.uid == u32::MAX => PeerAddress::Unknown,
+            Ok(credentials) if credentials.pid > 0 => PeerAddress::Process(credentials.pid),
+            Ok(_) => foreign_process(socket).map_or(PeerAddress::Unknown, PeerAddress::Foreign),
+            Err(_) => PeerAddress::Unknown,
         }
     }
 }

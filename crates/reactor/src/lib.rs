@@ -28,6 +28,7 @@ pub use connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use guest::GuestTurns;
+pub use local_socket::ForeignProcess;
 pub use opening::is_not_offered;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
 pub use runtime::{Listener, LocalFile, LocalRuntime, Stream};

@@ -95,7 +95,7 @@ pub fn is_not_offered(error: &io::Error) -> bool {
 /// 200 ms now and then.) What a socket refuses does no harm.
 pub(crate) fn prepare_socket(socket: &OwnedFd, peer: PeerAddress) {
     match peer {
-        PeerAddress::Process(_) => local_socket::widen(socket),
+        PeerAddress::Process(_) | PeerAddress::Foreign(_) => local_socket::widen(socket),
         PeerAddress::Host(address) => {
             let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
             if address.is_loopback() {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::ids::PoolId;
 use crate::image_key::ImageKey;
 use crate::records::{
-    RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_GOING_BACK, RECORD_FORMAT_OF_MOVED_SNAPSHOTS,
-    RECORD_FORMAT_OF_STATES,
+    ProcessRecord, RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_GOING_BACK,
+    RECORD_FORMAT_OF_MOVED_SNAPSHOTS, RECORD_FORMAT_OF_STATES,
 };
 
 /// A block image.
@@ -325,6 +325,12 @@ pub struct ImageLockRecord {
     pub host: String,
     /// The writer's process on its host.
     pub process_id: u32,
+    /// The same, so that it can be told whether it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessRecord>,
+    /// The writer's lease, by which it knows its own lock.
+    #[serde(default)]
+    pub lease_id: i64,
     /// What the writer is, for people.
     pub purpose: String,
     /// Unix time when it was taken, in milliseconds.
@@ -354,6 +360,9 @@ pub struct ImageWatcherRecord {
     pub host: String,
     /// The reader's process on its host.
     pub process_id: u32,
+    /// The same, so that it can be told whether it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessRecord>,
     /// What the reader is, for people.
     pub purpose: String,
     /// The number of the snapshot that it reads; `None` for the image itself.

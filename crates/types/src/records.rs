@@ -105,6 +105,17 @@ pub struct OsdFailureRecord {
     pub unix_ms: u64,
 }
 
+/// What tells a process from all others of its host, besides its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    /// Which boot of a kernel it runs under: random, drawn by the kernel.
+    pub boot_id: String,
+    /// Its namespaces of processes and of time, as the kernel names them.
+    pub namespaces: String,
+    /// When it started, in clock ticks since the boot.
+    pub start_ticks: u64,
+}
+
 /// The presence of a running OSD; the key is tied to its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdUpRecord {
@@ -122,6 +133,9 @@ pub struct OsdUpRecord {
     pub rdma_address: String,
     /// Process id on its host.
     pub process_id: u32,
+    /// Its process, so that it can be told whether that is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessRecord>,
     /// Drawn anew at every start.
     pub incarnation: u64,
 }

@@ -36,6 +36,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         local_name: format!("atoll-osd.{id}"),
         rdma_address: String::new(),
         process_id: 1,
+        process: None,
         incarnation: 1,
     };
     let record = PgRecord {

@@ -41,6 +41,7 @@ fn up(id: u32) -> OsdUpRecord {
         local_name: String::new(),
         rdma_address: String::new(),
         process_id: 1,
+        process: None,
         incarnation: 1,
     }
 }

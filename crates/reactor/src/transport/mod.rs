@@ -124,7 +124,7 @@ impl Reactor {
         let carrier = self.connections.get(&id).and_then(|connection| connection.carrier.as_ref());
         match (carrier, self.peer_address(id)) {
             (Some(carrier), _) => carrier.transport(),
-            (None, PeerAddress::Process(_)) => Transport::Unix,
+            (None, PeerAddress::Process(_) | PeerAddress::Foreign(_)) => Transport::Unix,
             (None, PeerAddress::Host(_) | PeerAddress::Unknown) => Transport::Tcp,
         }
     }
