@@ -1,12 +1,12 @@
 """Who has an image when processes do not see each other: containers of one host, and hosts of one name."""
 
+import json
 import subprocess
 import sys
 from functools import partial
 
 import pytest
-from lib.nbd import NbdError
-from lib.scenario import ATOLL
+from lib.nbd import NbdError, connect_patiently
 from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("unshare")
@@ -22,8 +22,9 @@ try:
         second.write(0, b"held" * 1024)
         print("holds", flush=True)
         sys.stdin.read()
+        second.write(0, b"held" * 1024)
 except NbdError as error:
-    print(error, flush=True)
+    print("error:", error, flush=True)
 """
 
 
@@ -44,7 +45,6 @@ def let_go(process):
 def cluster(scenario):
     cluster = scenario.cluster(osd_size="1G")
     cluster.up()
-    cluster.create_image("disk", "64M")
     return cluster
 
 
@@ -55,49 +55,51 @@ def contained(scenario):
     log = scenario.directory / "contained.log"
     scenario.start_logged(log, *IN_CONTAINER, *cluster.up_command(), env=cluster.environment())
 
-    def serves():
-        if cluster.cli("image", "create", "disk", "--size", "64M", ok=None).returncode != 0:
-            return False
-        cluster.nbd("disk").close()
-        return True
-
-    wait_for("it serves images", serves, 90, 0.5)
-    wait_for("the image is free", partial(is_free, cluster), 20)
+    create = ("image", "create", "disk", "--size", "64M")
+    wait_for("cluster state is there", lambda: cluster.cli(*create, ok=None).returncode == 0, 90, 0.5)
+    connect_patiently(partial(cluster.nbd, "disk")).close()
+    wait_for("the image is free", partial(is_free, cluster, "disk"), 20)
     return cluster
 
 
-def is_free(cluster):
-    return cluster.json("image", "info", "disk")["writer"] is None
+def is_free(cluster, image):
+    return cluster.json("image", "info", image)["writer"] is None
 
 
-@pytest.mark.parametrize("prefix", [IN_CONTAINER, UNDER_ANOTHER_NAME], ids=["pid", "uts"])
-def test_an_image_in_use_is_not_taken_from_a_writer_that_is_not_seen(cluster, prefix):
+@pytest.mark.parametrize("image", ["pid", "uts"])
+def test_an_image_in_use_is_not_taken_from_a_writer_that_is_not_seen(cluster, image):
     """A command in another container, or under another name, sees that the image is in use, and its writer goes on."""
-    process, says = holder(cluster, "disk")
+    cluster.create_image(image, "64M")
+    cluster.cli("image", "snap", "create", f"{image}@one")
+    process, says = holder(cluster, image)
     assert says == "holds\n"
-    atoll = (*prefix, ATOLL, "image")
-    for command in (("rm", "disk"), ("snap", "rollback", "disk@one")):
-        if command[0] == "snap":
-            cluster.cli("image", "snap", "create", "disk@one")
-        done = cluster.scenario.run(*atoll, *command, "--data", cluster.data, ok=None)
+    prefix = {"pid": IN_CONTAINER, "uts": UNDER_ANOTHER_NAME}[image]
+
+    def elsewhere(*command, ok=(0,)):
+        command = (*prefix, cluster.scenario.atoll, "image", *command, "--data", cluster.data)
+        return cluster.scenario.run(*command, ok=ok)
+
+    for command in (("trash", "mv", image), ("snap", "rollback", f"{image}@one")):
+        done = elsewhere(*command, ok=None)
         assert done.returncode == 1 and "is in use" in done.stderr, done.stderr
-    cluster.scenario.run(*atoll, "snap", "create", "disk@two", "--data", cluster.data)
-    cluster.cli("image", "snap", "rm", "disk", "--all")
-    info = cluster.scenario.run(*atoll, "info", "disk", "--json", "--data", cluster.data).stdout
-    assert '"NBD server"' in info, "the writer is there"
-    assert process.poll() is None
+    elsewhere("snap", "create", f"{image}@two")
+    elsewhere("resize", image, "--size", "96M")
+    assert json.loads(elsewhere("info", image, "--json").stdout)["writer"]["purpose"] == "NBD server"
     let_go(process)
-    wait_for("the image is free", partial(is_free, cluster), 20)
-    with cluster.nbd("disk") as disk:
+    assert "error" not in process.stdout.read()
+    wait_for("the image is free", partial(is_free, cluster, image), 20)
+    with cluster.nbd(image) as disk:
         assert disk.read(0, 4096) == b"held" * 1024
 
 
 def test_a_writer_that_was_killed_is_replaced_at_once_under_another_name(cluster):
     """A name of a host is no reason to wait: the lease of a killed writer is not waited for."""
-    process, says = holder(cluster, "disk")
+    cluster.create_image("killed", "64M")
+    process, says = holder(cluster, "killed")
     assert says == "holds\n"
     cluster.kill("nbd")
-    cluster.scenario.run(*UNDER_ANOTHER_NAME, ATOLL, "image", "snap", "create", "disk@three", "--data", cluster.data, timeout=8)
+    snap = (cluster.scenario.atoll, "image", "snap", "create", "killed@one", "--data", cluster.data)
+    cluster.scenario.run(*UNDER_ANOTHER_NAME, *snap, timeout=8)
     process.kill()
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.cluster import MIB
-from lib.nbd import TRIM, NbdError
+from lib.nbd import TRIM, NbdError, connect_patiently
 from lib.net import stopped
 from lib.tiers import nightly_but
 from lib.verdicts import intact
@@ -188,6 +188,47 @@ def test_one_client_at_a_time_unless_the_image_says_otherwise(cluster):
     with cluster.nbd("one") as first, cluster.nbd("one") as second:
         first.write(4096, b"mine" * 1024)
         intact(second.read(4096, 4096) == b"mine" * 1024, "other bytes")
+
+
+def test_readers_keep_writers_away_and_do_not_become_writers(cluster):
+    """Who came when an image was read-only stays a reader when it is not, and nobody writes before it leaves."""
+    cluster.create_image("golden", "16M")
+    with cluster.nbd("golden") as disk:
+        disk.write(0, b"gold" * 1024)
+        cluster.cli("image", "access", "golden", "--access", "read-only")
+        with pytest.raises(NbdError, match="option refused"):
+            cluster.nbd("golden").close()
+    with connect_patiently(lambda: cluster.nbd("golden"), 20) as reader:
+        cluster.cli("image", "access", "golden", "--access", "exclusive")
+        with pytest.raises(NbdError, match="option refused"):
+            cluster.nbd("golden").close()
+        assert "in use" in refused(cluster, "image", "resize", "golden", "--size", "8M", "--allow-shrink")
+        assert reader.read(0, 4096) == b"gold" * 1024
+        with pytest.raises(NbdError):
+            reader.write(0, bytes(4096))
+    with connect_patiently(lambda: cluster.nbd("golden"), 20) as disk:
+        disk.write(0, b"lead" * 1024)
+
+
+@pytest.mark.nightly
+def test_a_reader_without_cluster_state_stops_and_goes_on(cluster):
+    """A reader that is cut off for longer than its lease reads nothing, and goes on when cluster state answers."""
+    cluster.create_image("watched", "16M")
+    with cluster.nbd("watched") as disk:
+        disk.write(0, b"\1" * 4096)
+    cluster.cli("image", "snap", "create", "watched@one")
+
+    def reads(reader):
+        try:
+            return reader.read(0, 4096) == b"\1" * 4096
+        except NbdError:
+            return False
+
+    with cluster.nbd("watched@one") as reader:
+        assert reads(reader)
+        with stopped(cluster.process_ids()["cluster-state"]):
+            wait_for("it reads nothing", lambda: not reads(reader), 60, 1)
+        wait_for("it goes on", lambda: reads(reader), 60, 1)
 
 
 def test_a_broken_lock_lets_the_next_client_in(cluster):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.cluster import MIB
-from lib.nbd import NbdError
+from lib.nbd import NbdError, connect_patiently
 from lib.net import stopped
 from lib.nvme import (
     ASYNC_EVENT,
@@ -38,6 +38,7 @@ HOST, OTHER = map(host_name, "12")
 OPTIMIZED, INACCESSIBLE_STATE = 1, 3
 INVALID_PARAMETERS, BUSY, INVALID_HOST = 0x182, 0x181, 0x184
 INACCESSIBLE, COMPARE_FAILURE, FAILED_FUSED, WRITE_PROTECTED = 0x302, 0x285, 0x09, 0x20
+INVALID_NAMESPACE = 0x0B
 
 
 @pytest.fixture(scope="module")
@@ -348,3 +349,39 @@ def test_a_gateway_that_was_paused_writes_nothing_more(gateways):
         refused(INACCESSIBLE, one.io.response)
         intact(two.read(0, 4096) == b"\5" * 4096, "other bytes")
         wait_for("the first gateway knows", lambda: ana_state(one) == INACCESSIBLE_STATE, 10)
+
+
+def has_no_namespace(controller):
+    return controller.identify(2)[:4] == bytes(4)
+
+
+def test_a_controller_whose_lock_was_broken_has_no_namespace(cluster, connect):
+    """A gateway does not take an image again for a host when its lock was broken; the host connects anew."""
+    with connect("paths") as disk:
+        disk.write(0, b"\1" * 4096)
+        disk.admin.command(SET_FEATURES, (0x0B, 0x100))
+        disk.admin.send(disk.admin.sqe(ASYNC_EVENT))
+        cluster.cli("image", "lock", "break", "paths", "--yes")
+        assert disk.admin.response()[1] == 0x04_00_02
+        assert has_no_namespace(disk)
+        refused(INVALID_NAMESPACE, disk.write, 0, b"\2" * 4096)
+    with wait_for("the host connects anew", partial(connect, "paths"), 20) as disk:
+        assert disk.read(0, 4096) == b"\1" * 4096
+
+
+@pytest.mark.nightly
+def test_an_image_that_others_have_changed_is_not_given_back(cluster, gateways, connect):
+    """Controllers of gateways that stood still while an NBD client wrote have no namespace any more."""
+    (first, one), (second, two) = gateways
+    with one, two:
+        one.write(0, b"\3" * 4096)
+        with stopped(first.pid), stopped(second.pid):
+            with connect_patiently(partial(cluster.nbd, "paths"), 40) as disk:
+                disk.write(0, b"\4" * 4096)
+            wait_for("NBD lets go", lambda: cluster.json("image", "info", "paths")["writer"] is None, 20)
+        for controller in (one, two):
+            wait_for("it has no namespace", partial(has_no_namespace, controller), 20)
+            refused(INVALID_NAMESPACE, controller.write, 0, b"\5" * 4096)
+        with connect("paths", at=one.address) as disk:
+            assert disk.read(0, 4096) == b"\4" * 4096
+            disk.write(0, b"\6" * 4096)

@@ -154,7 +154,8 @@ pub async fn set_location(
             let (_, osd, _) = found.ok_or(AdminError::NoSuchOsd(*id))?;
             hosts.push(new.host.clone().unwrap_or_else(|| osd.host.clone()));
         }
-        let mut transaction = Transaction::new();
+        // A new OSD of a host belongs where the others are.
+        let mut transaction = Transaction::new().check_prefix(keys::OSDS, all.revision);
         let mut changed = Vec::new();
         for (key, osd, revision) in &all.entries {
             let mut record = osd.clone();
@@ -178,13 +179,17 @@ pub async fn set_location(
     retried(attempt).await
 }
 
-/// Refuses if PGs count on an OSD, unless `is_lost` says that it is gone for good.
-pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
+/// Refuses if PGs count on an OSD, unless `is_lost` says that it is gone for good. The transaction to be added to is only
+/// done if no PG has changed since.
+pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<Transaction, AdminError> {
     get(client, id).await?;
+    if is_lost {
+        return Ok(Transaction::new());
+    }
     let pgs = client.list::<PgRecord>(keys::PGS).await?;
     let held = pgs.entries.iter().filter(|(_, pg, _)| pg.members.contains(&id)).count();
-    if held == 0 || is_lost {
-        return Ok(());
+    if held == 0 {
+        return Ok(Transaction::new().check_prefix(keys::PGS, pgs.revision));
     }
     AdminError::refused(format!(
         "{held} PGs have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
@@ -204,10 +209,10 @@ pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<
                 "{id} is running; stop its process first (it counts as running for up to 10 s afterwards)"
             ));
         }
-        refuse_held(client, id, is_lost).await?;
+        let is_not_held = refuse_held(client, id, is_lost).await?;
         let (lowest, next_revision) = lowest_number(client).await?;
         let next = NextOsdRecord { format: RECORD_FORMAT, next: lowest.max(OsdId(id.0.saturating_add(1))) };
-        let transaction = Transaction::new()
+        let transaction = is_not_held
             .check(keys::NEXT_OSD, next_revision)
             .put(keys::NEXT_OSD, &next)?
             .check(&keys::osd(id), revision)

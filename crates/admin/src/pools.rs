@@ -257,12 +257,12 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, Ad
     let attempt = async || {
         let pools = all(client).await?;
         let (key, pool, revision) = find(&pools, name)?;
-        refuse_used(client, pool).await?;
+        let is_unused = refuse_used(client, pool).await?;
         // The number is not given again, even if it was the highest.
         let next = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?;
         let used = pools.iter().map(|(_, pool, _)| pool.id.0 + 1).max().unwrap_or(1);
         let after = PoolId(next.as_ref().map_or(used, |(record, _)| record.next.0.max(used)));
-        let transaction = Transaction::new()
+        let transaction = is_unused
             .check(key, *revision)
             .check(keys::NEXT_POOL, next.map_or(0, |(_, revision)| revision))
             .put(keys::NEXT_POOL, &NextPoolRecord { format: RECORD_FORMAT, next: after })?
@@ -276,7 +276,8 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, Ad
     Ok(pool)
 }
 
-async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), AdminError> {
+/// Refuses a pool that something is in. The transaction to be added to is only done if nothing has come since.
+async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<Transaction, AdminError> {
     let images = client.list::<ImageRecord>(keys::IMAGES).await?;
     let image = images.entries.iter().find(|(_, image, _)| image.pool == pool.id);
     let removed = client.list::<RemovedImageRecord>(keys::REMOVED_IMAGES).await?;
@@ -293,7 +294,12 @@ async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), Ad
     let holds = match (image, bucket) {
         (Some((_, image, _)), _) => format!("the image '{}' (remove it: 'atoll image rm {0}')", image.name),
         (None, Some((_, bucket, _))) => format!("the bucket '{}' (remove it through S3)", bucket.name),
-        (None, None) => return Ok(()),
+        (None, None) => {
+            return Ok(Transaction::new()
+                .check_prefix(keys::IMAGES, images.revision)
+                .check_prefix(keys::REMOVED_IMAGES, removed.revision)
+                .check_prefix(keys::BUCKETS, buckets.revision));
+        }
     };
     AdminError::refused(format!(
         "the pool '{}' holds {holds}; only a pool without images and buckets can go",

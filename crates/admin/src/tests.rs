@@ -257,6 +257,7 @@ async fn pools_are_made_changed_and_removed() {
         key: atoll_types::image_key::ImageKey::WrappedKey(String::new()),
         attach_ids: Vec::new(),
         writer_generation: 0,
+        changer: None,
         created_unix_ms: 0,
         states: None,
         work: None,

@@ -31,6 +31,16 @@ enum Export {
     },
 }
 
+/// What becomes of a connection to an export.
+enum Joined {
+    /// It is one more of those that have it open.
+    Opened(OpenedExport),
+    /// It has to wait.
+    NotYet,
+    /// It opens the export, after this one is closed.
+    Replaces(Option<OpenedExport>),
+}
+
 /// All images of a cluster, as one server serves them.
 pub struct Exports {
     client: LocalClient,
@@ -64,6 +74,8 @@ pub enum OpenErrorKind {
     InUse,
     /// It cannot be opened now.
     Unavailable,
+    /// Others have changed it since the client had it.
+    Changed,
 }
 
 impl From<ImageError> for OpenError {
@@ -93,7 +105,7 @@ impl Exports {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
         client
-            .may_use(&described.image, &described.export)
+            .may_use(&described.record.name, &described.export)
             .map_err(|message| OpenError { kind: OpenErrorKind::NotAllowed, message })?;
         Ok(described)
     }
@@ -107,7 +119,7 @@ impl Exports {
         if self.exports.borrow().contains_key(name) {
             return Ok(None);
         }
-        let (admin, id) = (self.admin.clone(), description.image_id.clone());
+        let (admin, id) = (self.admin.clone(), description.record.id.clone());
         let lock = self.bridge.run(async move { admin.live_lock(&id).await }).await?;
         Ok(lock.filter(|lock| !lock.gives_way))
     }
@@ -123,31 +135,17 @@ impl Exports {
         purpose: &Purpose,
     ) -> Result<OpenedExport, OpenError> {
         let deadline_ms = self.client.runtime().now_ms() + DRAIN_LIMIT_MS;
-        loop {
-            match self.exports.borrow_mut().get_mut(name) {
-                Some(Export::Open { device, connections, holder })
-                    if !device.is_lost(description.writer_generation) =>
-                {
-                    let other = holder.as_ref().filter(|holder| *connections > 0 && **holder != *client);
-                    if let Some(other) = other.filter(|_| description.is_exclusive()) {
-                        return Err(in_use_by(name, other));
-                    }
-                    if !self.must_drain(name, deadline_ms)? {
-                        if let OpenImage::Written(image) = &**device {
-                            // It may have been opened for another connection before it grew.
-                            image.grow(description.size_bytes);
-                        }
-                        *connections += 1;
-                        *holder = Some(client.clone());
-                        return Ok(Rc::clone(device));
-                    }
-                }
-                Some(Export::Busy) => {}
-                _ => break,
+        let replaced = loop {
+            match self.join(name, client, description, deadline_ms)? {
+                Joined::Opened(device) => return Ok(device),
+                Joined::NotYet => self.client.runtime().sleep(OPEN_POLL).await,
+                Joined::Replaces(device) => break device,
             }
-            self.client.runtime().sleep(OPEN_POLL).await;
-        }
+        };
         self.exports.borrow_mut().insert(name.into(), Export::Busy);
+        if let Some(device) = replaced {
+            close(name, &device).await;
+        }
         let opened = self.open_device(description, purpose).await;
         let mut exports = self.exports.borrow_mut();
         match opened {
@@ -163,6 +161,45 @@ impl Exports {
                 Err(error.into())
             }
         }
+    }
+
+    /// Joins the other connections of an export, if it is open and of use.
+    fn join(
+        &self,
+        name: &str,
+        client: &Client,
+        description: &Description,
+        deadline_ms: u64,
+    ) -> Result<Joined, OpenError> {
+        let mut exports = self.exports.borrow_mut();
+        let (device, connections, holder) = match exports.get_mut(name) {
+            None => return Ok(Joined::Replaces(None)),
+            Some(Export::Busy) => return Ok(Joined::NotYet),
+            Some(Export::Open { device, connections, holder }) => (device, connections, holder),
+        };
+        if device.is_lost(description.record.writer_generation) {
+            return Ok(Joined::Replaces(None));
+        }
+        let used_by = holder.as_ref().filter(|_| *connections > 0);
+        // 'atoll image access' has changed that: those who are connected stay what they are.
+        let is_other_kind = device.is_read_only() != description.is_read_only();
+        let is_in_the_way = |holder: &&Client| is_other_kind || description.is_exclusive() && **holder != *client;
+        if let Some(other) = used_by.filter(is_in_the_way) {
+            return Err(in_use_by(name, other, is_other_kind));
+        }
+        if self.must_drain(name, deadline_ms)? {
+            return Ok(Joined::NotYet);
+        }
+        if is_other_kind {
+            return Ok(Joined::Replaces(Some(Rc::clone(device))));
+        }
+        if let OpenImage::Written(image) = &**device {
+            // It may have been opened for another connection before it grew.
+            image.grow(description.size_bytes);
+        }
+        *connections += 1;
+        *holder = Some(client.clone());
+        Ok(Joined::Opened(Rc::clone(device)))
     }
 
     /// Whether requests of connections that are gone must be waited for; an error if that took too long.
@@ -195,7 +232,7 @@ impl Exports {
     }
 
     async fn open_device(&self, description: &Description, purpose: &Purpose) -> Result<OpenImage, ImageError> {
-        let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
+        let (image, snapshot) = (&description.record.name[..], description.snapshot.as_deref());
         if description.is_read_only() {
             let opened =
                 ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), &purpose.text);
@@ -219,9 +256,7 @@ impl Exports {
             );
             if is_unused {
                 exports.exports.borrow_mut().insert(name.clone(), Export::Busy);
-                if let Err(error) = device.close().await {
-                    tracing::warn!("export '{name}' was not given back cleanly: {error}");
-                }
+                close(&name, &device).await;
                 exports.exports.borrow_mut().remove(&name);
             }
         });
@@ -253,11 +288,10 @@ impl Exports {
 
 /// An export, before it is opened.
 pub struct Description {
-    image: String,
-    image_id: String,
+    /// The image's record.
+    pub record: ImageRecord,
     snapshot: Option<String>,
     export: ImageExport,
-    writer_generation: u64,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Unix time of the image's creation, in milliseconds. It stays when the image is moved to another pool.
@@ -268,6 +302,11 @@ impl Description {
     /// Whether it can only be read.
     pub fn is_read_only(&self) -> bool {
         self.snapshot.is_some() || self.export.access == ExportAccess::ReadOnly
+    }
+
+    /// Whether it is a snapshot, which never changes.
+    pub fn is_snapshot(&self) -> bool {
+        self.snapshot.is_some()
     }
 
     /// Whether one client at a time may use it.
@@ -290,22 +329,30 @@ async fn describe(admin: &ImageAdmin, name: &str) -> Result<Description, ImageEr
     };
     Ok(Description {
         export: export_of(&record),
-        writer_generation: record.writer_generation,
         size_bytes: snapshot.as_ref().map_or(record.size_bytes, |snapshot| snapshot.size_bytes),
         created_unix_ms: snapshot.as_ref().map_or(record.created_unix_ms, |snapshot| snapshot.created_unix_ms),
-        image_id: record.id,
-        image: record.name,
         snapshot: snapshot.map(|snapshot| snapshot.name),
+        record,
     })
 }
 
-fn in_use_by(name: &str, other: &Client) -> OpenError {
-    OpenError {
-        kind: OpenErrorKind::InUse,
-        message: format!(
-            "image '{name}' is in use by {}; 'atoll image access {name} --access multi-attach' lets several clients \
-             write to it, which must agree among themselves who writes where",
-            other.describe()
-        ),
+async fn close(name: &str, device: &OpenImage) {
+    if let Err(error) = device.close().await {
+        tracing::warn!("export '{name}' was not given back cleanly: {error}");
     }
+}
+
+fn in_use_by(name: &str, other: &Client, is_other_kind: bool) -> OpenError {
+    let other = other.describe();
+    let message = match is_other_kind {
+        true => format!(
+            "image '{name}' is in use by {other}, who came when 'atoll image access' said something else; it must leave \
+             first"
+        ),
+        false => format!(
+            "image '{name}' is in use by {other}; 'atoll image access {name} --access multi-attach' lets several clients \
+             write to it, which must agree among themselves who writes where"
+        ),
+    };
+    OpenError { kind: OpenErrorKind::InUse, message }
 }

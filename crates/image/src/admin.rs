@@ -14,14 +14,14 @@ use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_types::records::{
-    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, ImageWork, RECORD_FORMAT,
+    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, ImageWork, PoolRecord, RECORD_FORMAT,
 };
 use atoll_types::size::format_size;
 use futures::future::try_join_all;
 
 use crate::ImageError;
 use crate::flattening::refuse_moving;
-use crate::lock::{Fenced, in_use, is_abandoned, take_lock};
+use crate::lock::{Fenced, Purpose, being_read, in_use, is_abandoned, take_lock};
 use crate::resize::refuse_unfinished;
 
 const NAME_BYTES_MAX: usize = 128;
@@ -32,6 +32,25 @@ const METADATA_BYTES_MAX: usize = 64 << 10;
 pub struct ImageAdmin {
     pub(crate) cluster: ClusterClient,
     pub(crate) keys: Arc<dyn KeyService>,
+}
+
+/// Those who read an image, as of some revision.
+pub(crate) struct Readers {
+    pub present: Vec<ImageWatcherRecord>,
+    prefix: String,
+    revision: i64,
+}
+
+impl Readers {
+    /// Refuses if there is one.
+    pub fn refuse(&self, name: &str) -> Result<(), ImageError> {
+        self.present.first().map_or(Ok(()), |reader| Err(being_read(name, reader.clone())))
+    }
+
+    /// The transaction, unless one has come since.
+    pub fn nobody_came(&self, transaction: Transaction) -> Transaction {
+        transaction.check_prefix(&self.prefix, self.revision)
+    }
 }
 
 pub(crate) fn unix_ms() -> u64 {
@@ -126,6 +145,7 @@ impl ImageAdmin {
             key: key(String::new()),
             attach_ids: Vec::new(),
             writer_generation: 0,
+            changer: None,
             created_unix_ms: unix_ms(),
             states: None,
             work,
@@ -136,11 +156,25 @@ impl ImageAdmin {
         }
         .with_format();
         *record.key.wrapped_mut() = self.keys.wrap(&image_key_context(&record), &SecretKey::random()).await?;
-        match self.cluster.create(&keys::image(name), &record).await {
-            Ok(_) => Ok(record),
-            Err(ClusterError::AlreadyExists { .. }) => Err(ImageError::AlreadyExists(name.into())),
-            Err(error) => Err(error.into()),
-        }
+        let key = keys::image(name);
+        let attempt = || async {
+            let transaction = self.while_there_is(pool).await?.check(&key, 0).put(&key, &record)?;
+            match self.cluster.transact(&transaction).await {
+                Err(ClusterError::Conflict { key: changed, .. }) if changed == key => {
+                    Err(ImageError::AlreadyExists(name.into()))
+                }
+                result => Ok(result.map(drop)?),
+            }
+        };
+        self.retried(name, attempt).await?;
+        Ok(record)
+    }
+
+    /// A transaction that is only done while there is a pool: nobody removes one that has images.
+    pub(crate) async fn while_there_is(&self, pool: PoolId) -> Result<Transaction, ImageError> {
+        let key = keys::pool(pool);
+        let (_, revision) = self.cluster.get::<PoolRecord>(&key).await?.ok_or(ImageError::NoSuchPool(pool))?;
+        Ok(Transaction::new().check(&key, revision))
     }
 
     /// All images, by name.
@@ -206,8 +240,8 @@ impl ImageAdmin {
                  removes it"
             )));
         }
-        let lease = take_lock(self, &record, &"destroying its key".into()).await?.lease;
-        let destroyed = self.change(name, |record| {
+        let lock = take_lock(self, &record, &"destroying its key".into()).await?;
+        let destroyed = self.change_as_holder(name, lock.revision, |record| {
             refuse_moving(record)?;
             if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
                 return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
@@ -216,7 +250,7 @@ impl ImageAdmin {
             Ok(())
         });
         let destroyed = destroyed.await;
-        lease.revoke().await?;
+        lock.lease.revoke().await?;
         destroyed.map(drop)
     }
 
@@ -325,9 +359,16 @@ impl ImageAdmin {
 
     /// Those who read an image or its snapshots now.
     pub async fn watchers(&self, image_id: &str) -> Result<Vec<ImageWatcherRecord>, ImageError> {
-        let found = self.cluster.list::<ImageWatcherRecord>(&keys::image_watchers(image_id)).await?;
+        Ok(self.readers(image_id).await?.present)
+    }
+
+    /// The same, for a change that must not be made under readers.
+    pub(crate) async fn readers(&self, image_id: &str) -> Result<Readers, ImageError> {
+        let prefix = keys::image_watchers(image_id);
+        let found = self.cluster.list::<ImageWatcherRecord>(&prefix).await?;
         let watchers = found.entries.into_iter().map(|(_, watcher, _)| watcher);
-        Ok(watchers.filter(|watcher| !is_gone(watcher.process_id, watcher.process.as_ref())).collect())
+        let present = watchers.filter(|watcher| !is_gone(watcher.process_id, watcher.process.as_ref())).collect();
+        Ok(Readers { present, prefix, revision: found.revision })
     }
 
     /// Takes the lock away from the present writer, who can change nothing from then on. Returns who it was.
@@ -339,8 +380,15 @@ impl ImageAdmin {
         let (record, _) = self.get(name).await?;
         let Some((lock, revision)) = self.lock(&record.id).await? else { return Ok(None) };
         self.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
-        Fenced::take(self, client, name, "breaking a lock").await?.release().await?;
-        Ok(Some(lock))
+        let held = Fenced::take(self, client, name, Purpose::keeper("breaking a lock")).await?;
+        // It is not for the same NVMe host any more.
+        let forgotten = held.change(|record| {
+            record.changer = None;
+            Ok(())
+        });
+        let forgotten = forgotten.await;
+        held.release().await?;
+        forgotten.map(|_| Some(lock))
     }
 
     /// Gives an image another name.

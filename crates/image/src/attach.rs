@@ -14,7 +14,7 @@ use crate::admin::ImageAdmin;
 use crate::ahead::Ahead;
 use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::held_lock::HeldLock;
-use crate::lock::{Purpose, TakenLock, fence_name, not_fenced, take_lock};
+use crate::lock::{Purpose, TakenLock, fence_name, not_fenced, refuse_read, take_lock};
 use crate::moved_states::moved_states;
 use crate::sealing::Sealing;
 use crate::volume::{Volume, VolumeOf};
@@ -127,10 +127,16 @@ pub(crate) async fn take(
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lock = take_lock(admin, &record, purpose).await?;
+    if !purpose.changes_nothing
+        && let Err(error) = refuse_read(admin, &record).await
+    {
+        lock.lease.revoke().await?;
+        return Err(error);
+    }
     let attach_id = new_attach_id();
     let add = |record: &mut ImageRecord| {
         check(record)?;
-        add_attach_id(record, &attach_id)
+        add_attach_id(record, &attach_id, purpose)
     };
     attach_locked(admin, name, purpose, lock, add).await
 }
@@ -176,7 +182,11 @@ pub(crate) fn new_attach_id() -> String {
 }
 
 /// Makes the next writer the one that seals under this id.
-pub(crate) fn add_attach_id(record: &mut ImageRecord, attach_id: &str) -> Result<(), ImageError> {
+pub(crate) fn add_attach_id(
+    record: &mut ImageRecord,
+    attach_id: &str,
+    purpose: &Purpose,
+) -> Result<(), ImageError> {
     if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
         return Err(ImageError::Invalid(format!(
             "image '{}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image",
@@ -186,7 +196,7 @@ pub(crate) fn add_attach_id(record: &mut ImageRecord, attach_id: &str) -> Result
     if record.key.is_sealed() {
         record.attach_ids.push(attach_id.to_owned());
     }
-    record.writer_generation += 1;
+    purpose.raise_generation(record);
     // That was meant for the writer before.
     record.hold = None;
     Ok(())

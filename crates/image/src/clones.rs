@@ -6,7 +6,7 @@ use atoll_cluster::{ClusterError, Transaction, keys};
 use atoll_keys::{SecretKey, random_u64};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
-use atoll_types::records::{ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT};
+use atoll_types::records::{ImageRecord, ImageStates, ImageWatcherRecord, ParentRecord, RECORD_FORMAT};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, image_key_context, unix_ms};
@@ -62,6 +62,7 @@ impl ImageAdmin {
             key: key(String::new()),
             attach_ids: Vec::new(),
             writer_generation: 0,
+            changer: None,
             created_unix_ms: unix_ms(),
             states: Some(states),
             work: None,
@@ -75,7 +76,9 @@ impl ImageAdmin {
         let snapshots = parent.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
         let of_clone = snapshots.filter(|snapshot| snapshot.number == found.number);
         of_clone.for_each(|snapshot| snapshot.clones.push(clone.id.clone()));
-        let transaction = Transaction::new()
+        let transaction = self
+            .while_there_is(clone.pool)
+            .await?
             .check(&keys::image(name), revision)
             .check(&keys::image(clone_name), 0)
             .put(&keys::image(name), &parent)?
@@ -124,22 +127,42 @@ impl ImageAdmin {
         name: &str,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<ImageRecord, ImageError> {
-        self.retried(name, || self.change_clone_once(name, &edit)).await
+        self.retried(name, || async {
+            let (record, revision) = self.get(name).await?;
+            self.change_clone_once((record, revision), Transaction::new(), &edit).await
+        })
+        .await
+    }
+
+    /// The same for what must not be done under readers: `edit` is told of them, and nobody comes until it is done.
+    pub(crate) async fn change_unread_clone(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut ImageRecord, &[ImageWatcherRecord]) -> Result<(), ImageError>,
+    ) -> Result<ImageRecord, ImageError> {
+        self.retried(name, || async {
+            let (record, revision) = self.get(name).await?;
+            let readers = self.readers(&record.id).await?;
+            let edit = |record: &mut ImageRecord| edit(record, &readers.present);
+            self.change_clone_once((record, revision), readers.nobody_came(Transaction::new()), edit).await
+        })
+        .await
     }
 
     async fn change_clone_once(
         &self,
-        name: &str,
+        (mut record, revision): (ImageRecord, i64),
+        transaction: Transaction,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<ImageRecord, ImageError> {
-        let (mut record, revision) = self.get(name).await?;
+        let key = keys::image(&record.name);
         edit(&mut record)?;
-        let mut transaction = Transaction::new().check(&keys::image(name), revision);
+        let mut transaction = transaction.check(&key, revision);
         if let Some(parent) = record.take_hidden_parent() {
             transaction = self.forget_clone(transaction, &parent, &record.id).await?;
         }
         let record = record.with_format();
-        self.cluster.transact(&transaction.put(&keys::image(name), &record)?).await?;
+        self.cluster.transact(&transaction.put(&key, &record)?).await?;
         Ok(record)
     }
 

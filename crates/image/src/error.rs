@@ -4,6 +4,7 @@ use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
 use atoll_keys::KeyError;
 use atoll_seal::SealError;
+use atoll_types::PoolId;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,9 @@ pub enum ImageError {
     /// There is no such image.
     #[error("there is no image '{0}'; see 'atoll image ls'")]
     NoSuchImage(String),
+    /// There is no such pool any more.
+    #[error("there is no pool {0} any more; see 'atoll pool ls'")]
+    NoSuchPool(PoolId),
     /// There is no such image in the trash.
     #[error("there is no image '{0}' in the trash; see 'atoll image trash ls'")]
     NotInTrash(String),
@@ -41,6 +45,20 @@ pub enum ImageError {
     /// This writer has lost the image: its lease ran out, or another writer has taken over.
     #[error("this writer has lost image '{0}': its lease ran out or another writer took over; attach again")]
     Lost(String),
+    /// Cluster state has not answered for so long that what this reader reads may be removed or changed by now.
+    #[error(
+        "'{0}' cannot be read now: cluster state has not answered for so long that it may have been removed or changed; \
+         reading goes on when cluster state answers"
+    )]
+    CutOff(String),
+    /// What is read has vanished.
+    #[error("object {object} of image {image_id} is gone: what is read was removed meanwhile")]
+    Vanished {
+        /// The id of the image.
+        image_id: String,
+        /// The number of the object.
+        object: u64,
+    },
     /// The writer has gone over to another place, where the same is to be done again.
     #[error("image '{0}' was moved meanwhile")]
     Moved(String),
@@ -134,6 +152,11 @@ impl ImageError {
     /// Whether data did not open with its seal.
     pub(crate) fn is_not_authentic(&self) -> bool {
         matches!(self, ImageError::Seal(SealError::NotAuthentic { .. }))
+    }
+
+    /// Whether an object was not there any more.
+    pub(crate) fn is_vanished(&self) -> bool {
+        matches!(self, ImageError::Vanished { .. })
     }
 
     /// Whether what was sent may have been done, and may still be.

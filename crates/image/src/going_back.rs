@@ -10,7 +10,7 @@ use atoll_types::records::{ImageFlattening, ImageMove, ImageRecord, ImageStates,
 use crate::ImageError;
 use crate::admin::ImageAdmin;
 use crate::ancestry::Generation;
-use crate::lock::Fenced;
+use crate::lock::{Fenced, Purpose};
 use crate::moves::{NAME_KEPT_BYTES, to_be_purged};
 use crate::objects::list_parts;
 use crate::resize::refuse_unfinished;
@@ -52,7 +52,7 @@ impl ImageAdmin {
         self.settle_move(client, name).await?;
         let old = self.find(&moving.old_id, &moving.old_name).await?.0;
         // Whoever wrote to the old place under its other name cannot any more.
-        Fenced::take(self, client, &old.name, "cancelling a move").await?.release().await?;
+        Fenced::take(self, client, &old.name, Purpose::keeper("cancelling a move")).await?.release().await?;
         self.retried(name, || self.go_back_once(client, name, bytes_per_second)).await
     }
 
@@ -70,7 +70,7 @@ impl ImageAdmin {
         let kept = name.get(..NAME_KEPT_BYTES).unwrap_or(name);
         let mut left = self.renamed(record.clone(), &format!("{kept}.after-{:08x}", random_u64() as u32)).await?;
         // Its writer is fenced off by this when it has gone over, or is gone.
-        left.writer_generation += 1;
+        left.raise_generation_for(None);
         left.work = Some(ImageWork::GoBack { name: name.into() });
         let moving = ImageMove {
             old_id: left.id.clone(),
@@ -85,6 +85,8 @@ impl ImageAdmin {
             flattening: Some(flattening),
             states: old.states.as_ref().map(|states| states_back(states, record.snapshots())),
             size_bytes: record.size_bytes,
+            writer_generation: old.writer_generation.max(record.writer_generation),
+            changer: record.changer,
             export: record.export,
             metadata: record.metadata,
             ..self.renamed(old, name).await?
@@ -121,9 +123,12 @@ impl ImageAdmin {
         let is_same = record.id == image_id && record.is_going_back();
         let Some(moving) = record.moving().filter(|_| is_same).cloned() else { return Ok(()) };
         let (left, left_revision) = self.find(&moving.old_id, &moving.old_name).await?;
+        let mut transaction = Transaction::new();
         // Those of the other place read here what was not written there.
         for read in [image_id, &left.id] {
-            self.refuse_watched(name, read).await?;
+            let readers = self.readers(read).await?;
+            readers.refuse(name)?;
+            transaction = readers.nobody_came(transaction);
         }
         record.flattening = None;
         if let Some(states) = &mut record.states {
@@ -131,7 +136,7 @@ impl ImageAdmin {
             let snapshots = states.snapshots.iter_mut();
             snapshots.for_each(|snapshot| snapshot.clones.retain(|clone| *clone != left.id));
         }
-        let transaction = Transaction::new()
+        let transaction = transaction
             .check(&keys::image(name), revision)
             .check(&keys::image(&left.name), left_revision)
             .put(&keys::image(name), &record.with_format())?

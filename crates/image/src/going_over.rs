@@ -52,9 +52,9 @@ impl Writer {
             self.bridge.run(lock.lease.revoke()).await?;
             return Err(error);
         }
-        let (admin, name, purpose) = (self.admin.clone(), self.name.clone(), self.purpose.clone());
-        let (new_id, attach_id) = (moved.id.clone(), attach_id.to_owned());
-        let taken = async move { take_new_place(&admin, &name, (&new_id, &attach_id), purpose, lock).await };
+        let (admin, purpose) = (self.admin.clone(), self.purpose.clone());
+        let (moved, attach_id) = (moved.clone(), attach_id.to_owned());
+        let taken = async move { take_new_place(&admin, &moved, &attach_id, purpose, lock).await };
         let Attachment { record, key, ancestors, left, lock } = self.bridge.run(taken).await?;
         let volume = match open(&self.client, &record, key, (ancestors, left)).await {
             Ok(volume) if !self.is_detached.get() => volume,
@@ -93,24 +93,35 @@ async fn take_new_lock(
 /// Makes this writer the one of the new place, unless another one has been there before.
 async fn take_new_place(
     admin: &ImageAdmin,
-    name: &str,
-    (image_id, attach_id): (&str, &str),
+    moved: &ImageRecord,
+    attach_id: &str,
     purpose: Purpose,
     lock: TakenLock,
 ) -> Result<Attachment, ImageError> {
+    let (name, image_id) = (&moved.name[..], &moved.id[..]);
+    // Until somebody has settled the move, nobody raises it.
+    let own_generation = moved.writer_generation + 1;
     let take = |record: &mut ImageRecord| {
         let lost = || ImageError::Lost(name.to_owned());
         let is_moved = record.id == image_id;
         let flattening = record.flattening.as_mut().filter(|_| is_moved).ok_or_else(lost)?;
         let moving = flattening.moving.as_mut().ok_or_else(lost)?;
         match &moving.settled_by {
-            // An answer was lost.
-            Some(settled_by) if settled_by == attach_id => return Ok(()),
+            // An answer was lost. Since then another one may have come and gone.
+            Some(settled_by) if settled_by == attach_id => {
+                let is_newest = record.attach_ids.last().is_none_or(|newest| newest == attach_id);
+                let is_own = is_newest && record.writer_generation == own_generation;
+                return if is_own { Ok(()) } else { Err(lost()) };
+            }
             Some(_) => return Err(lost()),
             None => moving.settled_by = Some(attach_id.to_owned()),
         }
-        add_attach_id(record, attach_id)?;
-        refuse_unfinished(record)
+        add_attach_id(record, attach_id, &purpose)?;
+        refuse_unfinished(record)?;
+        if record.writer_generation == own_generation { Ok(()) } else { Err(lost()) }
     };
     attach_locked(admin, name, &purpose, lock, take).await
 }
+
+#[cfg(test)]
+mod tests;

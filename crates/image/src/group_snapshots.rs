@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name};
 use crate::flattening::refuse_moving;
-use crate::lock::Fenced;
+use crate::lock::{Fenced, Purpose};
 use crate::resize::refuse_unfinished;
 use crate::snapshots::add_snapshot;
 
@@ -96,7 +96,7 @@ impl ImageAdmin {
             match self.live_lock(&record.id).await? {
                 Some(_) => waiting.push(record),
                 None => {
-                    group.idle.push(Fenced::take(self, client, name, "taking a snapshot").await?);
+                    group.idle.push(Fenced::take(self, client, name, Purpose::keeper("taking a snapshot")).await?);
                     group.known.insert(name.clone(), self.get(name).await?);
                 }
             }

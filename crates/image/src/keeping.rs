@@ -154,15 +154,53 @@ pub(crate) async fn keep_state(
     let conditions: Vec<Condition> = fence.cloned().into_iter().chain([Condition::ObjectAbsent]).collect();
     let is_kept = conditions.len() as u16 - 1;
     let source = object_name(image_id, object);
-    let mutations = [Mutation::CloneFrom { source }, Mutation::Create];
-    for (attempt, mutation) in mutations.into_iter().enumerate() {
+    let keep = async |mutation: Mutation| {
         let kept = kept_name(image_id, object, number);
         match client.change(pool, kept, conditions.clone(), vec![mutation]).await {
-            // There is no object to clone: an empty one says so.
-            Err(error) if attempt == 0 && matches!(error.refusal(), Some(Refusal::Invalid { .. })) => {}
-            Err(error) if error.failed_condition() == Some(is_kept) => return Ok(()),
-            result => return Ok(result?),
+            Err(error) if error.failed_condition() == Some(is_kept) => Ok(()),
+            result => result,
         }
+    };
+    let refused = match keep(Mutation::CloneFrom { source: source.clone() }).await {
+        Err(error) if matches!(error.refusal(), Some(Refusal::Invalid { .. } | Refusal::NoSuchObject)) => error,
+        result => return Ok(result?),
+    };
+    match client.stat(pool, source).await {
+        // There is no object to clone: an empty one says so.
+        Err(error) if error.is_no_such_object() => Ok(keep(Mutation::Create).await?),
+        // Another write may have made it meanwhile, after it had kept the state.
+        Ok(_) if client.stat(pool, kept_name(image_id, object, number)).await.is_ok() => Ok(()),
+        Ok(_) => Err(refused.into()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_client::ObjectClient;
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::memory_client::MemoryClient;
+
+    const POOL: PoolId = PoolId(1);
+
+    /// An empty object would say that there were zeros.
+    #[test]
+    fn a_refused_clone_is_no_sign_that_there_was_no_object() {
+        let client = MemoryClient::new(1);
+        let keep = |number| keep_state(&client, POOL, "1", 0, number, None);
+        block_on(async {
+            keep(1).await.unwrap();
+            assert_eq!(client.stat(POOL, kept_name("1", 0, 1)).await.unwrap().0, 0, "there was no object");
+            client.change(POOL, object_name("1", 0), Vec::new(), vec![Mutation::Create]).await.unwrap();
+            client.refuse_clones(true);
+            let error = keep(2).await.unwrap_err();
+            assert!(error.to_string().contains("clones nothing"), "{error}");
+            assert!(client.stat(POOL, kept_name("1", 0, 2)).await.unwrap_err().is_no_such_object());
+            client.refuse_clones(false);
+            keep(2).await.unwrap();
+            keep(2).await.unwrap();
+        });
+    }
 }

@@ -6,7 +6,7 @@ use atoll_client::PoolClient;
 use atoll_cluster::process::{is_gone, this_process};
 use atoll_cluster::{ClusterError, Lease, keys};
 use atoll_types::Condition;
-use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use atoll_types::records::{ImageLockRecord, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
 use bytes::Bytes;
 
 use crate::ImageError;
@@ -14,8 +14,8 @@ use crate::admin::{ImageAdmin, unix_ms};
 
 pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
 /// How long one waits for the image: longer than a server keeps an image attached after its last client went.
-const LOCK_PATIENCE: Duration = Duration::from_secs(4);
-const LOCK_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(4);
+pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -48,6 +48,8 @@ pub struct Purpose {
     pub text: String,
     /// It only copies from the parent: whoever else wants the image may have it.
     pub(crate) gives_way: bool,
+    /// It changes nothing of what the image shows.
+    pub(crate) changes_nothing: bool,
     /// It is an NVMe gateway for this host, or for several (`*`).
     pub nvme_host: Option<String>,
 }
@@ -61,7 +63,20 @@ impl Purpose {
 
     /// A writer that only copies.
     pub(crate) fn copier(text: &str) -> Self {
-        Purpose { gives_way: true, ..text.into() }
+        Purpose { gives_way: true, changes_nothing: true, ..text.into() }
+    }
+
+    /// A command that only keeps others from writing.
+    pub(crate) fn keeper(text: &str) -> Self {
+        Purpose { changes_nothing: true, ..text.into() }
+    }
+
+    /// Says in a record that such a writer takes the image.
+    pub(crate) fn raise_generation(&self, record: &mut ImageRecord) {
+        match self.changes_nothing {
+            true => record.raise_generation(),
+            false => record.raise_generation_for(self.nvme_host.as_deref()),
+        }
     }
 }
 
@@ -139,8 +154,31 @@ async fn break_lock_of(admin: &ImageAdmin, record: &ImageRecord, purpose: &Purpo
     }
 }
 
+/// Refuses to change an image that somebody reads, itself and not a snapshot. Waits a little for readers that are about
+/// to leave. Nobody comes while the caller holds the lock: a reader's entry asks for that there is none.
+pub(crate) async fn refuse_read(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let readers = admin.watchers(&record.id).await?;
+        let Some(reader) = readers.into_iter().find(|reader| reader.number.is_none()) else { return Ok(()) };
+        if Instant::now() > deadline {
+            return Err(being_read(&record.name, reader));
+        }
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+}
+
+pub(crate) fn being_read(name: &str, reader: ImageWatcherRecord) -> ImageError {
+    let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
+    ImageError::InUse { name: name.into(), host, process_id, purpose }
+}
+
 /// An image that nobody else can change, not even a writer that has lost its lock without knowing.
-pub(crate) struct Fenced(Lease);
+pub(crate) struct Fenced {
+    admin: ImageAdmin,
+    name: String,
+    lock: TakenLock,
+}
 
 impl Fenced {
     /// Takes the lock of the image of this name and fences earlier writers off.
@@ -148,31 +186,49 @@ impl Fenced {
         admin: &ImageAdmin,
         client: &impl PoolClient,
         name: &str,
-        purpose: &str,
+        purpose: impl Into<Purpose>,
     ) -> Result<Self, ImageError> {
         admin.settle_move(client, name).await?;
         let (record, _) = admin.get(name).await?;
-        let lease = take_lock(admin, &record, &purpose.into()).await?.lease;
-        match raise_generation(admin, client, name).await {
-            Ok(()) => Ok(Fenced(lease)),
+        let purpose = purpose.into();
+        let lock = take_lock(admin, &record, &purpose).await?;
+        let held = Fenced { admin: admin.clone(), name: name.to_owned(), lock };
+        match held.fence(client, &record, &purpose).await {
+            Ok(()) => Ok(held),
             Err(error) => {
-                lease.revoke().await?;
+                held.release().await?;
                 Err(error)
             }
         }
     }
 
+    async fn fence(
+        &self,
+        client: &impl PoolClient,
+        record: &ImageRecord,
+        purpose: &Purpose,
+    ) -> Result<(), ImageError> {
+        if !purpose.changes_nothing {
+            refuse_read(&self.admin, record).await?;
+        }
+        let raise = |record: &mut ImageRecord| {
+            purpose.raise_generation(record);
+            Ok(())
+        };
+        let record = self.change(raise).await?;
+        Ok(client.fence(record.pool, fence_name(&record.id), record.writer_generation).await?)
+    }
+
+    /// Changes the image's record, unless somebody else has got the image meanwhile.
+    pub async fn change(
+        &self,
+        edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<ImageRecord, ImageError> {
+        self.admin.change_as_holder(&self.name, self.lock.revision, edit).await
+    }
+
     /// Gives the image back.
     pub async fn release(self) -> Result<(), ImageError> {
-        Ok(self.0.revoke().await?)
+        Ok(self.lock.lease.revoke().await?)
     }
-}
-
-async fn raise_generation(admin: &ImageAdmin, client: &impl PoolClient, name: &str) -> Result<(), ImageError> {
-    let raised = admin.change(name, |record| {
-        record.writer_generation += 1;
-        Ok(())
-    });
-    let (record, _) = raised.await?;
-    Ok(client.fence(record.pool, fence_name(&record.id), record.writer_generation).await?)
 }

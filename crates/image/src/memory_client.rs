@@ -33,6 +33,10 @@ struct Shared {
     fences: RefCell<BTreeMap<Bytes, u64>>,
     next_version: Cell<u64>,
     random: Cell<u64>,
+    /// All clones are refused for a reason of the OSD's own.
+    refuses_clones: Cell<bool>,
+    /// Writes to this object are refused at once.
+    full: RefCell<Option<ObjectName>>,
 }
 
 #[derive(Clone, Default)]
@@ -56,6 +60,14 @@ impl MemoryClient {
         let client = MemoryClient::default();
         client.0.random.set(seed);
         client
+    }
+
+    pub fn refuse_clones(&self, refuses: bool) {
+        self.0.refuses_clones.set(refuses);
+    }
+
+    pub fn refuse_writes_to(&self, object: ObjectName) {
+        self.0.full.replace(Some(object));
     }
 
     pub fn object_count(&self) -> usize {
@@ -98,6 +110,9 @@ impl MemoryClient {
         match mutation {
             Mutation::Create => drop(objects.entry(name.clone()).or_default()),
             Mutation::Remove => drop(objects.remove(name)),
+            Mutation::CloneFrom { .. } if self.0.refuses_clones.get() => {
+                return Err(Refusal::Invalid { detail: "this OSD clones nothing today".into() });
+            }
             Mutation::CloneFrom { source } => {
                 let found = objects.get(source).cloned();
                 let detail = "the object to clone does not exist".into();
@@ -213,6 +228,14 @@ impl ObjectClient for MemoryClient {
     }
 
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        if self.0.full.borrow().as_ref() == Some(&request.object) {
+            let detail = "it is full".into();
+            return Err(ClientError::Refused {
+                pool,
+                object: request.object,
+                refusal: Refusal::Invalid { detail },
+            });
+        }
         self.turns().await;
         let object = request.object.clone();
         let mut done = self.check(&object, &request.conditions);

@@ -133,6 +133,7 @@ impl<C: Objects> History<C> {
             key: Self::key_for(is_sealed),
             attach_ids: Vec::new(),
             writer_generation: 0,
+            changer: None,
             created_unix_ms: 0,
             states: Some(states),
             work: None,
@@ -142,11 +143,10 @@ impl<C: Objects> History<C> {
             metadata: BTreeMap::new(),
         };
         let parent = parent.map(|(image, number)| (image, number, contents.len() as u64));
-        let snapshots = BTreeMap::new();
         self.images.push(Image {
             record,
             contents,
-            snapshots,
+            snapshots: BTreeMap::new(),
             parent,
             attach_count: 0,
             volume: None,

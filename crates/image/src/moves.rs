@@ -53,7 +53,9 @@ impl ImageAdmin {
         if record.moving().is_some() && (record.pool, record.key.is_sealed()) == (pool, is_sealed) {
             return self.change_rate(name, bytes_per_second).await;
         }
-        self.check_move(&record, (pool, is_sealed)).await?;
+        check_move(&record, (pool, is_sealed))?;
+        let readers = self.readers(&record.id).await?;
+        readers.refuse(name)?;
         self.check_generations(&record).await?;
         let old = self.old_place(&record).await?;
         let (old_id, old_name) = (old.id.clone(), old.name.clone());
@@ -61,7 +63,8 @@ impl ImageAdmin {
             Some(ImageMove { old_id, old_name, goes_back: false, settled_by: None, has_only_copies: true });
         let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving };
         let moved = self.new_place(record, &old, (pool, is_sealed), flattening).await?;
-        let transaction = Transaction::new()
+        let transaction = readers
+            .nobody_came(self.while_there_is(pool).await?)
             .check(&keys::image(name), revision)
             .check(&keys::image(&old.name), 0)
             .put(&keys::image(&old.name), &with_clone(old.clone(), &moved.id).with_format())?
@@ -82,43 +85,6 @@ impl ImageAdmin {
         Ok(changed.await?.0)
     }
 
-    async fn check_move(&self, record: &ImageRecord, to: (PoolId, bool)) -> Result<(), ImageError> {
-        refuse_moving(record)?;
-        refuse_unfinished(record)?;
-        let name = &record.name;
-        if record.key.wrapped().is_empty() {
-            return Err(ImageError::KeyDestroyed(name.clone()));
-        }
-        if (record.pool, record.key.is_sealed()) == to {
-            return Err(ImageError::Invalid(format!("image '{name}' is in that pool already")));
-        }
-        for snapshot in record.snapshots() {
-            if !snapshot.clones.is_empty() {
-                return Err(ImageError::HasClones { name: name.clone(), snapshot: snapshot.name.clone() });
-            }
-            if snapshot.is_pending {
-                return Err(ImageError::Invalid(format!(
-                    "snapshot '{}' of image '{name}' is being taken; try again when that is over. If the command that \
-                     took it is gone, remove it ('atoll image snap rm {name}@{0}')",
-                    snapshot.name
-                )));
-            }
-        }
-        if record.flattening.is_some() || record.hold.is_some() {
-            return Err(ImageError::Invalid(format!(
-                "image '{name}' is being flattened or snapshotted; try again when that is over"
-            )));
-        }
-        self.refuse_watched(name, &record.id).await
-    }
-
-    /// Refuses if somebody reads an image or its snapshots.
-    pub(crate) async fn refuse_watched(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
-        let Some(reader) = self.watchers(image_id).await?.into_iter().next() else { return Ok(()) };
-        let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
-        Err(ImageError::InUse { name: name.into(), host, process_id, purpose })
-    }
-
     /// The record of what the image was, under another name, with a snapshot that the new place shows.
     async fn old_place(&self, record: &ImageRecord) -> Result<ImageRecord, ImageError> {
         let kept = record.name.get(..NAME_KEPT_BYTES).unwrap_or(&record.name);
@@ -127,7 +93,7 @@ impl ImageAdmin {
         let snapshot = if is_free { SNAPSHOT.into() } else { format!("{SNAPSHOT}-{:08x}", random_u64() as u32) };
         add_snapshot(&mut old, &snapshot)?;
         // Its writer is fenced off by this when it has gone over, or is gone.
-        old.writer_generation += 1;
+        old.raise_generation_for(None);
         let snapshots = old.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
         snapshots.for_each(|snapshot| snapshot.is_pending = false);
         Ok(old)
@@ -164,7 +130,6 @@ impl ImageAdmin {
             pool,
             key: key(String::new()),
             attach_ids: Vec::new(),
-            writer_generation: 0,
             states: Some(states),
             flattening: Some(flattening),
             ..record
@@ -221,16 +186,21 @@ impl ImageAdmin {
             found => Some(found?),
         };
         // They may have been opened when the image, or the snapshot that they read, showed the parent.
-        self.refuse_watched(name, image_id).await?;
+        let readers = self.readers(image_id).await?;
+        readers.refuse(name)?;
         record.flattening = None;
         let newest = record.states.as_ref().map_or(0, |states| states.newest);
-        let mut transaction = Transaction::new()
+        let mut transaction = readers
+            .nobody_came(Transaction::new())
             .check(&keys::image(name), revision)
             .put(&keys::image(name), &record.with_format())?;
         if let Some((old, old_revision)) = old
-            && !self.is_used(&old, newest).await?
+            && let readers = self.readers(&old.id).await?
+            && readers.present.is_empty()
+            && !is_used(&old, newest)
         {
-            transaction = transaction
+            transaction = readers
+                .nobody_came(transaction)
                 .check(&keys::image(&old.name), old_revision)
                 .delete(&keys::image(&old.name))
                 .put(&keys::removed_image(&old.id), &to_be_purged(old))?;
@@ -238,13 +208,43 @@ impl ImageAdmin {
         self.cluster.transact(&transaction).await?;
         Ok(())
     }
+}
 
-    /// Whether somebody has made use of what an image was before it was moved, which had no snapshot after this one.
-    async fn is_used(&self, old: &ImageRecord, newest: u64) -> Result<bool, ImageError> {
-        let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > newest);
-        let has_clones = old.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty());
-        Ok(has_more || has_clones || !self.watchers(&old.id).await?.is_empty())
+/// Whether somebody has made use of what an image was before it was moved, which had no snapshot after this one.
+fn is_used(old: &ImageRecord, newest: u64) -> bool {
+    let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > newest);
+    has_more || old.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty())
+}
+
+/// Refuses an image that cannot be moved as it is.
+fn check_move(record: &ImageRecord, to: (PoolId, bool)) -> Result<(), ImageError> {
+    refuse_moving(record)?;
+    refuse_unfinished(record)?;
+    let name = &record.name;
+    if record.key.wrapped().is_empty() {
+        return Err(ImageError::KeyDestroyed(name.clone()));
     }
+    if (record.pool, record.key.is_sealed()) == to {
+        return Err(ImageError::Invalid(format!("image '{name}' is in that pool already")));
+    }
+    for snapshot in record.snapshots() {
+        if !snapshot.clones.is_empty() {
+            return Err(ImageError::HasClones { name: name.clone(), snapshot: snapshot.name.clone() });
+        }
+        if snapshot.is_pending {
+            return Err(ImageError::Invalid(format!(
+                "snapshot '{}' of image '{name}' is being taken; try again when that is over. If the command that \
+                 took it is gone, remove it ('atoll image snap rm {name}@{0}')",
+                snapshot.name
+            )));
+        }
+    }
+    if record.flattening.is_some() || record.hold.is_some() {
+        return Err(ImageError::Invalid(format!(
+            "image '{name}' is being flattened or snapshotted; try again when that is over"
+        )));
+    }
+    Ok(())
 }
 
 fn with_clone(mut old: ImageRecord, clone_id: &str) -> ImageRecord {

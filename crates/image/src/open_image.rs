@@ -1,5 +1,8 @@
 //! An image that is open, to be written or only to be read.
 
+use std::rc::Rc;
+
+use atoll_types::records::ImageRecord;
 use bytes::Bytes;
 
 use crate::{AttachedImage, ImageError, ReadOnlyImage};
@@ -27,11 +30,19 @@ impl OpenImage {
     }
 
     /// Whether it cannot be used any more, because another writer has taken the image: the newest has this
-    /// generation.
+    /// generation. Or what is read was removed or changed.
     pub fn is_lost(&self, newest_generation: u64) -> bool {
         match self {
             OpenImage::Written(image) => image.is_lost() || image.record().writer_generation < newest_generation,
-            OpenImage::Read(_) => false,
+            OpenImage::Read(image) => image.is_gone(),
+        }
+    }
+
+    /// The image's record when it was attached, or when it was moved since, if it can be written.
+    pub fn written_record(&self) -> Option<Rc<ImageRecord>> {
+        match self {
+            OpenImage::Written(image) => Some(image.record()),
+            OpenImage::Read(_) => None,
         }
     }
 

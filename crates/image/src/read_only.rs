@@ -2,25 +2,28 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use atoll_client::LocalClient;
 use atoll_seal::SealError;
-use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
 
 use crate::admin::ImageAdmin;
 use crate::ahead::Ahead;
 use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, state_of};
 use crate::changes::{Change, changed_objects, changes_of};
-use crate::lock::in_use;
 use crate::pieces::{BLOCK, pieces};
 use crate::resize::refuse_unfinished;
 use crate::state::State;
-use crate::watcher::Watcher;
+use crate::watcher::{Watched, Watcher};
 use crate::{Bridge, ImageError};
 
 /// Objects whose extents are asked for at once.
 const OBJECTS_AT_ONCE: usize = 32;
+
+/// How long a read waits for cluster state to answer when it did not for longer than the reader's lease.
+const CUT_OFF_LIMIT_MS: u64 = 10_000;
+const CUT_OFF_POLL: Duration = Duration::from_millis(50);
 
 /// A snapshot, or an image that nobody writes.
 pub struct ReadOnlyImage {
@@ -45,7 +48,7 @@ impl ReadOnlyImage {
             let snapshot = snapshot.map(ToOwned::to_owned);
             bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
         };
-        let Watched { generation, ancestors, back_at, watcher } = watched;
+        let Opened { generation, ancestors, back_at, watcher } = watched;
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
         if let Some(number) = back_at {
             Ahead::find(Rc::clone(&state), number).await?;
@@ -71,8 +74,7 @@ impl ReadOnlyImage {
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), ImageError> {
-        // Its states may go, and then others would be taken for them.
-        if self.watcher.borrow().as_ref().is_none_or(Watcher::is_gone) {
+        if self.is_gone() {
             return Err(ImageError::Lost(self.name.clone()));
         }
         match offset.checked_add(length) {
@@ -93,9 +95,40 @@ impl ReadOnlyImage {
         }
         let start = offset / BLOCK * BLOCK;
         let end = (offset + u64::from(length)).next_multiple_of(BLOCK);
-        let whole = self.read_blocks(start, end - start).await?;
+        let whole = self.watched(async || self.read_blocks(start, end - start).await).await?;
         let skip = (offset - start) as usize;
         Ok(whole.slice(skip..skip + length as usize))
+    }
+
+    /// Whether what it reads was removed or changed: it cannot be read any more, only opened anew.
+    pub fn is_gone(&self) -> bool {
+        self.watcher.borrow().as_ref().is_none_or(Watcher::is_gone)
+    }
+
+    fn is_entered(&self) -> bool {
+        self.watcher.borrow().as_ref().is_some_and(Watcher::is_entered)
+    }
+
+    /// Reads while the entries of this reader are in cluster state. Without them what it reads may be removed, and
+    /// others would be taken for it: it is read again when they are there, or was not read.
+    async fn watched<T>(&self, read: impl AsyncFn() -> Result<T, ImageError>) -> Result<T, ImageError> {
+        let runtime = self.state.client.runtime();
+        let deadline_ms = runtime.now_ms() + CUT_OFF_LIMIT_MS;
+        loop {
+            if self.is_entered() {
+                let found = read().await;
+                if self.is_entered() {
+                    return found;
+                }
+            }
+            if self.is_gone() {
+                return Err(ImageError::Lost(self.name.clone()));
+            }
+            if runtime.now_ms() > deadline_ms {
+                return Err(ImageError::CutOff(self.name.clone()));
+            }
+            runtime.sleep(CUT_OFF_POLL).await;
+        }
     }
 
     /// Reads whole blocks, also those that were copied from the parent since this was opened, by a writer that came
@@ -115,17 +148,19 @@ impl ReadOnlyImage {
     /// `offset` on. It may end early.
     pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, bool)>, ImageError> {
         self.check(offset, length)?;
-        self.state.list_all().await?;
         let start = offset / BLOCK * BLOCK;
         let end = (offset + length).next_multiple_of(BLOCK);
-        let pieces = pieces(start, end - start, self.state.object_bytes);
-        let extents = crate::extents::gather(
-            pieces,
-            OBJECTS_AT_ONCE,
-            |piece| self.state.is_known_empty(piece),
-            async |piece| self.state.mapped(piece).await,
-        );
-        Ok(extents.await?.cut(offset - start, length))
+        let look = async || {
+            self.state.list_all().await?;
+            let extents = crate::extents::gather(
+                pieces(start, end - start, self.state.object_bytes),
+                OBJECTS_AT_ONCE,
+                |piece| self.state.is_known_empty(piece),
+                async |piece| self.state.mapped(piece).await,
+            );
+            Ok(extents.await?.cut(offset - start, length))
+        };
+        self.watched(look).await
     }
 
     /// What this one has otherwise than an older snapshot of the same image, in order and as `visit` takes it.
@@ -143,10 +178,12 @@ impl ReadOnlyImage {
                 older.name, self.name
             )));
         }
-        let objects = changed_objects(&older.state, &self.state).await?;
+        let both = async || changed_objects(&older.state, &self.state).await;
+        let objects = older.watched(async || self.watched(&both).await).await?;
         let all = objects.len() as u64;
         for (done, object) in objects.into_iter().enumerate() {
-            for change in changes_of(&older.state, &self.state, object).await? {
+            let both = async || changes_of(&older.state, &self.state, object).await;
+            for change in older.watched(async || self.watched(&both).await).await? {
                 visit(change)?;
             }
             progress(done as u64 + 1, all);
@@ -161,7 +198,7 @@ impl ReadOnlyImage {
     }
 }
 
-struct Watched {
+struct Opened {
     generation: Generation,
     ancestors: Vec<Generation>,
     /// The number of its going back, if it does.
@@ -174,7 +211,7 @@ async fn watch(
     name: &str,
     snapshot: Option<&str>,
     purpose: &str,
-) -> Result<Watched, ImageError> {
+) -> Result<Opened, ImageError> {
     let (record, number, size_bytes, parent) = match snapshot {
         Some(snapshot) => {
             let (record, found) = admin.get_snapshot(name, snapshot).await?;
@@ -184,38 +221,32 @@ async fn watch(
         None => {
             let (record, _) = admin.get(name).await?;
             refuse_unfinished(&record)?;
-            refuse_written(admin, &record).await?;
             let (size_bytes, parent) = (record.size_bytes, record.shown_parent());
             (record, None, size_bytes, parent)
         }
     };
     let key = admin.unwrapped_key(&record).await?;
-    let parent_id = parent.as_ref().map(|parent| parent.image_id.clone());
+    let mut watched = vec![Watched::new(&record, number, parent.as_ref())];
     let mut ancestors = admin.ancestors(parent).await?;
-    let watcher = Watcher::begin(admin, &record, (number, parent_id), purpose).await?;
+    watched.extend(ancestors.iter().map(|generation| {
+        let shown =
+            generation.record.snapshots().iter().find(|snapshot| Some(snapshot.number) == generation.number);
+        let parent = shown.and_then(|snapshot| generation.record.shown_parent_at(snapshot));
+        Watched::new(&generation.record, generation.number, parent.as_ref())
+    }));
+    let watcher = Watcher::begin(admin, watched, purpose).await?;
     // Until an image is moved, its snapshots are read where it was: later writers, whose attachments are not in the
     // record yet, copy their states.
     if record.shows_moved_snapshots() && number.is_some() && !ancestors.is_empty() {
-        return Ok(Watched { generation: ancestors.remove(0), ancestors, back_at: None, watcher });
+        return Ok(Opened { generation: ancestors.remove(0), ancestors, back_at: None, watcher });
     }
     if number.is_none()
         && let Some(left) = admin.left_place(&record).await?
     {
         let back_at = record.states.as_ref().map(|states| states.newest);
         let mut generations = over_here(left, &record, key, ancestors);
-        return Ok(Watched { generation: generations.remove(0), ancestors: generations, back_at, watcher });
+        return Ok(Opened { generation: generations.remove(0), ancestors: generations, back_at, watcher });
     }
     let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
-    Ok(Watched { generation, ancestors, back_at: None, watcher })
-}
-
-/// Without a snapshot, only what nobody writes can be read as a whole.
-async fn refuse_written(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
-    if record.export.as_ref().is_some_and(|export| export.access == ExportAccess::ReadOnly) {
-        return Ok(());
-    }
-    match admin.lock(&record.id).await? {
-        Some((lock, _)) => Err(in_use(&record.name, lock)),
-        None => Ok(()),
-    }
+    Ok(Opened { generation, ancestors, back_at: None, watcher })
 }

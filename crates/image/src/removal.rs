@@ -9,7 +9,7 @@ use atoll_types::records::{ImageRecord, RECORD_FORMAT, RemovedImageRecord};
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
 use crate::flattening::refuse_moving;
-use crate::lock::{fence_name, take_lock};
+use crate::lock::{TakenLock, fence_name, take_lock};
 use crate::names::{image_prefix, parse};
 use crate::objects::remove_objects;
 
@@ -116,12 +116,10 @@ impl ImageAdmin {
         if keep_ms == 0 && !record.snapshots().is_empty() {
             return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
         }
-        if let Some(watcher) = self.watchers(&record.id).await?.into_iter().next() {
-            let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
-            return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
-        }
-        let lease = match take_lock(self, &record, &REMOVING.into()).await {
-            Ok(taken) => taken.lease,
+        let readers = self.readers(&record.id).await?;
+        readers.refuse(name)?;
+        let TakenLock { lease, revision: lock_revision } = match take_lock(self, &record, &REMOVING.into()).await {
+            Ok(taken) => taken,
             Err(error) => {
                 // It may be somebody who removes it, too, and has been faster.
                 self.get(name).await?;
@@ -136,8 +134,10 @@ impl ImageAdmin {
             purge_unix_ms: now_ms.saturating_add(keep_ms),
             is_purging: false,
         };
-        let transaction = Transaction::new()
+        let transaction = readers
+            .nobody_came(Transaction::new())
             .check(&keys::image(name), revision)
+            .check(&keys::image_lock(&record.id), lock_revision)
             .delete(&keys::image(name))
             .put(&keys::removed_image(&record.id), &removed)?;
         let trashed = self.cluster.transact(&transaction).await;

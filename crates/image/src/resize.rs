@@ -52,43 +52,38 @@ impl ImageAdmin {
         size_bytes: u64,
     ) -> Result<ImageRecord, ImageError> {
         let held = Fenced::take(self, client, name, "shrinking").await?;
-        let shrunk = self.shrink_held(client, name, size_bytes).await;
+        let shrunk = shrink_held(client, &held, size_bytes).await;
         held.release().await?;
         shrunk
     }
+}
 
-    async fn shrink_held(
-        &self,
-        client: &impl PoolClient,
-        name: &str,
-        size_bytes: u64,
-    ) -> Result<ImageRecord, ImageError> {
-        let begun = self.change(name, |record| {
-            refuse_moving(record)?;
-            if !matches!(record.work, None | Some(ImageWork::Shrink { .. })) {
-                return refuse_unfinished(record);
-            }
-            // What an interrupted one has removed is gone, and must not be shown as if it were zeros.
-            let lowest = match record.work {
-                Some(ImageWork::Shrink { size_bytes: before }) => before.min(size_bytes),
-                _ => size_bytes,
-            };
-            record.work = Some(ImageWork::Shrink { size_bytes: lowest });
-            Ok(())
-        });
-        let (record, _) = begun.await?;
-        let Some(ImageWork::Shrink { size_bytes: end }) = record.work else { unreachable!("it was set") };
-        discard_beyond(client, &record, end).await?;
-        let ended = self.change(name, |record| {
-            record.work = None;
-            record.size_bytes = size_bytes;
-            if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
-                parent.overlap_bytes = parent.overlap_bytes.min(end);
-            }
-            Ok(())
-        });
-        Ok(ended.await?.0)
-    }
+async fn shrink_held(client: &impl PoolClient, held: &Fenced, size_bytes: u64) -> Result<ImageRecord, ImageError> {
+    let begun = held.change(|record| {
+        refuse_moving(record)?;
+        if !matches!(record.work, None | Some(ImageWork::Shrink { .. })) {
+            return refuse_unfinished(record);
+        }
+        // What an interrupted one has removed is gone, and must not be shown as if it were zeros.
+        let lowest = match record.work {
+            Some(ImageWork::Shrink { size_bytes: before }) => before.min(size_bytes),
+            _ => size_bytes,
+        };
+        record.work = Some(ImageWork::Shrink { size_bytes: lowest });
+        Ok(())
+    });
+    let record = begun.await?;
+    let Some(ImageWork::Shrink { size_bytes: end }) = record.work else { unreachable!("it was set") };
+    discard_beyond(client, &record, end).await?;
+    let ended = held.change(|record| {
+        record.work = None;
+        record.size_bytes = size_bytes;
+        if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
+            parent.overlap_bytes = parent.overlap_bytes.min(end);
+        }
+        Ok(())
+    });
+    ended.await
 }
 
 /// Refuses what must not be done before interrupted work is done.

@@ -13,7 +13,7 @@ use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, unix_ms};
 use crate::flattening::refuse_moving;
 use crate::keeping::keep_state;
-use crate::lock::{Fenced, is_abandoned, not_fenced};
+use crate::lock::{Fenced, Purpose, being_read, is_abandoned, not_fenced};
 use crate::names::{Part, kept_name, object_name};
 use crate::objects::{CHANGES_IN_FLIGHT, list_parts, remove_objects};
 use crate::resize::refuse_unfinished;
@@ -83,9 +83,13 @@ impl ImageAdmin {
         loop {
             match self.lock(&record.id).await? {
                 Some((lock, _)) if is_abandoned(&lock) => {
-                    return Fenced::take(self, client, &record.name, "taking a snapshot").await?.release().await;
+                    return Fenced::take(self, client, &record.name, Purpose::keeper("taking a snapshot"))
+                        .await?
+                        .release()
+                        .await;
                 }
-                None => match Fenced::take(self, client, &record.name, "taking a snapshot").await {
+                None => match Fenced::take(self, client, &record.name, Purpose::keeper("taking a snapshot")).await
+                {
                     Ok(held) => return held.release().await,
                     // A writer has come first, and will say what it keeps.
                     Err(ImageError::InUse { .. }) => {}
@@ -155,18 +159,15 @@ impl ImageAdmin {
     /// Removes snapshots. What only they needed is removed by [`ImageAdmin::trim`]. A flattened clone whose last
     /// snapshots with a parent they were has none any more.
     pub async fn remove_snapshots(&self, name: &str, snapshots: &[String]) -> Result<(), ImageError> {
-        let (record, _) = self.get(name).await?;
-        for watcher in self.watchers(&record.id).await? {
-            let is_read = |snapshot: &&SnapshotRecord| {
-                snapshots.contains(&snapshot.name) && Some(snapshot.number) == watcher.number
-            };
-            if let Some(snapshot) = record.snapshots().iter().find(is_read) {
-                let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
-                let name = format!("{name}@{}", snapshot.name);
-                return Err(ImageError::InUse { name, host, process_id, purpose });
+        let removed = self.change_unread_clone(name, |record, readers| {
+            for reader in readers {
+                let is_read = |snapshot: &&SnapshotRecord| {
+                    snapshots.contains(&snapshot.name) && Some(snapshot.number) == reader.number
+                };
+                if let Some(snapshot) = record.snapshots().iter().find(is_read) {
+                    return Err(being_read(&format!("{name}@{}", snapshot.name), reader.clone()));
+                }
             }
-        }
-        let removed = self.change_clone(name, |record| {
             refuse_moving(record)?;
             if let Some(ImageWork::RollBack { .. }) = record.work {
                 return refuse_unfinished(record);
@@ -260,42 +261,46 @@ impl ImageAdmin {
         let (record, found) = self.get_snapshot(name, snapshot).await?;
         refuse_moving(&record)?;
         let held = Fenced::take(self, client, name, "rolling back").await?;
-        let done = self.roll_back_held(client, name, found.number, progress).await;
+        let done = roll_back_held(client, &held, &found, progress).await;
         held.release().await?;
         done
     }
+}
 
-    async fn roll_back_held(
-        &self,
-        client: &impl PoolClient,
-        name: &str,
-        number: u64,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<(), ImageError> {
-        let work = ImageWork::RollBack { number };
-        let begun = self.change(name, |record| {
-            refuse_moving(record)?;
-            if record.work.as_ref().is_some_and(|begun| *begun != work) {
-                return refuse_unfinished(record);
+async fn roll_back_held(
+    client: &impl PoolClient,
+    held: &Fenced,
+    snapshot: &SnapshotRecord,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), ImageError> {
+    let number = snapshot.number;
+    let work = ImageWork::RollBack { number };
+    let begun = held.change(|record| {
+        refuse_moving(record)?;
+        if record.work.as_ref().is_some_and(|begun| *begun != work) {
+            return refuse_unfinished(record);
+        }
+        // It was looked for before the image was taken. As long as the work is not done it is not removed.
+        if !record.snapshots().iter().any(|found| found.number == number) {
+            return Err(no_such_snapshot(&record.name, &snapshot.name));
+        }
+        record.work = Some(work.clone());
+        Ok(())
+    });
+    let record = begun.await?;
+    roll_objects_back(client, &record, number, progress).await?;
+    let ended = held.change(|record| {
+        let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned();
+        if let Some(snapshot) = snapshot {
+            record.size_bytes = snapshot.size_bytes;
+            if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
+                parent.overlap_bytes = snapshot.overlap_bytes;
             }
-            record.work = Some(work.clone());
-            Ok(())
-        });
-        let (record, _) = begun.await?;
-        roll_objects_back(client, &record, number, progress).await?;
-        let ended = self.change(name, |record| {
-            let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned();
-            if let Some(snapshot) = snapshot {
-                record.size_bytes = snapshot.size_bytes;
-                if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
-                    parent.overlap_bytes = snapshot.overlap_bytes;
-                }
-            }
-            record.work = None;
-            Ok(())
-        });
-        ended.await.map(drop)
-    }
+        }
+        record.work = None;
+        Ok(())
+    });
+    ended.await.map(drop)
 }
 
 fn is_given_up(snapshot: &SnapshotRecord) -> bool {
@@ -443,6 +448,35 @@ mod tests {
         let names: Vec<&str> = record.snapshots().iter().map(|snapshot| &snapshot.name[..]).collect();
         assert_eq!(names, ["new"]);
         assert!(!record.states.unwrap().needs_trimming);
+    }
+
+    /// Its states may be gone: objects would become what others need.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_roll_back_to_a_snapshot_that_was_removed_meanwhile_changes_nothing() {
+        let (world, client) = (world().await, MemoryClient::new(1));
+        world.create("disk", true).await;
+        for snapshot in ["one", "two"] {
+            world.admin.take_snapshot(&client, "disk", snapshot).await.unwrap();
+        }
+        let (_, found) = world.admin.get_snapshot("disk", "one").await.unwrap();
+        let held = Fenced::take(&world.admin, &client, "disk", "rolling back").await.unwrap();
+        world.admin.remove_snapshots("disk", &["one".to_owned()]).await.unwrap();
+        let error = roll_back_held(&client, &held, &found, &|_, _| {}).await.unwrap_err();
+        assert!(matches!(error, ImageError::NoSuchSnapshot { .. }), "{error}");
+        assert_eq!(world.admin.get("disk").await.unwrap().0.work, None);
+        held.release().await.unwrap();
+    }
+
+    /// It may have stood still for long, and the image be another's by now.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_command_that_has_lost_the_image_ends_nothing() {
+        let (world, client) = (world().await, MemoryClient::new(1));
+        world.create("disk", true).await;
+        let held = Fenced::take(&world.admin, &client, "disk", "rolling back").await.unwrap();
+        world.admin.break_lock(&client, "disk").await.unwrap();
+        let error = held.change(|_| panic!("it is not its holder any more")).await.unwrap_err();
+        assert!(matches!(error, ImageError::Lost(_)), "{error}");
+        held.release().await.unwrap();
     }
 
     #[test]

@@ -18,8 +18,6 @@ use crate::names::{image_prefix, kept_name, object_name, parse};
 use crate::pieces::{BLOCK, Piece, pieces, runs};
 use crate::sealing::{Sealing, written_blocks};
 
-/// How often a state is looked for that changes its place meanwhile. A place changes once for each snapshot.
-const ATTEMPTS_MAX: u32 = 16;
 /// Places that are remembered while they were found one by one.
 const PLACES_MAX: usize = 1 << 20;
 
@@ -108,8 +106,13 @@ impl<C: PoolClient> State<C> {
         object: u64,
         read: impl AsyncFn(ObjectName) -> Result<(Version, T), ClientError>,
     ) -> Result<Option<T>, ImageError> {
-        for _ in 0..ATTEMPTS_MAX {
+        let mut has_changed = false;
+        loop {
             let place = self.place(object).await?;
+            // Before an object changes, its state is kept, and as long as there is the snapshot it stays.
+            if has_changed && !matches!(place, Place::Kept(_)) {
+                return Err(self.vanished(object));
+            }
             let name = match place {
                 Place::Nowhere => return Ok(None),
                 Place::Kept(number) => kept_name(&self.image_id, object, number),
@@ -118,19 +121,17 @@ impl<C: PoolClient> State<C> {
             match (place, read(name).await) {
                 (Place::Object(version), Ok((found, _))) if found != version && self.number.is_some() => {}
                 (_, Ok((_, found))) => return Ok(Some(found)),
-                (_, Err(error)) if error.is_no_such_object() => {}
+                (Place::Object(_), Err(error)) if error.is_no_such_object() && self.number.is_some() => {}
+                (_, Err(error)) if error.is_no_such_object() => return Err(self.vanished(object)),
                 (_, Err(error)) => return Err(error.into()),
             }
             self.forget(object);
+            has_changed = true;
         }
-        Err(self.is_restless(object))
     }
 
-    fn is_restless(&self, object: u64) -> ImageError {
-        ImageError::Invalid(format!(
-            "object {object} of image {} changes its place again and again; is its snapshot being removed?",
-            self.image_id
-        ))
+    fn vanished(&self, object: u64) -> ImageError {
+        ImageError::Vanished { image_id: self.image_id.clone(), object }
     }
 
     fn forget(&self, object: u64) {
@@ -367,3 +368,6 @@ pub(crate) async fn open_over_parent<C: PoolClient>(
     }
     Ok(whole.freeze())
 }
+
+#[cfg(test)]
+mod tests;

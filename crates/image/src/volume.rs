@@ -196,7 +196,10 @@ impl<C: PoolClient> Volume<C> {
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
         if let Some(ahead) = self.ahead_of(piece.object) {
             let start = piece.start(self.object_bytes);
-            return Box::pin(async move { ahead.state().read_blocks(start, piece.length).await }).await;
+            let read = Box::pin(async { ahead.state().read_blocks(start, piece.length).await }).await;
+            if !has_been_brought(&ahead, piece, &read) {
+                return read;
+            }
         }
         read_to_open(&self.image_id, piece, async |request| self.read_here(piece, request).await).await
     }
@@ -283,7 +286,10 @@ impl<C: PoolClient> Volume<C> {
 
     async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
         if let Some(ahead) = self.ahead_of(piece.object) {
-            return ahead.state().mapped(piece).await;
+            let mapped = ahead.state().mapped(piece).await;
+            if !has_been_brought(&ahead, piece, &mapped) {
+                return mapped;
+            }
         }
         let parent = self.parent();
         let name = object_name(&self.image_id, piece.object);
@@ -361,7 +367,7 @@ impl<C: PoolClient> Volume<C> {
         let mut writes = Vec::new();
         let _in_flight = self.begin().await?;
         for piece in self.pieces(offset, data.len() as u64) {
-            // Not along with the writes: those are dropped when one of them fails.
+            // Before anything is written: what is brought must not overwrite that.
             if self.ahead_of(piece.object).is_some() {
                 Box::pin(self.bring(piece.object)).await?;
             }
@@ -371,7 +377,8 @@ impl<C: PoolClient> Volume<C> {
             writes.push(self.write_piece(piece, data.slice(position..end))?);
             position = end;
         }
-        try_join_all(writes).await.map(|_| ())
+        // None is dropped when another one fails: what was sent of it could be done after what the client sends then.
+        join_all(writes).await.into_iter().fold(Ok(()), first_error)
     }
 
     fn write_piece(
@@ -486,7 +493,7 @@ impl<C: PoolClient> Volume<C> {
                 return Err(ImageError::Lost(self.name.clone()));
             }
             let batch = pieces.by_ref().take(OBJECTS_AT_ONCE).map(|piece| self.discard_piece(piece));
-            join_all(batch).await.into_iter().collect::<Result<(), _>>()?;
+            join_all(batch).await.into_iter().fold(Ok(()), first_error)?;
         }
         Ok(())
     }
@@ -524,3 +531,20 @@ impl<C: PoolClient> Volume<C> {
         ignore_absent(discarded).map_err(|error| self.explain_image(error))
     }
 }
+
+/// Whether an object was not found ahead because it was brought meanwhile, and changed.
+fn has_been_brought<C: PoolClient, T>(ahead: &Ahead<C>, piece: Piece, read: &Result<T, ImageError>) -> bool {
+    matches!(read, Err(error) if error.is_vanished()) && !ahead.is_pending(piece.object)
+}
+
+/// The error of what was done in parts. If it is unknown of one whether it was done, it is unknown of the whole.
+fn first_error(before: Result<(), ImageError>, next: Result<(), ImageError>) -> Result<(), ImageError> {
+    match (before, next) {
+        (Err(before), Err(next)) if next.is_undecided() && !before.is_undecided() => Err(next),
+        (Err(before), _) => Err(before),
+        (Ok(()), next) => next,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,31 +1,71 @@
-//! A reader's entry in cluster state, which keeps what it reads from being removed. It is made again when its lease
-//! ran out while cluster state was away, unless what is read was removed meanwhile.
+//! A reader's entries in cluster state, which keep what it reads from being removed or changed: one of the image, and one
+//! of each snapshot of a parent that it shows. They are made in one transaction, only while all of that is there, and
+//! again when their lease ran out while cluster state was away. As long as they may not be there, nothing is read.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex as SyncMutex};
+use std::time::{Duration, Instant};
 
 use atoll_cluster::process::this_process;
-use atoll_cluster::{ClusterError, Lease, LeaseStatus, keys};
+use atoll_cluster::{ClusterError, Lease, LeaseStatus, TermEnd, Transaction, keys};
 use atoll_keys::random_u64;
-use atoll_types::records::{ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
+use atoll_types::records::{ImageRecord, ImageWatcherRecord, ParentRecord, RECORD_FORMAT};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
-use crate::lock::{LEASE_TERM, host_name};
+use crate::lock::{LEASE_TERM, LOCK_PATIENCE, LOCK_PAUSE, host_name, in_use};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-struct Shared {
-    admin: ImageAdmin,
+/// What a reader reads of one image.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
     image_id: String,
     image_name: String,
-    record: ImageWatcherRecord,
-    /// The image that what is read shows where it was not written.
+    /// The number of the snapshot; `None` for the image itself, which nobody may change meanwhile.
+    number: Option<u64>,
+    /// Of the image itself: when it was changed last.
+    changed_at: u64,
+    /// The image that is shown where this one was not written.
     parent_id: Option<String>,
+}
+
+impl Watched {
+    /// An image that shows this parent, at the snapshot of this number if there is one.
+    pub fn new(image: &ImageRecord, number: Option<u64>, parent: Option<&ParentRecord>) -> Self {
+        Watched {
+            image_id: image.id.clone(),
+            image_name: image.name.clone(),
+            number,
+            changed_at: image.changed_at(),
+            parent_id: parent.map(|parent| parent.image_id.clone()),
+        }
+    }
+
+    /// Whether it is still what was read first.
+    fn is_in(&self, record: &ImageRecord) -> bool {
+        let parent = match self.number {
+            Some(number) => match record.snapshots().iter().find(|snapshot| snapshot.number == number) {
+                Some(snapshot) => record.shown_parent_at(snapshot),
+                None => return false,
+            },
+            None if record.changed_at() != self.changed_at => return false,
+            None => record.shown_parent(),
+        };
+        parent.map(|parent| parent.image_id) == self.parent_id
+    }
+}
+
+struct Shared {
+    admin: ImageAdmin,
+    /// The image itself, and its parents.
+    watched: Vec<Watched>,
+    purpose: String,
+    since_unix_ms: u64,
     lease: Mutex<Option<Lease>>,
+    entered_until: SyncMutex<Option<TermEnd>>,
     is_gone: AtomicBool,
 }
 
@@ -36,42 +76,41 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch an image, at the snapshot of this number if there is one, which shows this parent. Must be
-    /// called within a tokio runtime.
-    pub async fn begin(
-        admin: &ImageAdmin,
-        image: &ImageRecord,
-        (number, parent_id): (Option<u64>, Option<String>),
-        purpose: &str,
-    ) -> Result<Self, ImageError> {
-        let record = ImageWatcherRecord {
-            format: RECORD_FORMAT,
-            host: host_name(),
-            process_id: std::process::id(),
-            process: this_process(),
-            purpose: purpose.to_owned(),
-            number,
-            since_unix_ms: unix_ms(),
-        };
+    /// Begins to watch an image, which comes first, and the parents that it shows. Must be called within a tokio
+    /// runtime.
+    pub async fn begin(admin: &ImageAdmin, watched: Vec<Watched>, purpose: &str) -> Result<Self, ImageError> {
         let shared = Arc::new(Shared {
             admin: admin.clone(),
-            image_id: image.id.clone(),
-            image_name: image.name.clone(),
-            record,
-            parent_id,
+            watched,
+            purpose: purpose.to_owned(),
+            since_unix_ms: unix_ms(),
             lease: Mutex::new(None),
+            entered_until: SyncMutex::new(None),
             is_gone: AtomicBool::new(false),
         });
-        if !shared.enter().await? {
-            return Err(ImageError::NoSuchImage(image.name.clone()));
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match shared.enter().await {
+                Ok(true) => break,
+                Ok(false) => return Err(ImageError::NoSuchImage(shared.name().to_owned())),
+                // It may be a command that is about to be done.
+                Err(ImageError::InUse { .. }) if Instant::now() < deadline => tokio::time::sleep(LOCK_PAUSE).await,
+                Err(error) => return Err(error),
+            }
         }
         let keeper = tokio::spawn(keep(Arc::clone(&shared)));
         Ok(Watcher { shared, keeper })
     }
 
-    /// Whether what was watched has been removed.
+    /// Whether what was watched has been removed or changed.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone.load(Ordering::SeqCst)
+    }
+
+    /// Whether its entries are there now: whatever was read since [`Watcher::begin`] was there to be read.
+    pub fn is_entered(&self) -> bool {
+        let entered_until = self.shared.entered_until.lock().expect("nobody panics with it");
+        !self.is_gone() && entered_until.as_ref().is_some_and(TermEnd::is_ahead)
     }
 
     /// Stops watching.
@@ -91,31 +130,67 @@ impl Drop for Watcher {
 }
 
 impl Shared {
-    /// Makes the entry. False if what is read is not there any more: that is looked at behind it, so that nobody
-    /// removes it from then on.
+    fn name(&self) -> &str {
+        &self.watched.first().expect("an image is watched").image_name
+    }
+
+    /// Makes the entries. False if what is read is not there any more, or not what it was.
     async fn enter(&self) -> Result<bool, ImageError> {
         let lease = self.admin.cluster.grant_lease(LEASE_TERM).await?;
-        let key = format!("{}{:016x}", keys::image_watchers(&self.image_id), random_u64());
-        self.admin.cluster.create_with_lease(&key, &self.record, &lease).await?;
-        let is_there = match self.admin.find(&self.image_id, &self.image_name).await {
-            Ok((record, _)) => {
-                let mut snapshots = record.snapshots().iter();
-                let shown = match self.record.number {
-                    Some(number) => snapshots
-                        .find(|snapshot| snapshot.number == number)
-                        .map(|snapshot| record.shown_parent_at(snapshot)),
-                    None => Some(record.shown_parent()),
-                };
-                shown.is_some_and(|parent| parent.map(|parent| parent.image_id) == self.parent_id)
+        match self.admin.retried(self.name(), || self.enter_once(&lease)).await {
+            Ok(true) => {
+                *self.entered_until.lock().expect("nobody panics with it") = Some(lease.term_end());
+                *self.lease.lock().await = Some(lease);
+                Ok(true)
             }
-            Err(ImageError::NoSuchImage(_)) => false,
-            Err(error) => return Err(error),
-        };
-        match is_there {
-            true => *self.lease.lock().await = Some(lease),
-            false => lease.revoke().await?,
+            not_entered => {
+                lease.revoke().await?;
+                not_entered
+            }
         }
-        Ok(is_there)
+    }
+
+    /// Whoever removes or changes something of it has seen the entries, or has changed what is looked at here.
+    async fn enter_once(&self, lease: &Lease) -> Result<bool, ImageError> {
+        let mut transaction = Transaction::new();
+        for watched in &self.watched {
+            let (record, revision) = match self.admin.find(&watched.image_id, &watched.image_name).await {
+                Err(ImageError::NoSuchImage(_)) => return Ok(false),
+                found => found?,
+            };
+            if !watched.is_in(&record) {
+                return Ok(false);
+            }
+            if watched.number.is_none() {
+                let lock = self.admin.lock(&record.id).await?;
+                let lock_revision = lock.as_ref().map_or(0, |(_, revision)| *revision);
+                // Copying changes nothing for those who read.
+                if let Some((lock, _)) = lock.filter(|(lock, _)| !lock.gives_way) {
+                    return Err(in_use(&record.name, lock));
+                }
+                transaction = transaction.check(&keys::image_lock(&record.id), lock_revision);
+            }
+            let key = format!("{}{:016x}", keys::image_watchers(&record.id), random_u64());
+            transaction = transaction.check(&keys::image(&record.name), revision).put_with_lease(
+                &key,
+                &self.entry(watched),
+                lease.id(),
+            )?;
+        }
+        self.admin.cluster.transact(&transaction).await?;
+        Ok(true)
+    }
+
+    fn entry(&self, watched: &Watched) -> ImageWatcherRecord {
+        ImageWatcherRecord {
+            format: RECORD_FORMAT,
+            host: host_name(),
+            process_id: std::process::id(),
+            process: this_process(),
+            purpose: self.purpose.clone(),
+            number: watched.number,
+            since_unix_ms: self.since_unix_ms,
+        }
     }
 }
 
@@ -124,16 +199,20 @@ async fn keep(shared: Arc<Shared>) {
         let Some(mut status) = shared.lease.lock().await.as_ref().map(Lease::status) else { return };
         // An error means that the renewing task is gone, and then it is lost, too.
         let _ = status.wait_for(|status| *status == LeaseStatus::Lost).await.is_ok();
+        tracing::warn!("the entry of a reader of image '{}' has run out; making it again", shared.name());
         loop {
             match shared.enter().await {
                 Ok(true) => break,
                 Ok(false) => {
-                    tracing::warn!("what is read of image '{}' was removed", shared.image_name);
+                    tracing::warn!("what is read of image '{}' was removed or changed", shared.name());
                     return shared.is_gone.store(true, Ordering::SeqCst);
                 }
-                Err(error) => tracing::debug!("cannot watch image '{}': {error}", shared.image_name),
+                Err(error) => tracing::debug!("cannot watch image '{}': {error}", shared.name()),
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

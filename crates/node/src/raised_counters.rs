@@ -118,6 +118,8 @@ async fn raised_next_pool(client: &ClusterClient) -> Result<NextPoolRecord, Node
 /// does not know are no state of the next ones: neither if it knows of no snapshot at all.
 fn raised_image(mut image: ImageRecord) -> ImageRecord {
     image.writer_generation = raised(image.writer_generation);
+    // Who has changed it since is not known.
+    image.changer = None;
     let states = image.states.get_or_insert_default();
     states.newest = raised(states.newest);
     image.with_format()

@@ -4,6 +4,10 @@
 //! open: the one that holds its lock. On the others the namespace is inaccessible, and they take the image when its
 //! lock is free, never before: its holder has given it back, or its lease has run out, and then the fence that comes
 //! with the lock keeps whatever the former gateway still sends from being done.
+//!
+//! A host keeps what it has read and is about to write. So a gateway takes the image again for a controller only if
+//! nobody but gateways of the same host has changed it since that controller had it, or was made. Otherwise the
+//! controller has no namespace any more, and the host connects anew.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -11,6 +15,7 @@ use std::rc::{Rc, Weak};
 
 use atoll_exports::{Client, ImageMetrics, OpenError, OpenErrorKind, OpenedExport};
 use atoll_image::Purpose;
+use atoll_types::records::ImageRecord;
 
 use crate::connection::Connection;
 use crate::protocol::{Controller, ControllerConfig, ControllerEvent, LBA_BYTES, Namespace, Subject};
@@ -31,6 +36,8 @@ pub(crate) struct Association {
     /// The image, unless this is a discovery controller.
     pub image: Option<String>,
     device: RefCell<Option<OpenedExport>>,
+    /// The image's generation as the host knows it.
+    seen_generation: Cell<u64>,
     pub metrics: Option<ImageMetrics>,
     admin_queue: RefCell<Weak<Connection>>,
     io_queues: RefCell<Vec<Weak<Connection>>>,
@@ -46,6 +53,8 @@ pub(crate) struct Opened {
     pub size_bytes: u64,
     pub is_read_only: bool,
     pub created_unix_ms: u64,
+    /// Of the writer that this gateway is, or else of the last one.
+    pub generation: u64,
 }
 
 impl Association {
@@ -53,7 +62,7 @@ impl Association {
         target: &Rc<NvmeTarget>,
         config: ControllerConfig,
         caller: Caller,
-        device: Option<OpenedExport>,
+        (device, generation): (Option<OpenedExport>, u64),
     ) -> Rc<Self> {
         let Caller { client, own_address, is_secured, .. } = caller;
         let is_image = matches!(config.subject, Subject::Namespace { .. });
@@ -69,6 +78,7 @@ impl Association {
             is_secured,
             image,
             device: RefCell::new(device),
+            seen_generation: Cell::new(generation),
             metrics,
             admin_queue: RefCell::default(),
             io_queues: RefCell::default(),
@@ -79,13 +89,26 @@ impl Association {
     }
 
     /// The image as this gateway may serve it to a host now: itself, or, if another gateway has it for the same host,
-    /// only what is known of it.
-    pub async fn open(target: &NvmeTarget, image: &str, client: &Client) -> Result<Opened, OpenError> {
+    /// only what is known of it. A host that knows it as of a generation gets it only if nobody else has changed it since.
+    pub async fn open(
+        target: &NvmeTarget,
+        image: &str,
+        client: &Client,
+        seen_generation: Option<u64>,
+    ) -> Result<Opened, OpenError> {
         let described = target.exports.describe(image, client).await?;
         let purpose = purpose_for(client, described.is_exclusive());
+        let check = |record: &ImageRecord| match seen_generation {
+            Some(seen) if !record.is_unchanged_but_for(purpose.nvme_host.as_deref(), seen) => Err(changed(image)),
+            _ => Ok(()),
+        };
+        if !described.is_snapshot() {
+            check(&described.record)?;
+        }
         let (size_bytes, is_read_only, created_unix_ms) =
             (described.size_bytes, described.is_read_only(), described.created_unix_ms);
-        let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms };
+        let generation = described.record.writer_generation;
+        let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms, generation };
         if !is_read_only
             && let Some(writer) = target.exports.other_writer(image, &described).await?
             && writer.nvme_host == purpose.nvme_host
@@ -93,7 +116,16 @@ impl Association {
             return Ok(opened(None));
         }
         let device = target.exports.open(image, client, &described, &purpose).await?;
-        Ok(Opened { size_bytes: device.size_bytes(), ..opened(Some(device)) })
+        let size_bytes = device.size_bytes();
+        let Some(record) = device.written_record() else {
+            return Ok(Opened { size_bytes, ..opened(Some(device)) });
+        };
+        // Somebody may have come and gone since it was looked at.
+        if let Err(error) = check(&record) {
+            target.exports.release(image.to_owned(), device);
+            return Err(error);
+        }
+        Ok(Opened { size_bytes, generation: record.writer_generation, ..opened(Some(device)) })
     }
 
     /// Adds a queue; number 0 is the admin queue.
@@ -177,8 +209,18 @@ impl Association {
     /// Another writer has taken the image.
     pub fn lost(&self) {
         if let Some(namespace) = self.namespace() {
+            if let Some(record) = self.device().and_then(|device| device.written_record()) {
+                self.seen_generation.set(record.writer_generation);
+            }
             self.give_device_back();
             self.set_namespace(Namespace { is_accessible: false, ..namespace });
+        }
+    }
+
+    /// Others have changed the image, of which the host knows nothing.
+    fn changed(&self) {
+        if let Some(namespace) = self.namespace() {
+            self.set_namespace(Namespace { is_accessible: false, is_gone: true, ..namespace });
         }
     }
 
@@ -197,6 +239,7 @@ impl Association {
         self.rounds.set(self.rounds.get().wrapping_add(1));
         let device = self.device();
         match (&self.image, device, self.namespace()) {
+            (_, _, Some(Namespace { is_gone: true, .. })) => {}
             (Some(_), Some(device), Some(namespace)) => {
                 // Only what says so itself is lost: the record is not looked at here.
                 if device.is_lost(0) {
@@ -223,11 +266,16 @@ impl Association {
     /// Takes the image, if nobody has it any more.
     async fn take_over(&self, image: &str) {
         let Some(target) = self.target.upgrade() else { return };
-        let opened = match Association::open(&target, image, &self.client).await {
+        let seen = self.seen_generation.get();
+        let opened = match Association::open(&target, image, &self.client, Some(seen)).await {
             Ok(Opened { device: Some(device), size_bytes, is_read_only, .. }) => {
                 (device, size_bytes, is_read_only)
             }
             Ok(_) => return,
+            Err(error) if error.kind == OpenErrorKind::Changed => {
+                tracing::warn!("the controller of {} has no namespace any more: {error}", self.client.describe());
+                return self.changed();
+            }
             Err(error) if matches!(error.kind, OpenErrorKind::Unknown | OpenErrorKind::NotAllowed) => {
                 tracing::warn!("the controller of {} ends: {error}", self.client.describe());
                 return target.end(self.controller_id);
@@ -240,7 +288,7 @@ impl Association {
         }
         tracing::info!("this gateway has image '{image}' now, for {}", self.client.describe());
         self.device.replace(Some(device));
-        self.set_namespace(Namespace { size_bytes, is_read_only, is_accessible: true });
+        self.set_namespace(Namespace { size_bytes, is_read_only, is_accessible: true, is_gone: false });
     }
 
     async fn look_for_subsystems(&self) {
@@ -252,6 +300,16 @@ impl Association {
             }
             Err(error) => tracing::debug!("images cannot be listed now: {error}"),
         }
+    }
+}
+
+fn changed(image: &str) -> OpenError {
+    OpenError {
+        kind: OpenErrorKind::Changed,
+        message: format!(
+            "others have changed image '{image}' since this controller had it; disconnect it and connect it anew ('nvme \
+             disconnect')"
+        ),
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, RequestMemory, follow_in_flight};
+use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, follow_in_flight};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime};
@@ -213,11 +213,11 @@ impl NvmeTarget {
             let entries =
                 self.subsystems(&caller.client, caller.own_address).await.map_err(|error| refused(&error))?;
             let subject = Subject::Discovery(entries);
-            return Ok(self.add(request, caller, subject, "discovery".into(), None));
+            return Ok(self.add(request, caller, subject, "discovery".into(), (None, 0)));
         }
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
-        let opened = Association::open(self, image, &caller.client).await.map_err(|error| {
+        let opened = Association::open(self, image, &caller.client, None).await.map_err(|error| {
             tracing::warn!("{} cannot use image '{image}': {error}", caller.client.describe());
             refused(&error)
         })?;
@@ -226,9 +226,10 @@ impl NvmeTarget {
             size_bytes: opened.size_bytes,
             is_read_only: opened.is_read_only,
             is_accessible: opened.device.is_some(),
+            is_gone: false,
         };
         let subject = Subject::Namespace { namespace, id: identity.id };
-        Ok(self.add(request, caller, subject, identity.serial, opened.device))
+        Ok(self.add(request, caller, subject, identity.serial, (opened.device, opened.generation)))
     }
 
     fn add(
@@ -237,7 +238,7 @@ impl NvmeTarget {
         caller: Caller,
         subject: Subject,
         serial: String,
-        device: Option<atoll_exports::OpenedExport>,
+        device: (Option<OpenedExport>, u64),
     ) -> Rc<Association> {
         let controller_id = caller.announced.unwrap_or_else(|| self.free_controller_id());
         let mut associations = self.associations.borrow_mut();
@@ -330,6 +331,8 @@ fn refused(error: &OpenError) -> ConnectRefusal {
     match error.kind {
         OpenErrorKind::Unknown => ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM),
         OpenErrorKind::NotAllowed => ConnectRefusal::new(Status::ConnectInvalidHost),
-        OpenErrorKind::InUse | OpenErrorKind::Unavailable => ConnectRefusal::new(Status::ConnectControllerBusy),
+        OpenErrorKind::InUse | OpenErrorKind::Unavailable | OpenErrorKind::Changed => {
+            ConnectRefusal::new(Status::ConnectControllerBusy)
+        }
     }
 }

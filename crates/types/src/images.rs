@@ -32,8 +32,12 @@ pub struct ImageRecord {
     /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index. Images
     /// that are not sealed have none.
     pub attach_ids: Vec<String>,
-    /// Raised by every writer that takes the image; OSDs refuse writes of lower generations.
+    /// Raised by every writer that takes the image; OSDs refuse writes of lower generations. It stays when the image is
+    /// moved.
     pub writer_generation: u64,
+    /// Who may have changed it last, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changer: Option<ImageChanger>,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
     /// Its snapshots and its parent, if it has or had any.
@@ -85,6 +89,35 @@ impl ImageRecord {
     /// be brought here.
     pub fn is_going_back(&self) -> bool {
         self.moving().is_some_and(|moving| moving.goes_back)
+    }
+
+    /// A writer takes it that changes nothing of what it shows.
+    pub fn raise_generation(&mut self) {
+        let generation = self.writer_generation;
+        self.changer.get_or_insert(ImageChanger { generation, nvme_host: None, since: generation });
+        self.writer_generation += 1;
+    }
+
+    /// A writer takes it that may change it, for an NVMe host or not.
+    pub fn raise_generation_for(&mut self, nvme_host: Option<&str>) {
+        self.writer_generation += 1;
+        let generation = self.writer_generation;
+        let goes_on = |changer: &&ImageChanger| nvme_host.is_some() && changer.nvme_host.as_deref() == nvme_host;
+        let since = self.changer.as_ref().filter(goes_on).map_or(generation, |changer| changer.since);
+        self.changer = Some(ImageChanger { generation, nvme_host: nvme_host.map(ToOwned::to_owned), since });
+    }
+
+    /// The generation of the newest writer that may have changed it.
+    pub fn changed_at(&self) -> u64 {
+        self.changer.as_ref().map_or(self.writer_generation, |changer| changer.generation)
+    }
+
+    /// Whether nobody has changed it since it had this generation, but for this NVMe host.
+    pub fn is_unchanged_but_for(&self, nvme_host: Option<&str>, generation: u64) -> bool {
+        let is_for_host = |changer: &ImageChanger| {
+            nvme_host.is_some() && changer.nvme_host.as_deref() == nvme_host && changer.since <= generation + 1
+        };
+        self.changed_at() <= generation || self.changer.as_ref().is_some_and(is_for_host)
     }
 
     /// A writer that does not only copy is about to use it.
@@ -161,6 +194,18 @@ impl ImageRecord {
         let is_needed = |states: &&ImageStates| !states.snapshots.is_empty() || self.is_going_back();
         self.states.as_ref().filter(is_needed).map(|states| states.newest)
     }
+}
+
+/// Who may have changed an image last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageChanger {
+    /// The generation of the newest writer that was there to change it.
+    pub generation: u64,
+    /// If that is an NVMe gateway: the host that it serves, or `*` for several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_host: Option<String>,
+    /// Since this generation all of them were for the same host.
+    pub since: u64,
 }
 
 /// Snapshots of an image, and what it is a clone of.
@@ -385,4 +430,42 @@ pub struct RemovedImageRecord {
     pub purge_unix_ms: u64,
     /// Some of its data may be gone: there is no way back.
     pub is_purging: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: Option<&str> = Some("host");
+
+    fn record() -> ImageRecord {
+        let json = r#"{"format":1,"id":"1","name":"disk","size_bytes":4096,"object_bytes":4096,"pool":1,"wrapped_key":"",
+            "attach_ids":[],"writer_generation":4,"created_unix_ms":0}"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn an_image_is_unchanged_for_a_host_while_only_its_writers_have_it() {
+        let mut record = record();
+        assert!(record.is_unchanged_but_for(HOST, 4) && !record.is_unchanged_but_for(HOST, 3));
+        record.raise_generation_for(HOST);
+        record.raise_generation_for(HOST);
+        assert!(record.is_unchanged_but_for(HOST, 4) && record.is_unchanged_but_for(HOST, 5));
+        assert!(!record.is_unchanged_but_for(HOST, 3), "who wrote before is not known");
+        assert!(!record.is_unchanged_but_for(None, 5) && !record.is_unchanged_but_for(Some("other"), 5));
+        record.raise_generation();
+        assert!(record.is_unchanged_but_for(HOST, 5) && record.changed_at() == 6, "nothing was changed");
+        record.raise_generation_for(None);
+        record.raise_generation_for(HOST);
+        assert!(!record.is_unchanged_but_for(HOST, 7) && record.is_unchanged_but_for(HOST, 8));
+    }
+
+    #[test]
+    fn of_an_image_of_an_earlier_release_a_change_is_assumed() {
+        let mut record = record();
+        record.writer_generation += 1;
+        assert!(!record.is_unchanged_but_for(HOST, 4));
+        record.raise_generation();
+        assert!(!record.is_unchanged_but_for(HOST, 4) && record.is_unchanged_but_for(HOST, 5));
+    }
 }

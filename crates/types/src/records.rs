@@ -13,8 +13,8 @@ use crate::frames::FrameMode;
 pub use crate::identities::AccessKeyRecord;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 pub use crate::images::{
-    ExportAccess, ImageExport, ImageFlattening, ImageHold, ImageLockRecord, ImageMove, ImageRecord, ImageStates,
-    ImageWatcherRecord, ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
+    ExportAccess, ImageChanger, ImageExport, ImageFlattening, ImageHold, ImageLockRecord, ImageMove, ImageRecord,
+    ImageStates, ImageWatcherRecord, ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
 };
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;

@@ -1,5 +1,6 @@
 //! A lease that keeps itself alive, and says when it could not.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
@@ -27,7 +28,32 @@ pub struct Lease {
     seconds: i64,
     client: ClusterClient,
     status: watch::Receiver<LeaseStatus>,
+    term_end: TermEnd,
     keeper: JoinHandle<()>,
+}
+
+/// When a lease ends at the earliest, as far as is known now. Whoever looks at this after something was done knows that
+/// the lease's keys were there until then, also if the process has stood still.
+#[derive(Clone, Debug)]
+pub struct TermEnd(Arc<Mutex<Instant>>);
+
+impl TermEnd {
+    fn at(ends: Instant) -> Self {
+        TermEnd(Arc::new(Mutex::new(ends)))
+    }
+
+    fn get(&self) -> Instant {
+        *self.0.lock().expect("nobody panics with it")
+    }
+
+    fn set(&self, ends: Instant) {
+        *self.0.lock().expect("nobody panics with it") = ends;
+    }
+
+    /// Whether it is still to come.
+    pub fn is_ahead(&self) -> bool {
+        Instant::now() < self.get()
+    }
 }
 
 impl ClusterClient {
@@ -48,18 +74,15 @@ impl ClusterClient {
         .await?;
         let (report, status) = watch::channel(LeaseStatus::Held);
         let (id, seconds) = (granted.id(), granted.ttl());
-        let renewer = Renewer {
-            id,
-            client: self.clone(),
-            term: Duration::from_secs(seconds.unsigned_abs()),
-            // The server's clock started later than this, so it cannot have run out before.
-            ends: sent + Duration::from_secs(seconds.unsigned_abs()),
-        };
+        let term = Duration::from_secs(seconds.unsigned_abs());
+        // The server's clock started later than this, so it cannot have run out before.
+        let term_end = TermEnd::at(sent + term);
+        let renewer = Renewer { id, client: self.clone(), term, ends: term_end.clone() };
         let keeper = tokio::spawn(async move {
             renewer.run().await;
             report.send_replace(LeaseStatus::Lost);
         });
-        Ok(Lease { id, seconds, client: self.clone(), status, keeper })
+        Ok(Lease { id, seconds, client: self.clone(), status, term_end, keeper })
     }
 }
 
@@ -77,6 +100,11 @@ impl Lease {
     /// Follows whether it can be counted on.
     pub fn status(&self) -> watch::Receiver<LeaseStatus> {
         self.status.clone()
+    }
+
+    /// When it ends at the earliest.
+    pub fn term_end(&self) -> TermEnd {
+        self.term_end.clone()
     }
 
     /// Returns when it is lost.
@@ -118,7 +146,7 @@ struct Renewer {
     client: ClusterClient,
     term: Duration,
     /// When the last confirmed term ends at the earliest.
-    ends: Instant,
+    ends: TermEnd,
 }
 
 /// Why a stream of renewals ended.
@@ -134,7 +162,7 @@ impl Renewer {
     async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
-            let ends = self.ends;
+            let ends = self.ends.get();
             match self.renew_on_one_stream().await {
                 Broken::Gone => {
                     tracing::warn!(id = self.id, "the server does not know the lease any more");
@@ -142,13 +170,13 @@ impl Renewer {
                 }
                 Broken::Connection(cause) => {
                     tracing::debug!(id = self.id, cause, "renewing the lease on a new connection");
-                    if self.ends > ends {
+                    if self.ends.get() > ends {
                         pause = FIRST_PAUSE;
                     }
                 }
             }
-            if Instant::now() + pause >= self.ends {
-                tokio::time::sleep_until(self.ends).await;
+            if Instant::now() + pause >= self.ends.get() {
+                tokio::time::sleep_until(self.ends.get()).await;
                 tracing::warn!(id = self.id, "the lease could not be renewed in time");
                 return;
             }
@@ -167,12 +195,12 @@ impl Renewer {
             Ok(Err(error)) => return Broken::Connection(error.to_string()),
             Err(_) => return Broken::Connection("no answer".into()),
         };
-        self.ends = sent + self.term;
+        self.ends.set(sent + self.term);
         loop {
             tokio::time::sleep(self.term / 3).await;
             let sent = Instant::now();
             match tokio::time::timeout_at(self.limit(), renew(&mut keeper, &mut answers)).await {
-                Ok(Ok(true)) => self.ends = sent + self.term,
+                Ok(Ok(true)) => self.ends.set(sent + self.term),
                 Ok(Ok(false)) => return Broken::Gone,
                 Ok(Err(error)) => return Broken::Connection(error.to_string()),
                 Err(_) => return Broken::Connection("no answer".into()),
@@ -191,7 +219,7 @@ impl Renewer {
 
     /// How long to wait for an answer: never past the end of the term, which must be reported.
     fn limit(&self) -> Instant {
-        self.ends.min(Instant::now() + self.term / 3)
+        self.ends.get().min(Instant::now() + self.term / 3)
     }
 }
 

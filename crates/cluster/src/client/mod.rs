@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 pub use contention::{Contention, retried};
 pub use error::ClusterError;
 use error::{Fate, fate};
-pub use lease::{Lease, LeaseStatus};
+pub use lease::{Lease, LeaseStatus, TermEnd};
 pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
 pub use transaction::Transaction;

@@ -1,6 +1,6 @@
 //! A small transaction: all checks hold and all changes are made at one revision, or nothing is.
 
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use serde::Serialize;
 
 use super::error::ClusterError;
@@ -9,8 +9,14 @@ use super::{Answer, ClusterClient, Repeat, encode};
 /// What to check and what to change.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    checks: Vec<(String, i64)>,
+    checks: Vec<Check>,
     changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug)]
+enum Check {
+    Key { key: String, revision: i64 },
+    Prefix { prefix: String, revision: i64 },
 }
 
 #[derive(Clone, Debug)]
@@ -27,7 +33,14 @@ impl Transaction {
 
     /// Only if the key was last changed at this revision; 0 means only if it is absent.
     pub fn check(mut self, key: &str, mod_revision: i64) -> Transaction {
-        self.checks.push((key.to_owned(), mod_revision));
+        self.checks.push(Check::Key { key: key.to_owned(), revision: mod_revision });
+        self
+    }
+
+    /// Only if no key with this prefix was written after this revision: that of a [`Listing`](super::Listing) of them.
+    /// Keys may have been deleted.
+    pub fn check_prefix(mut self, prefix: &str, revision: i64) -> Transaction {
+        self.checks.push(Check::Prefix { prefix: prefix.to_owned(), revision });
         self
     }
 
@@ -54,11 +67,7 @@ impl Transaction {
     }
 
     fn to_etcd(&self) -> Txn {
-        let compares: Vec<_> = self
-            .checks
-            .iter()
-            .map(|(key, revision)| Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision))
-            .collect();
+        let compares: Vec<_> = self.checks.iter().map(Check::to_compare).collect();
         let changes: Vec<_> = self
             .changes
             .iter()
@@ -71,12 +80,44 @@ impl Transaction {
             })
             .collect();
         // On failure, see which check it was.
-        let looks: Vec<_> = self
-            .checks
-            .iter()
-            .map(|(key, _)| TxnOp::get(key.as_str(), Some(GetOptions::new().with_keys_only())))
-            .collect();
+        let looks: Vec<_> = self.checks.iter().map(Check::to_look).collect();
         Txn::new().when(compares).and_then(changes).or_else(looks)
+    }
+}
+
+impl Check {
+    fn to_compare(&self) -> Compare {
+        match self {
+            Check::Key { key, revision } => Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision),
+            // It holds for every key there is, or for none.
+            Check::Prefix { prefix, revision } => {
+                Compare::mod_revision(prefix.as_str(), CompareOp::Less, revision.saturating_add(1)).with_prefix()
+            }
+        }
+    }
+
+    fn to_look(&self) -> TxnOp {
+        let options = GetOptions::new().with_keys_only();
+        match self {
+            Check::Key { key, .. } => TxnOp::get(key.as_str(), Some(options)),
+            Check::Prefix { prefix, .. } => TxnOp::get(prefix.as_str(), Some(options.with_prefix())),
+        }
+    }
+
+    /// What conflicts with it, in what was found on failure.
+    fn conflict(&self, found: &GetResponse) -> Option<ClusterError> {
+        let mod_revision = |entry: &KeyValue| entry.mod_revision();
+        let (key, expected, found) = match self {
+            Check::Key { key, revision } => {
+                let found = found.kvs().first().map_or(0, mod_revision);
+                (key.clone(), *revision, (found != *revision).then_some(found)?)
+            }
+            Check::Prefix { prefix, revision } => {
+                let newest = found.kvs().iter().map(mod_revision).max().unwrap_or(0);
+                (prefix.clone(), *revision, (newest > *revision).then_some(newest)?)
+            }
+        };
+        Some(ClusterError::Conflict { key, expected, found })
     }
 }
 
@@ -112,20 +153,15 @@ impl ClusterClient {
             }
             return Ok(response.header().map_or(0, |header| header.revision()));
         }
-        let found = response.op_responses().into_iter().map(|response| match response {
-            TxnOpResponse::Get(got) => got.kvs().first().map_or(0, |entry| entry.mod_revision()),
-            _ => 0,
+        let found = response.op_responses();
+        let conflict = transaction.checks.iter().zip(&found).find_map(|(check, found)| match found {
+            TxnOpResponse::Get(found) => check.conflict(found),
+            _ => None,
         });
-        let conflict = transaction.checks.iter().zip(found).find(|((_, expected), found)| expected != found);
-        match conflict {
-            Some(((key, expected), found)) => {
-                Err(ClusterError::Conflict { key: key.clone(), expected: *expected, found })
-            }
-            None => Err(ClusterError::Refused {
-                endpoints: self.endpoints(),
-                operation,
-                cause: "the server says that a check failed and that none did".into(),
-            }),
-        }
+        Err(conflict.unwrap_or_else(|| ClusterError::Refused {
+            endpoints: self.endpoints(),
+            operation,
+            cause: "the server says that a check failed and that none did".into(),
+        }))
     }
 }

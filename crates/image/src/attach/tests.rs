@@ -6,6 +6,7 @@ use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys};
 use atoll_keys::{KeyError, LocalKeys};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
+use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 
 use super::*;
 
@@ -15,12 +16,28 @@ pub struct World {
     _directory: tempfile::TempDir,
 }
 
+fn pool(id: u32) -> PoolRecord {
+    PoolRecord {
+        format: RECORD_FORMAT,
+        id: PoolId(id),
+        name: format!("pool{id}"),
+        redundancy: Redundancy::Replicated { size: 3, min_size: 2 },
+        pg_num: 1,
+        pg_num_first: 0,
+        failure_domain: FailureDomain::Osd,
+        device_class: None,
+    }
+}
+
 pub async fn world() -> World {
     let directory = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
     let address = server.local_addr();
     let state = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
+    for id in [1, 2] {
+        state.put(&keys::pool(PoolId(id)), &pool(id)).await.unwrap();
+    }
     let keys = LocalKeys::create(&directory.path().join("kms.json")).unwrap();
     World { admin: ImageAdmin::new(state, Arc::new(keys)), _server: server, _directory: directory }
 }
@@ -102,7 +119,7 @@ async fn a_copier_that_has_to_give_way_while_it_attaches_changes_nothing() {
         if is_gone {
             held.take().unwrap().release().await.unwrap();
         }
-        let add = |record: &mut ImageRecord| add_attach_id(record, &new_attach_id());
+        let add = |record: &mut ImageRecord| add_attach_id(record, &new_attach_id(), &copier);
         let error = attach_locked(&world.admin, "disk", &copier, lock, add).await.err().expect("the lock is lost");
         assert!(matches!(error, ImageError::InUse { .. } | ImageError::Lost(_)), "{error}");
         assert_eq!(world.admin.get("disk").await.unwrap().0.writer_generation, generation);

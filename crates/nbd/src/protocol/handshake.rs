@@ -279,9 +279,10 @@ impl Handshake {
         };
         let reply = match error.kind {
             OpenErrorKind::Unknown => option_reply::ERR_UNKNOWN,
-            OpenErrorKind::NotAllowed | OpenErrorKind::InUse | OpenErrorKind::Unavailable => {
-                option_reply::ERR_POLICY
-            }
+            OpenErrorKind::NotAllowed
+            | OpenErrorKind::InUse
+            | OpenErrorKind::Unavailable
+            | OpenErrorKind::Changed => option_reply::ERR_POLICY,
         };
         actions.push_back(Action::Send(Replies::to(option).failed(reply, &error.message)));
         Ok(None)

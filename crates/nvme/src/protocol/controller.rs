@@ -229,7 +229,8 @@ impl Controller {
             self.ana_changes += 1;
             self.notify(async_event::ANA);
         }
-        if (before.size_bytes, before.is_read_only) != (changed.size_bytes, changed.is_read_only) {
+        let attributes = |namespace: Namespace| (namespace.size_bytes, namespace.is_read_only, namespace.is_gone);
+        if attributes(before) != attributes(changed) {
             self.namespace_has_changed = true;
             self.notify(async_event::NAMESPACE);
         }

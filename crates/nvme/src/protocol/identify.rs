@@ -57,21 +57,25 @@ pub(super) fn identify(controller: &Controller, command: &SubmissionEntry) -> Re
     match (structure, &controller.config().subject) {
         (0x01, _) => put_controller(&mut page, controller),
         (0x00, Subject::Namespace { namespace, id }) => {
-            if check_namespace_id(namespace_id)? {
+            // Of one that is gone there are zeros.
+            if check_namespace_id(namespace_id)? && !namespace.is_gone {
                 put_namespace(&mut page, namespace, id);
             }
         }
-        (0x02, Subject::Namespace { .. }) => {
+        (0x02, Subject::Namespace { namespace, .. }) => {
             if namespace_id > NAMESPACE_ID_MAX {
                 return Err(Status::InvalidNamespace);
             }
-            if namespace_id < NAMESPACE_ID {
+            if namespace_id < NAMESPACE_ID && !namespace.is_gone {
                 page.u32(0, NAMESPACE_ID);
             }
         }
-        (0x03, Subject::Namespace { id, .. }) => {
+        (0x03, Subject::Namespace { namespace, id }) => {
             if !check_namespace_id(namespace_id)? {
                 return Err(Status::InvalidField);
+            }
+            if namespace.is_gone {
+                return Err(Status::InvalidNamespace);
             }
             put_descriptors(&mut page, id);
         }

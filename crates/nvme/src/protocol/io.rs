@@ -73,7 +73,7 @@ impl IoCommand {
             },
             _ => return Err(Status::InvalidOpcode),
         };
-        if command.namespace_id() != NAMESPACE_ID {
+        if command.namespace_id() != NAMESPACE_ID || namespace.is_gone {
             return Err(Status::InvalidNamespace);
         }
         if !namespace.is_accessible {

@@ -81,11 +81,12 @@ fn write(controller: &Controller, page: u8, groups_only: bool) -> Result<Bytes, 
             bytes.put_u16_le(1);
             bytes.resize(16, 0);
             bytes.put_u32_le(ANA_GROUP);
-            bytes.put_u32_le(u32::from(!groups_only));
+            let lists_it = !groups_only && !namespace.is_gone;
+            bytes.put_u32_le(u32::from(lists_it));
             bytes.put_u64_le(controller.ana_changes);
             bytes.put_u8(if namespace.is_accessible { ana_state::OPTIMIZED } else { ana_state::INACCESSIBLE });
             bytes.resize(48, 0);
-            if !groups_only {
+            if lists_it {
                 bytes.put_u32_le(NAMESPACE_ID);
             }
         }

@@ -111,6 +111,8 @@ pub struct Namespace {
     pub is_read_only: bool,
     /// Whether this gateway may serve it now.
     pub is_accessible: bool,
+    /// The controller has it no more, for good.
+    pub is_gone: bool,
 }
 
 /// Names a command in flight of a queue.

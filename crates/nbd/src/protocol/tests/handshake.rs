@@ -91,6 +91,7 @@ fn refused_exports_keep_the_negotiation_going() {
         (OpenErrorKind::NotAllowed, POLICY),
         (OpenErrorKind::InUse, POLICY),
         (OpenErrorKind::Unavailable, POLICY),
+        (OpenErrorKind::Changed, POLICY),
     ] {
         feed(&mut session, &option(7, &go_data("disk", &[])));
         session.export_opened(refused(kind));

@@ -174,6 +174,20 @@ fn events_come_once_until_the_log_is_read() {
 }
 
 #[test]
+fn a_namespace_that_is_gone_is_none() {
+    let mut controller = of_namespace();
+    execute(&mut controller, Command::new(admin::SET_FEATURES, 0).dword(10, 0x0B).dword(11, 0x100));
+    assert_eq!(execute_as(&mut controller, 1, Command::new(admin::ASYNC_EVENT_REQUEST, 1)), None);
+    controller.set_namespace(Namespace { is_accessible: false, is_gone: true, ..NAMESPACE });
+    let changed = Some(ControllerEvent::Complete(CommandId(1), Response::result(0x40002)));
+    assert_eq!(controller.next_event(), changed);
+    assert_eq!(identify(&mut controller, 2, 0).unwrap()[..], [0; 4096], "no namespace is listed");
+    assert_eq!(identify(&mut controller, 0, 1).unwrap()[..], [0; 4096]);
+    assert_eq!(identify(&mut controller, 3, 1), Err(Status::InvalidNamespace));
+    assert_eq!(log(&mut controller, 0x0C, 12, 0).unwrap()[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
 fn log_pages() {
     let mut controller = of_namespace();
     for page in [1, 2, 3, 4, 5, 0x0C] {

@@ -111,7 +111,8 @@ pub struct Host {
     pub closed: Option<CloseReason>,
 }
 
-pub const NAMESPACE: Namespace = Namespace { size_bytes: 1 << 20, is_read_only: false, is_accessible: true };
+pub const NAMESPACE: Namespace =
+    Namespace { size_bytes: 1 << 20, is_read_only: false, is_accessible: true, is_gone: false };
 
 impl Host {
     /// The shell has room for whatever the host may send.

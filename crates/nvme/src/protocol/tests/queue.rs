@@ -190,6 +190,11 @@ fn a_namespace_may_be_read_only_or_away() {
     host.session.set_namespace(NAMESPACE);
     host.command(&changes[0]);
     assert_eq!(host.io.len(), 1);
+    host.session.set_namespace(Namespace { is_gone: true, ..NAMESPACE });
+    for command in [&changes[1], &Command::io(nvm::READ, 2, 0, 1)] {
+        host.command(command);
+        assert_eq!(host.response().status(), 0x400B, "it is no use to try again");
+    }
 }
 
 #[test]
