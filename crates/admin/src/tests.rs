@@ -1,7 +1,12 @@
 //! What operators change in cluster state, on the embedded server.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
 use atoll_coordinator::{View, missing_pgs};
+use atoll_image::ImageAdmin;
+use atoll_keys::LocalKeys;
 use atoll_placement::first_record;
 use atoll_types::coordination::{AutoOutRecord, NextPoolRecord};
 use atoll_types::frames::{FrameMode, FrameModes, FrameScope};
@@ -326,6 +331,30 @@ async fn a_number_is_not_given_twice_even_if_nobody_counted() {
     let (next, _) = state.client.get::<NextPoolRecord>(keys::NEXT_POOL).await.unwrap().unwrap();
     assert_eq!(next.next, PoolId(3));
     assert_eq!(pools::create(&state.client, &new_pool("one")).await.unwrap().id, PoolId(3));
+}
+
+/// Its data would be in a pool that is none.
+#[tokio::test]
+async fn a_pool_is_not_removed_while_an_image_comes_to_it() {
+    let state = State::start().await;
+    let client = &state.client;
+    let directory = tempfile::tempdir().unwrap();
+    let service = Arc::new(LocalKeys::create(&directory.path().join("kms.json")).unwrap());
+    let images = ImageAdmin::new(client.clone(), service);
+    for round in 0..20 {
+        let pool = pools::create(client, &new_pool("passing")).await.unwrap();
+        let later = async {
+            tokio::time::sleep(Duration::from_micros(200) * round).await;
+            pools::remove(client, "passing").await
+        };
+        let name = format!("disk{round}");
+        let (made, removed) = tokio::join!(images.create(&name, 1 << 20, pool.id, true), later);
+        assert!(made.is_ok() != removed.is_ok(), "{made:?} {removed:?}");
+        if made.is_ok() {
+            client.delete(&keys::image(&name)).await.unwrap();
+            pools::remove(client, "passing").await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]

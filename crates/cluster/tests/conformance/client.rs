@@ -12,6 +12,7 @@ pub async fn all(server: &Server) {
     let client = server.client().await;
     records(&client).await;
     transactions(&client).await;
+    prefixes(&client).await;
     leases(&client, server).await;
     watches(&client, server).await;
 }
@@ -59,6 +60,25 @@ async fn transactions(client: &ClusterClient) {
 }
 
 /// Fails as soon as a lease is lost within this time.
+/// A check that nobody has written below a prefix since it was listed.
+async fn prefixes(client: &ClusterClient) {
+    let nobody_came = |revision| Transaction::new().check_prefix("/p/", revision);
+    let listed = async || client.list::<u32>("/p/").await.unwrap().revision;
+    let (empty, note) = (listed().await, "/p_note");
+    client.transact(&nobody_came(empty).put(note, &1u32).unwrap()).await.unwrap();
+    let came = client.put("/p/a", &1u32).await.unwrap();
+    let conflict = client.transact(&nobody_came(empty).put(note, &2u32).unwrap()).await.unwrap_err();
+    assert!(matches!(conflict, ClusterError::Conflict { found, .. } if found == came), "{conflict}");
+    client.put("/p/b", &1u32).await.unwrap();
+    let both = listed().await;
+    client.transact(&nobody_came(both).put(note, &3u32).unwrap()).await.unwrap();
+    assert!(client.delete("/p/a").await.unwrap(), "who leaves is in nobody's way");
+    client.transact(&nobody_came(both).put(note, &4u32).unwrap()).await.unwrap();
+    client.put("/p/b", &2u32).await.unwrap();
+    let conflict = client.transact(&nobody_came(both).delete(note)).await.unwrap_err();
+    assert!(matches!(conflict, ClusterError::Conflict { .. }), "{conflict}");
+}
+
 async fn stays_held(lease: &Lease, duration: Duration) {
     let lost = tokio::time::timeout(duration, lease.lost()).await;
     assert!(lost.is_err() && *lease.status().borrow() == LeaseStatus::Held, "the lease was lost");
