@@ -1,4 +1,4 @@
-//! What the newest entries of keys probably are, so that a write of a version need not read the one
+//! What the newest entries of keys probably are, so that a write of an object need not read the entry
 //! before it, and a GET reads the data while it reads the entry: every change of an index demands that the
 //! entry is what it was made for, and a GET throws away what it has read for another one. So a hint that
 //! is wrong costs one more try and nothing else.

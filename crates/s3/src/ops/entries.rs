@@ -182,8 +182,10 @@ impl Service {
         let mut index = index.clone();
         for attempt in 0..ATTEMPTS {
             let versioning = index.bucket.record.versioning;
+            // An object is removed without a look at it.
+            let is_plain_removal = versioning.is_none() && head.is_delete_marker && conditions.are_none();
             let found = match conditions.are_none() {
-                true if versioning.is_none() => KeyRecords::default(),
+                true if is_plain_removal => KeyRecords::default(),
                 true if attempt == 0 => self.guessed_records(&index, key).await?,
                 _ => {
                     // A wrong guess is nobody else's doing.
@@ -192,6 +194,14 @@ impl Service {
                 }
             };
             let newest: Option<EntryHead> = found.newest.as_deref().map(decode_head).transpose()?;
+            if let (Some(record), Some(head)) = (&found.newest, &newest)
+                && names_data_of(record, pieces)?
+                && let Some(published) = data.take()
+            {
+                // The change was refused because it had been done.
+                published.keep();
+                return Ok(self.written(&index, key, head.clone(), pieces));
+            }
             let mut head = head.clone();
             lock_by_default(&index, &mut head);
             match head.is_delete_marker {
@@ -206,7 +216,8 @@ impl Service {
                 Some(versioning) => versions::add(key, versioning, &found, &mut head, pieces)?,
                 None => versions::replace(key, &head, pieces),
             };
-            if versioning.is_none() && !conditions.are_none() {
+            if versioning.is_none() && !is_plain_removal {
+                // Done a second time, it would displace what it has written itself.
                 change.conditions = Change::while_newest_is(key, found.newest.as_ref()).conditions;
             }
             let all = [&with.conditions[..], &[versioning_is(versioning)], &change.conditions].concat();
@@ -242,8 +253,12 @@ impl Service {
     }
 
     fn written(&self, index: &Index, key: &str, head: EntryHead, pieces: &[Piece]) -> Written {
-        self.entry_hints.note(&index.bucket.record.id, key, encode_version(&head, pieces));
-        Written { head, is_versioned: index.bucket.record.versioning.is_some() }
+        let (bucket_id, is_versioned) = (&index.bucket.record.id, index.bucket.record.versioning.is_some());
+        match head.is_delete_marker && !is_versioned {
+            true => self.entry_hints.forget(bucket_id, key),
+            false => self.entry_hints.note(bucket_id, key, encode_version(&head, pieces)),
+        }
+        Written { head, is_versioned }
     }
 
     /// Passes a write's outcome on, but forgets a bucket whose index turned out to be gone.
@@ -336,6 +351,13 @@ impl Service {
         }
         Err(busy())
     }
+}
+
+/// Whether an entry names the data of these pieces, which are of one write.
+fn names_data_of(record: &[u8], pieces: &[Piece]) -> Result<bool, GatewayError> {
+    let named = decode_pieces(record)?;
+    let ids = |pieces: &[Piece]| pieces.iter().map(|piece| piece.data_id).collect::<Vec<_>>();
+    Ok(!pieces.is_empty() && ids(&named) == ids(pieces))
 }
 
 /// Retains a new version as its bucket says, unless the request says how.

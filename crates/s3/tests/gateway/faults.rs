@@ -76,6 +76,21 @@ async fn data_stays_when_it_is_uncertain_whether_it_became_visible() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_put_whose_change_is_done_twice_keeps_its_data() {
+    // In chunks, beside the index, and in it.
+    for times in ["2359296", "10000", "200"] {
+        let gateway = with_bucket(&[]).await;
+        gateway.client.set_fault("s3i/", Fault::WriteTwice);
+        // A new key, and one that is replaced.
+        for content in ["one!", "two!"] {
+            step(&gateway, &["put_times", content, times]).await;
+            gateway.gateway.collect_garbage().await.unwrap();
+            step(&gateway, &["body_is", "bucket", "k", content, times]).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn damaged_data_never_reaches_a_client() {
     let gateway = with_bucket(&["put_zeros", "bucket", "k", "9437184"]).await;
     let get = &["get_fails", "k", "500", "InternalError"];

@@ -31,6 +31,10 @@ def put_data_times(times, status, error):
     assert answer == (int(status), error), answer
 
 
+def put_times(content, times):
+    s3.put_object(Bucket="bucket", Key="k", Body=content.encode() * int(times))
+
+
 def a_get_is_cut():
     """Damage behind what was already sent cuts the connection."""
     try:

@@ -37,6 +37,8 @@ pub struct MemoryObject {
 pub enum Fault {
     /// Writes time out; whether they happen is up to the flag.
     WriteTimesOut { happens: bool },
+    /// Writes are done twice, and the second answer counts.
+    WriteTwice,
     /// Writes are refused for lack of space.
     NoSpace,
     /// Requests take this long.
@@ -408,6 +410,8 @@ impl ObjectClient for MemoryClient {
                 let refusal = Refusal::NoSpace { osd: atoll_types::OsdId(3) };
                 return Err(ClientError::Refused { pool, object, refusal });
             }
+            // The answer is lost.
+            Some(Fault::WriteTwice) => drop(self.write(pool, &request)),
             Some(Fault::WriteTimesOut { happens }) => {
                 if happens {
                     let _ = self.write(pool, &request);
