@@ -6,6 +6,7 @@ import time
 
 import pytest
 from lib.load import BlockAndObjectLoad
+from lib.operator import problems
 from lib.processes import is_alive
 from lib.slow_device import silent
 from lib.waiting import wait_for
@@ -56,6 +57,8 @@ def test_it_is_back_when_the_device_answers(cluster, load):
     load.goes_on(500, 10)
     load.no_error()
     load.no_wrong_byte()
+    said = problems(cluster)[1]["OSD_ENDED"]["summary"]
+    assert said.startswith(f"{OSD} ended 1 time: the data device has not answered for 3 s"), said
 
 
 def test_every_acked_write_is_there(cluster, load, note):

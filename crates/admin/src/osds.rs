@@ -220,6 +220,7 @@ pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<
             .delete(&keys::osd(id))
             .delete(&keys::osd_usage(id))
             .delete(&keys::osd_store(id))
+            .delete(&keys::osd_ends(id))
             .delete(&keys::auto_out(id))
             .delete(&keys::authorized_key(&record.public_key));
         client.transact(&transaction).await?;

@@ -110,10 +110,12 @@ pub async fn map_object(client: &ClusterClient, object: &ObjectName, pool: &str)
 }
 
 /// A PG's scrub that was asked for; [`is_scrub_pending`] says when it is done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ScrubRequest {
     /// The PG.
     pub pg: PgId,
+    /// Its members when it was asked for.
+    members: Vec<OsdId>,
     /// Revision of the request.
     revision: i64,
 }
@@ -125,19 +127,32 @@ pub async fn request_scrub(
     is_deep: bool,
 ) -> Result<Vec<ScrubRequest>, AdminError> {
     let listing = client.list::<PgRecord>(keys::PGS).await?;
-    let mut pgs: Vec<PgId> = listing.entries.iter().filter_map(|(key, ..)| keys::parse_pg(key)).collect();
+    let of_entry = |(key, record, _): (String, PgRecord, i64)| Some((keys::parse_pg(&key)?, record.members));
+    let mut pgs: Vec<(PgId, Vec<OsdId>)> = listing.entries.into_iter().filter_map(of_entry).collect();
     if let Some(pg) = pg {
-        pgs.retain(|found| *found == pg);
+        pgs.retain(|(found, _)| *found == pg);
         if pgs.is_empty() {
             return Err(AdminError::NoSuchPg(pg));
         }
     }
     let request = ScrubRequestRecord { format: RECORD_FORMAT, is_deep, requested_unix_ms: unix_ms() };
     let mut requests = Vec::new();
-    for pg in pgs {
-        requests.push(ScrubRequest { pg, revision: client.put(&keys::scrub_request(pg), &request).await? });
+    for (pg, members) in pgs {
+        let revision = client.put(&keys::scrub_request(pg), &request).await?;
+        requests.push(ScrubRequest { pg, members, revision });
     }
     Ok(requests)
+}
+
+impl ScrubRequest {
+    /// The OSDs that were members when the scrub was asked for, and whose copies it has not examined, as far as the
+    /// primary says.
+    pub fn not_examined(&self, record: &PgScrubRecord) -> Vec<OsdId> {
+        if record.members.is_empty() {
+            return Vec::new();
+        }
+        self.members.iter().copied().filter(|member| !record.members.contains(member)).collect()
+    }
 }
 
 /// Whether a scrub is still to be done. The primary deletes the request when it is.
@@ -174,4 +189,37 @@ pub async fn scrub_result(client: &ClusterClient, pg: PgId) -> Result<PgScrubRec
     let found = client.get(&keys::pg_scrub(pg)).await?;
     let (record, _) = found.ok_or_else(|| AdminError::Refused(format!("the scrub of {pg} has left no record")))?;
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_types::PoolId;
+
+    use super::*;
+
+    /// A scrub that ends a member begins anew without it, and finds nothing wrong with the others.
+    #[test]
+    fn members_that_a_scrub_lost_are_told() {
+        let osds = |numbers: &[u32]| numbers.iter().copied().map(OsdId).collect::<Vec<_>>();
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let request = ScrubRequest { pg, members: osds(&[0, 1, 2]), revision: 1 };
+        let mut record = PgScrubRecord {
+            format: RECORD_FORMAT,
+            light_unix_ms: 1,
+            deep_unix_ms: 1,
+            osd: OsdId(0),
+            is_deep: true,
+            objects: 7,
+            errors: 0,
+            repaired: 0,
+            unrepaired: 0,
+            members: osds(&[2, 0, 1]),
+        };
+        assert!(request.not_examined(&record).is_empty());
+        record.members = osds(&[0, 1, 3]);
+        assert_eq!(request.not_examined(&record), [OsdId(2)]);
+        // An OSD of an earlier release does not say.
+        record.members.clear();
+        assert!(request.not_examined(&record).is_empty());
+    }
 }

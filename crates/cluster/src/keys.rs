@@ -90,6 +90,8 @@ pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
 /// Prefix of why OSDs cannot start.
 pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
+/// Prefix of how often OSDs ended by themselves, and why.
+pub const OSD_ENDS: &str = "/atoll/osd_ends/";
 
 /// A key for an event of this time. Keys are in the order of time, and no other event has this one.
 pub fn new_event(unix_ms: u64) -> String {
@@ -131,6 +133,11 @@ pub fn key_backup(host: &str) -> String {
 /// Why an OSD could not start.
 pub fn osd_failure(id: OsdId) -> String {
     format!("{OSD_FAILURES}{}", id.0)
+}
+
+/// How often an OSD ended by itself, and why.
+pub fn osd_ends(id: OsdId) -> String {
+    format!("{OSD_ENDS}{}", id.0)
 }
 
 /// The record of an OSD.
@@ -205,8 +212,8 @@ pub fn parse_pg_target(key: &str) -> Option<PgId> {
 
 /// The OSD that a key under [`OSDS`], [`OSD_UP`], [`OSD_USAGE`] or [`AUTO_OUT`] is about.
 pub fn parse_osd(key: &str) -> Option<OsdId> {
-    let id =
-        [OSDS, OSD_UP, OSD_USAGE, OSD_FAILURES, AUTO_OUT].iter().find_map(|prefix| key.strip_prefix(prefix))?;
+    let prefixes = [OSDS, OSD_UP, OSD_USAGE, OSD_FAILURES, OSD_ENDS, AUTO_OUT];
+    let id = prefixes.iter().find_map(|prefix| key.strip_prefix(prefix))?;
     id.parse().ok().map(OsdId)
 }
 
@@ -312,6 +319,7 @@ mod tests {
             OPERATORS,
             KEY_BACKUPS,
             OSD_FAILURES,
+            OSD_ENDS,
             CLUSTER,
         ];
         for (index, one) in all.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::coordination::FULL_PERCENT_DEFAULT;
 pub use atoll_types::events::Severity;
-use atoll_types::records::{ClusterFlag, OsdUsageRecord, PeerRole, PgScrubRecord};
+use atoll_types::records::{ClusterFlag, OsdEndsRecord, OsdUsageRecord, PeerRole, PgScrubRecord};
 use atoll_types::size::format_size;
 use atoll_types::{OsdId, PgId};
 use serde::Serialize;
@@ -104,6 +104,7 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     let pgs = statuses(&view.map);
     let mut problems = Vec::new();
     osds(view, now_unix_ms, &mut problems);
+    ends(view, now_unix_ms, &mut problems);
     space(view, &mut problems);
     pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
@@ -258,6 +259,29 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         |number| format!("{} met damaged blocks since {} start", count(number, "OSD"), its(number)),
         "their data was read from other OSDs and written again; look at the device ('smartctl -a'), and replace it if \
          the number grows",
+    );
+}
+
+/// OSDs that ended by themselves within a day: they are started again, and all looks well.
+fn ends(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
+    let is_recent =
+        |(osd, ends): &(&OsdId, &OsdEndsRecord)| view.map.osds.contains_key(osd) && ends.is_recent(now_unix_ms);
+    let told = |(osd, ends): (&OsdId, &OsdEndsRecord)| {
+        format!("{osd} ended {}: {}", count(ends.count as usize, "time"), ends.reason)
+    };
+    let subjects: Vec<String> = view.osd_ends.iter().filter(is_recent).map(told).collect();
+    let summary = subjects.first().cloned().unwrap_or_default();
+    add(
+        problems,
+        "OSD_ENDED",
+        Severity::Warning,
+        subjects,
+        |number| match number {
+            1 => summary.clone(),
+            _ => format!("{number} OSDs ended by themselves, such as {summary}"),
+        },
+        "look at its log and its device ('smartctl -a'); if it ends again and again, replace the device ('atoll osd rm N \
+         --lost'). This is told for a day after the last time",
     );
 }
 

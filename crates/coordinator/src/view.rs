@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, keys};
 use atoll_types::OsdId;
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
-use atoll_types::records::{KeyBackupRecord, OsdFailureRecord, OsdUsageRecord};
+use atoll_types::records::{KeyBackupRecord, OsdEndsRecord, OsdFailureRecord, OsdUsageRecord};
 use serde::de::DeserializeOwned;
 
 /// The records as they were at some moment.
@@ -27,6 +27,8 @@ pub struct View {
     pub auto_out: BTreeMap<OsdId, AutoOutRecord>,
     /// Why OSDs could not start.
     pub osd_failures: BTreeMap<OsdId, OsdFailureRecord>,
+    /// How often OSDs ended by themselves, and why.
+    pub osd_ends: BTreeMap<OsdId, OsdEndsRecord>,
     /// Hosts with a backup of their keys.
     pub key_backups: BTreeSet<String>,
 }
@@ -50,6 +52,7 @@ impl View {
             notes_revision,
             auto_out: by_osd(client, keys::AUTO_OUT).await?,
             osd_failures: by_osd(client, keys::OSD_FAILURES).await?,
+            osd_ends: by_osd(client, keys::OSD_ENDS).await?,
             key_backups: key_backups(client).await?,
         })
     }

@@ -44,6 +44,8 @@ const CONNECT_TICKS: u64 = 4;
 const USAGE_SECONDS: u64 = 3;
 /// How often it is reported how old the device is.
 const STORE_SECONDS: u64 = 60;
+/// A device has so long to take down that its metadata is damaged.
+const DAMAGE_NOTE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An OSD: its components, joined by `effects.rs`.
 pub struct Osd {
@@ -102,6 +104,7 @@ fn open_store(
             store.apply_blocking(&mut devices, &atoll_pg::mark_incomplete(pg)).map_err(store_error)?;
         }
     }
+    devices.give_back_free_space(&mut store);
     Ok((store, devices.into_ring(reactor)))
 }
 
@@ -213,12 +216,28 @@ impl Osd {
             if let Some(cause) = self.storage.failure() {
                 // Others go on without this OSD at once: the process itself may have to wait for the device.
                 self.links.close_all(&mut self.context);
+                self.note_damage(&mut events)?;
                 return Err(cause);
             }
             if self.has_stopped() {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits until the device says that its metadata is damaged, if that is why this OSD ends.
+    fn note_damage(&mut self, events: &mut Vec<Event>) -> Result<(), OsdError> {
+        let deadline = Instant::now() + DAMAGE_NOTE_LIMIT;
+        while self.storage.store().is_noting_damage() && Instant::now() < deadline {
+            self.storage.start_requests(&mut self.context);
+            self.context.reactor.poll(Some(TICK), events)?;
+            for event in events.drain(..) {
+                if let Event::File { tag, result } = event {
+                    self.storage.complete(tag, result, self.context.now_us(), &self.metrics);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn elapsed_us(&self) -> u64 {

@@ -343,7 +343,8 @@ impl Osd {
     /// A PG that this OSD leads has been scrubbed.
     fn scrub_done(&mut self, pg: PgId, report: atoll_pg::ScrubReport) {
         Metrics::scrubbed(report.is_deep, report.errors);
-        if self.scrubs.done(&mut self.context, pg, report) {
+        let members = self.pgs.get(pg).map_or_else(Vec::new, |pg| pg.record().members.clone());
+        if self.scrubs.done(&mut self.context, pg, members, report) {
             let next = self.scrubs.asked_for(&self.context, &self.pgs);
             self.start_scrub(next);
         }

@@ -85,10 +85,15 @@ pub(crate) enum DeviceOperation {
     Read,
     Write,
     Sync,
+    Discard,
 }
 
-const DEVICE_OPERATIONS: [(DeviceOperation, &str); 3] =
-    [(DeviceOperation::Read, "read"), (DeviceOperation::Write, "write"), (DeviceOperation::Sync, "sync")];
+const DEVICE_OPERATIONS: [(DeviceOperation, &str); 4] = [
+    (DeviceOperation::Read, "read"),
+    (DeviceOperation::Write, "write"),
+    (DeviceOperation::Sync, "sync"),
+    (DeviceOperation::Discard, "discard"),
+];
 
 /// Names in the registry, one set for the process.
 struct Registered {
@@ -222,9 +227,9 @@ pub(crate) struct Metrics {
     by_pool: BTreeMap<PoolId, OfPool>,
     unknown_pool: OnceCell<OfPool>,
     /// By [`DEVICE_OPERATIONS`].
-    data_device: [OfDevice; 3],
+    data_device: [OfDevice; DEVICE_OPERATIONS.len()],
     /// The same, if the log has a device of its own.
-    log_device: Option<[OfDevice; 3]>,
+    log_device: Option<[OfDevice; DEVICE_OPERATIONS.len()]>,
     pg_states: BTreeSet<String>,
 }
 

@@ -11,7 +11,7 @@ use atoll_codec::crc32c;
 use atoll_pg::{Pg, PgState, ScrubReport};
 use atoll_store::{ScrubError, ScrubResult};
 use atoll_types::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
-use atoll_types::{PgId, PoolId};
+use atoll_types::{OsdId, PgId, PoolId};
 use atoll_wire::ScrubFinding;
 
 use crate::context::Context;
@@ -130,8 +130,8 @@ impl Scrubs {
         next.map(|(_, _, pg, is_deep)| Wanted { pg, is_deep, request_revision: None })
     }
 
-    /// A PG that this OSD leads has been scrubbed. False if it is not the one that this OSD began with.
-    pub fn done(&mut self, context: &mut Context, pg: PgId, report: ScrubReport) -> bool {
+    /// A PG that this OSD leads has been scrubbed, on these members. False if it is not the one that this OSD began with.
+    pub fn done(&mut self, context: &mut Context, pg: PgId, members: Vec<OsdId>, report: ScrubReport) -> bool {
         let Some(current) = self.current.take_if(|current| current.wanted.pg == pg) else { return false };
         let what = if report.is_deep { "deep scrub" } else { "scrub" };
         let ScrubReport { objects, errors, repaired, .. } = report;
@@ -154,6 +154,7 @@ impl Scrubs {
             errors,
             repaired,
             unrepaired: unrepaired_before.max(errors - repaired),
+            members,
         };
         let request_revision = current.wanted.request_revision;
         context.ask_control(ControlRequest::Scrubbed { pg, record, request_revision });

@@ -38,6 +38,7 @@ impl DeviceRequest {
             }
             DiskOperation::WriteBytes { bytes, .. } => (DeviceOperation::Write, bytes.len()),
             DiskOperation::Sync => (DeviceOperation::Sync, 0),
+            DiskOperation::Discard { block_count, .. } => (DeviceOperation::Discard, block_count * BLOCK_BYTES),
         };
         DeviceRequest { device: request.device, operation, bytes: bytes as u64, started_us, started_seconds }
     }

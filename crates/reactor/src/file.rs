@@ -18,6 +18,9 @@ const SECTOR_BYTES_KNOWN: [libc::c_int; 2] = [512, 4096];
 /// Asks whether a block device is read-only, `_IO(0x12, 94)`; the libc crate does not have it.
 const BLKROGET: libc::Ioctl = 0x125e;
 
+/// What gives blocks back: a device zeroes them by deallocation, if it can, and refuses otherwise.
+pub(crate) const PUNCH: libc::c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
 const READ_ONLY: &str = "it is read-only; make it writable ('blockdev --setrw' for a device) or name another";
 
 /// A file or block device that bypasses the page cache. Offsets and lengths are whole blocks.
@@ -66,6 +69,11 @@ impl DirectFile {
         self
     }
 
+    /// Whether it encrypts.
+    pub fn is_encrypted(&self) -> bool {
+        self.at_rest.is_some()
+    }
+
     /// Size in bytes when it was opened, whole blocks, without what precedes encrypted data.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.saturating_sub(self.device_offset(0))
@@ -88,6 +96,21 @@ impl DirectFile {
                 self.file.write_all_at(sealed.as_slice(), self.device_offset(offset))
             }
         }
+    }
+
+    /// Gives blocks back to what is under them, and waits for that: a hole in a file, TRIM on a device.
+    pub fn discard(&self, offset: u64, block_count: usize) -> io::Result<()> {
+        let length_bytes = (block_count * BLOCK_BYTES) as libc::off_t;
+        let offset = self.device_offset(offset) as libc::off_t;
+        // SAFETY: the call takes no memory, and the descriptor is open as long as `self` exists.
+        let result = unsafe { libc::fallocate(self.file.as_raw_fd(), PUNCH, offset, length_bytes) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Bytes that the file takes on its file system; none for a block device, which has all its own.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        let metadata = self.file.metadata().ok()?;
+        metadata.is_file().then(|| std::os::unix::fs::MetadataExt::blocks(&metadata) * 512)
     }
 
     /// Waits until everything written is durable.

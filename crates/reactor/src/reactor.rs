@@ -108,20 +108,61 @@ pub enum FileOperation {
     },
     /// fdatasync.
     Sync,
+    /// Give blocks back to what is under them: a hole in a file, TRIM on a device. What is read there afterwards is
+    /// anything.
+    Discard {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in blocks.
+        block_count: usize,
+    },
 }
 
 pub(crate) enum Operation {
-    Accept { listener: ListenerId },
-    Connect { connection: ConnectionId, _address: RawAddress },
-    Receive { connection: ConnectionId, received: Received },
-    Send { connection: ConnectionId, send: GatheredSend },
-    FileRead { file: FileId, tag: u64, offset: u64, buffer: BlockBuffer },
-    FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
-    FileWriteBytes { tag: u64, bytes: Bytes },
-    FileSync { tag: u64 },
-    Wake { _counter: Box<u64> },
-    SocketWatch { connection: ConnectionId },
-    Doorbell { doorbell: OwnedFd },
+    Accept {
+        listener: ListenerId,
+    },
+    Connect {
+        connection: ConnectionId,
+        _address: RawAddress,
+    },
+    Receive {
+        connection: ConnectionId,
+        received: Received,
+    },
+    Send {
+        connection: ConnectionId,
+        send: GatheredSend,
+    },
+    FileRead {
+        file: FileId,
+        tag: u64,
+        offset: u64,
+        buffer: BlockBuffer,
+    },
+    FileWrite {
+        tag: u64,
+        length_bytes: usize,
+        _pieces: FilePieces,
+        _vectors: Box<[libc::iovec]>,
+    },
+    FileWriteBytes {
+        tag: u64,
+        bytes: Bytes,
+    },
+    /// A sync, or a discard: nothing comes back.
+    FileSync {
+        tag: u64,
+    },
+    Wake {
+        _counter: Box<u64>,
+    },
+    SocketWatch {
+        connection: ConnectionId,
+    },
+    Doorbell {
+        doorbell: OwnedFd,
+    },
     Rdma,
 }
 
@@ -449,6 +490,13 @@ impl Reactor {
             }
             FileOperation::Sync => {
                 let entry = opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build();
+                self.submit(Operation::FileSync { tag }, entry);
+            }
+            FileOperation::Discard { offset, block_count } => {
+                let entry = opcode::Fallocate::new(descriptor, (block_count * BLOCK_BYTES) as u64)
+                    .offset(target.device_offset(offset))
+                    .mode(crate::file::PUNCH)
+                    .build();
                 self.submit(Operation::FileSync { tag }, entry);
             }
         }

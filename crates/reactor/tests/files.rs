@@ -110,6 +110,36 @@ fn bytes_are_written_from_wherever_they_are() {
     }
 }
 
+/// Both ways, also behind the bytes before encrypted data.
+#[test]
+fn blocks_of_a_file_are_given_back() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("device");
+    for (with_cipher, in_ring) in [(false, false), (false, true), (true, false), (true, true)] {
+        std::fs::write(&path, vec![9; 64 * BLOCK_BYTES]).unwrap();
+        let file = DirectFile::open(&path).unwrap();
+        let allocated_bytes = file.allocated_bytes().expect("it is a file");
+        let (file, begin) = match with_cipher {
+            true => (file.with_cipher(Box::new(XorCipher), DATA_OFFSET), 16 + DATA_OFFSET as usize / BLOCK_BYTES),
+            false => (file, 16),
+        };
+        let offset = 16 * BLOCK_BYTES as u64;
+        let mut reactor = Reactor::new().unwrap();
+        if in_ring {
+            let id = reactor.add_file(file);
+            reactor.start_file(id, 1, FileOperation::Discard { offset, block_count: 32 });
+            assert!(ring(&mut reactor).is_none());
+        } else {
+            file.discard(offset, 32).unwrap();
+        }
+        let expected: Vec<u8> = (0..64).map(|at| if (begin..begin + 32).contains(&at) { 0 } else { 9 }).collect();
+        assert_eq!(raw_blocks(&path), expected, "and it is as long as before");
+        // The ring may keep the file for a moment, and with it its lock.
+        let left = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()) * 512;
+        assert_eq!(allocated_bytes - left, 32 * BLOCK_BYTES as u64);
+    }
+}
+
 #[test]
 fn a_turn_takes_some_completions_and_leaves_none_behind() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

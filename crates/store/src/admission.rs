@@ -15,6 +15,9 @@ use crate::validate::validate;
 
 /// Metadata pages that clients may not take, so that recovery and deletes always have room.
 const RESERVE_PAGES: u32 = 1 << 16;
+/// Data that is not at its place counts as still to be taken from the file system under a device file, which may have it
+/// all already. When that is nearly full, no more waits for the next checkpoint.
+const PENDING_BYTES_HELD: u64 = 16 << 20;
 
 impl Store {
     /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
@@ -54,6 +57,13 @@ impl Store {
     /// Whether space is short only until the next checkpoint is done.
     pub(crate) fn waits_for_space(&self) -> bool {
         self.space.is_low() && !self.is_full()
+    }
+
+    /// Whether a checkpoint is needed for the sake of space, here or in the file system under a sparse file: only a
+    /// checkpoint gives that anything back, and nothing else may come that would start one.
+    pub(crate) fn must_reclaim(&self) -> bool {
+        let backing_gains = self.space.has_freed() || self.overlay.memory_bytes() > PENDING_BYTES_HELD;
+        self.space.must_be_reclaimed() || self.backing_room != BackingRoom::Enough && backing_gains
     }
 
     /// Metadata pages that may still be added. The page table has room for fewer than a large

@@ -103,6 +103,11 @@ impl Allocator {
         self.metadata.index_groups();
     }
 
+    /// Whether all blocks of a run are in the region, and free.
+    pub fn is_free_run(&self, run: Run) -> bool {
+        self.covered(run) == run.1 && self.data.is_free(run) && self.metadata.is_free(run)
+    }
+
     /// Allocates `count` blocks in few runs, or nothing at all.
     pub fn allocate(&mut self, count: u32, zone: Zone) -> Option<Vec<Run>> {
         if count > self.free_count() {

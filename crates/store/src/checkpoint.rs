@@ -102,6 +102,16 @@ impl Checkpoint {
         (self.phase != Phase::SavePgs).then_some(self.wal_trim_to)
     }
 
+    /// Whether its last request is under way.
+    pub fn is_writing_superblock(&self) -> bool {
+        self.phase == Phase::Superblock
+    }
+
+    /// The superblock that it was to bring into force.
+    pub fn into_superblock(self) -> Superblock {
+        self.superblock
+    }
+
     pub fn request_ids(&self) -> impl Iterator<Item = u64> {
         self.requests.keys().copied()
     }
@@ -217,7 +227,7 @@ impl Store {
         match saving {
             Saving::Done => return true,
             Saving::Cold(pages) => self.wait_with_checkpoint(checkpoint, pages),
-            Saving::Damaged(cause) => self.poison(cause),
+            Saving::Damaged(cause) => self.poison_by_damage(cause),
         }
         false
     }
@@ -458,6 +468,7 @@ impl Store {
         self.log.trim(checkpoint.wal_trim_to);
         self.overlay.trimmed(self.superblock.wal_sequence);
         self.usage.checkpoint_count += 1;
+        self.discard_next();
     }
 }
 

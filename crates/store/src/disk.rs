@@ -54,6 +54,13 @@ pub enum DiskOperation {
     },
     /// Make everything written before durable (fdatasync).
     Sync,
+    /// Give the blocks back to what is under the device. What is read there afterwards is anything.
+    Discard {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in blocks.
+        block_count: usize,
+    },
 }
 
 impl DiskOperation {
@@ -64,7 +71,7 @@ impl DiskOperation {
                 Some((*offset, segments.iter().map(Segment::bytes).collect()))
             }
             DiskOperation::WriteBytes { offset, bytes } => Some((*offset, vec![bytes])),
-            DiskOperation::Read { .. } | DiskOperation::Sync => None,
+            DiskOperation::Read { .. } | DiskOperation::Sync | DiskOperation::Discard { .. } => None,
         }
     }
 }

@@ -140,12 +140,12 @@ impl Store {
         for (id, purpose) in self.outbox.purposes() {
             match purpose {
                 Purpose::Checkpoint => assert!(of_checkpoint.insert(id), "requests have different ids"),
-                Purpose::Page { number } => {
+                Purpose::Page { number, .. } => {
                     assert!(self.metadata.tree.pages.is_loading(number), "page {number} is read once, on demand");
                 }
                 // The log looks at those for itself.
                 Purpose::Data { .. } | Purpose::Wal { .. } => {}
-                Purpose::Read(_) | Purpose::Scrub(_) => {}
+                Purpose::Read(_) | Purpose::Scrub(_) | Purpose::DamageNote | Purpose::Discard => {}
             }
         }
         let wanted: BTreeSet<u64> =

@@ -38,6 +38,8 @@ mod admission;
 pub mod allocator;
 mod check;
 mod checkpoint;
+mod damage;
+mod discards;
 mod disk;
 mod dump;
 mod error;

@@ -352,24 +352,35 @@ impl Store {
     /// Has a page read, unless it is in memory or being read.
     pub(crate) fn load_page(&mut self, number: u32) {
         if self.metadata.tree.pages.start_loading(number) {
-            let block = self.metadata.tree.pages.location(number).block;
-            let offset = u64::from(block) * BLOCK_BYTES as u64;
-            self.outbox.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
+            self.request_page(number, false);
         }
     }
 
-    /// A page has been read.
-    pub(crate) fn page_read(&mut self, number: u32, result: DiskResult) {
+    fn request_page(&mut self, number: u32, is_again: bool) {
+        let block = self.metadata.tree.pages.location(number).block;
+        let offset = u64::from(block) * BLOCK_BYTES as u64;
+        self.outbox.request(Purpose::Page { number, is_again }, DiskOperation::Read { offset, block_count: 1 });
+    }
+
+    /// A page has been read. One that is not what was written is read once more: the way may have been at fault.
+    pub(crate) fn page_read(&mut self, number: u32, is_again: bool, result: DiskResult) {
         let is_good = match result {
             Ok(Some(block)) => self.metadata.tree.pages.loaded(number, block),
-            Ok(None) => false,
-            // It may be there all the same when the device is back.
-            Err(error) => return self.poison(format!("metadata page {number} cannot be read: {error}")),
+            Err(error) if !is_lost_by_medium(&error) => {
+                // It may be there all the same when the device is back.
+                return self.poison(format!("metadata page {number} cannot be read: {error}"));
+            }
+            Ok(None) | Err(_) => {
+                self.metadata.tree.pages.not_loaded(number);
+                false
+            }
         };
         if !is_good {
-            let cause = format!("metadata page {number} is damaged; wipe this OSD and let its peers backfill it");
             self.usage.corrupt_block_count += 1;
-            return self.poison(cause);
+            if !is_again && self.metadata.tree.pages.start_loading(number) {
+                return self.request_page(number, true);
+            }
+            return self.poison_by_damage(format!("metadata page {number} is damaged"));
         }
         let waiters = self.loads.waiters.remove(&number);
         for waiter in waiters.into_iter().flat_map(|waiters| waiters.waiters) {
@@ -394,4 +405,12 @@ impl Store {
             }
         }
     }
+}
+
+/// Whether an error says that the medium has lost the bytes, and not that the device is away: ENODATA and EILSEQ stand for
+/// a critical error of the medium and for failed protection information.
+fn is_lost_by_medium(error: &std::io::Error) -> bool {
+    const ENODATA: i32 = 61;
+    const EILSEQ: i32 = 84;
+    matches!(error.raw_os_error(), Some(ENODATA | EILSEQ))
 }

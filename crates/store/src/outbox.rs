@@ -25,7 +25,13 @@ pub(crate) enum Purpose {
     /// A metadata page.
     Page {
         number: u32,
+        /// The first reading did not bring what was written.
+        is_again: bool,
     },
+    /// Free blocks are given back.
+    Discard,
+    /// A superblock that tells damage.
+    DamageNote,
     /// Something that the checkpoint does.
     Checkpoint,
 }

@@ -8,6 +8,7 @@ use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_types::{PgId, Transaction};
 
 use crate::allocator::Allocator;
+use crate::damage::refuse_damage;
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};
 use crate::error::{OpenError, StoreError};
 
@@ -73,6 +74,7 @@ impl Store {
             object_count: 0,
             page_count: 0,
             directories: Vec::new(),
+            damage: String::new(),
         };
         disk.execute(layout.wal_device, DiskOperation::Sync)?;
         write_block(disk, Device::Data, superblock.encode())?;
@@ -106,6 +108,7 @@ impl Store {
     /// }
     /// ```
     pub fn open(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
+        refuse_damage(&load_superblock(disk)?.0)?;
         let recovered = Recovered::load(disk)?;
         let mut store = Store::from_parts(recovered.into_parts(incarnation)?);
         store.start_checkpoint();
@@ -168,7 +171,7 @@ impl Store {
         while let Some(request) = self.next_request() {
             let result = disk.execute(request.device, request.operation);
             self.complete(request.id, result);
-            if let Some(cause) = self.poisoned_by() {
+            if let Some(cause) = self.poisoned_by().filter(|_| !self.is_noting_damage()) {
                 return Err(OpenError::Io(std::io::Error::other(cause.to_owned())));
             }
         }

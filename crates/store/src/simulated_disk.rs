@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 
-use crate::disk::{Device, Disk, DiskOperation, DiskResult};
+use crate::disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 
 const SECTOR_BYTES: usize = 512;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// What is read where a hole is.
+const DISCARDED: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 type Block = Arc<[u8; BLOCK_BYTES]>;
 type Blocks = BTreeMap<u64, Block>;
@@ -140,11 +142,18 @@ pub struct SimulatedDisk {
     log: Option<Medium>,
     /// Writes that are still done before the power goes.
     pub writes_left: Option<u64>,
+    /// Blocks that were given back.
+    pub discarded_blocks: u64,
 }
 
 impl SimulatedDisk {
     pub fn new(size_bytes: u64, log_bytes: Option<u64>) -> Self {
-        SimulatedDisk { data: Medium::new(size_bytes), log: log_bytes.map(Medium::new), writes_left: None }
+        SimulatedDisk {
+            data: Medium::new(size_bytes),
+            log: log_bytes.map(Medium::new),
+            writes_left: None,
+            discarded_blocks: 0,
+        }
     }
 
     fn medium(&mut self, device: Device) -> &mut Medium {
@@ -154,9 +163,37 @@ impl SimulatedDisk {
         }
     }
 
+    /// Does what a request wants, which is still there to be told of afterwards.
+    pub fn execute_request(&mut self, request: &DiskRequest) -> DiskResult {
+        let operation = match &request.operation {
+            DiskOperation::Read { offset, block_count } => {
+                DiskOperation::Read { offset: *offset, block_count: *block_count }
+            }
+            DiskOperation::Write { offset, segments, durable } => {
+                let segments: Vec<Segment> = segments.clone();
+                DiskOperation::Write { offset: *offset, segments, durable: *durable }
+            }
+            DiskOperation::WriteBytes { offset, bytes } => {
+                DiskOperation::WriteBytes { offset: *offset, bytes: bytes.clone() }
+            }
+            DiskOperation::Sync => DiskOperation::Sync,
+            DiskOperation::Discard { offset, block_count } => {
+                DiskOperation::Discard { offset: *offset, block_count: *block_count }
+            }
+        };
+        self.execute(request.device, operation)
+    }
+
     /// A write that is under way when the power is cut: each sector may or may not arrive.
     pub fn write_partly(&mut self, device: Device, operation: &DiskOperation, random: &mut impl Chance) {
-        let Some((offset, pieces)) = operation.written() else { return };
+        let discarded = [0; BLOCK_BYTES];
+        let (offset, pieces) = match operation {
+            DiskOperation::Discard { offset, block_count } => (*offset, vec![&discarded[..]; *block_count]),
+            operation => match operation.written() {
+                Some(written) => written,
+                None => return,
+            },
+        };
         let percent = random.pick(&[0, 30, 70, 95, 100]);
         // Whole blocks may arrive while others do not, or all of them may be torn.
         let tears = random.chance(50);
@@ -263,6 +300,17 @@ impl Disk for SimulatedDisk {
             }
             DiskOperation::Sync => {
                 self.medium(device).sync();
+                Ok(None)
+            }
+            DiskOperation::Discard { offset, block_count } => {
+                if let Some(0) = self.writes_left {
+                    return Err(io::Error::other("the power is gone"));
+                }
+                // After a power cut any part of it may be undone.
+                let (first, count) = (offset / BLOCK, block_count as u64);
+                let medium = self.medium(device);
+                (first..first + count).for_each(|block| medium.write(block, &DISCARDED, false));
+                self.discarded_blocks += count;
                 Ok(None)
             }
         }

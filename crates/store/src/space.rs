@@ -4,6 +4,7 @@
 use atoll_buffers::BLOCK_BYTES;
 
 use crate::allocator::{Allocator, Run, Zone};
+use crate::discards::Discards;
 
 /// Share of the device, in percent, that clients may not fill, unless it is set.
 const RESERVE_PERCENT: u32 = 5;
@@ -16,12 +17,22 @@ pub(crate) struct Space {
     freed: Vec<u32>,
     /// Blocks that become free when the checkpoint that runs is in force.
     reclaiming: Vec<u32>,
+    /// So many of these, the first ones, were objects' data. Places of pages are rewritten at the next checkpoint.
+    reclaiming_data: usize,
+    pub(crate) discards: Discards,
     reserve_percent: u32,
 }
 
 impl Space {
     pub fn new(allocator: Allocator, freed: Vec<u32>) -> Self {
-        Space { allocator, freed, reclaiming: Vec::new(), reserve_percent: RESERVE_PERCENT }
+        Space {
+            allocator,
+            freed,
+            reclaiming: Vec::new(),
+            reclaiming_data: 0,
+            discards: Discards::new(),
+            reserve_percent: RESERVE_PERCENT,
+        }
     }
 
     /// Clients may fill the device up to this share, in percent.
@@ -48,6 +59,7 @@ impl Space {
     pub fn freeze(&mut self) {
         assert!(self.reclaiming.is_empty(), "the checkpoint before has set free what it could");
         self.reclaiming = std::mem::take(&mut self.freed);
+        self.reclaiming_data = self.reclaiming.len();
     }
 
     /// The checkpoint that runs does not refer to a block that the one before did.
@@ -57,9 +69,22 @@ impl Space {
 
     /// The checkpoint is in force.
     pub fn reclaim(&mut self) {
-        for block in std::mem::take(&mut self.reclaiming) {
+        let mut blocks = std::mem::take(&mut self.reclaiming);
+        for &block in &blocks {
             self.allocator.release(block);
         }
+        blocks.truncate(self.reclaiming_data);
+        self.discards.freed(blocks, &self.allocator);
+    }
+
+    /// Claims the next blocks to give back.
+    pub fn begin_discard(&mut self) -> Option<Run> {
+        self.discards.begin(&mut self.allocator)
+    }
+
+    /// Whether a checkpoint would set blocks free.
+    pub fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
     }
 
     // ---- figures ----------------------------------------------------------------------------
@@ -69,7 +94,10 @@ impl Space {
     }
 
     pub fn used_count(&self) -> u32 {
-        self.allocator.block_count() - self.allocator.free_count() - self.freed.len() as u32
+        self.allocator.block_count()
+            - self.allocator.free_count()
+            - self.freed.len() as u32
+            - self.discards.under_way().1
     }
 
     fn reserve_blocks(&self) -> u32 {
@@ -89,7 +117,15 @@ impl Space {
     }
 
     fn free_soon(&self) -> usize {
-        self.allocator.free_count() as usize + self.freed.len() + self.reclaiming.len()
+        self.allocator.free_count() as usize
+            + self.freed.len()
+            + self.reclaiming.len()
+            + self.discards.under_way().1 as usize
+    }
+
+    /// Whether so many free blocks may be kept from others for a moment.
+    pub fn can_spare(&self, count: u32) -> bool {
+        self.allocator.free_count() > self.reserve_blocks().saturating_mul(2).saturating_add(count)
     }
 
     /// Whether only the reserve is left until a checkpoint sets free what it can.
@@ -121,7 +157,9 @@ impl Space {
     /// A block belongs to one of `holders`, or to what a checkpoint will set free, and to one of them only.
     /// All others are free, and the allocator says so. `all_free` has the same blocks, all of them free.
     pub fn check_invariants(&self, mut all_free: Allocator, holders: impl Iterator<Item = u32>) {
-        for block in holders.chain(self.freed.iter().copied()).chain(self.reclaiming.iter().copied()) {
+        let (first, count) = self.discards.under_way();
+        let to_be_free = self.freed.iter().chain(&self.reclaiming).copied().chain(first..first + count);
+        for block in holders.chain(to_be_free) {
             assert!(all_free.claim(block), "block {block} has one holder");
         }
         assert!(self.allocator.has_same_blocks(&all_free), "what nothing holds is free, and nothing else");

@@ -49,6 +49,8 @@ pub struct Store {
     pub(crate) outbox: Outbox,
     pub(crate) next_number: u64,
     pub(crate) poisoned: Option<String>,
+    /// Damage of metadata that the superblock does not tell yet.
+    pub(crate) damage_to_note: Option<String>,
     pub(crate) usage: StoreUsage,
     pub(crate) page_budget_bytes: u64,
     pub(crate) pending_budget_bytes: u64,
@@ -89,6 +91,7 @@ impl Store {
             outbox: Outbox::new(),
             next_number: parts.next_number.max(1),
             poisoned: None,
+            damage_to_note: None,
             usage: StoreUsage::default(),
             page_budget_bytes: PAGE_BUDGET_BYTES,
             pending_budget_bytes: PENDING_BUDGET_BYTES,
@@ -229,7 +232,10 @@ impl Store {
         let (plan, prepared) = plan(transaction, &self.metadata, self.space.allocator())?;
         if let Err(unready) = self.metadata.apply(&prepared) {
             let error = StoreError::from(unready);
-            self.poison(error.to_string());
+            match error {
+                StoreError::Damaged { .. } => self.poison_by_damage(error.to_string()),
+                _ => self.poison(error.to_string()),
+            }
             return Err(error);
         }
         self.metadata.count(transaction.pg.pool, &prepared);
@@ -289,9 +295,10 @@ impl Store {
             self.log.flush(self.superblock.generation, &mut self.overlay, &mut self.outbox);
         }
         let pages_are_many = self.unwritten_page_bytes() > self.page_budget_bytes / 4;
-        if self.log.is_half_full() || pages_are_many || self.space.must_be_reclaimed() {
+        if self.log.is_half_full() || pages_are_many || self.must_reclaim() {
             self.start_checkpoint();
         }
+        self.discard_next();
         self.save_some_pgs();
         self.metadata.tree.pages.evict(self.page_budget_bytes, self.loads.waiting_since());
         self.overlay.drop_down_to(self.pending_budget_bytes, self.log.durable_through());
@@ -304,7 +311,7 @@ impl Store {
         match self.pgs.save_some(&mut self.metadata) {
             Saving::Done => {}
             Saving::Cold(pages) => pages.into_iter().for_each(|number| self.load_page(number)),
-            Saving::Damaged(cause) => self.poison(cause),
+            Saving::Damaged(cause) => self.poison_by_damage(cause),
         }
     }
 
@@ -325,7 +332,10 @@ impl Store {
         match purpose {
             Purpose::Read(piece) => return self.read_piece_done(piece, result),
             Purpose::Scrub(piece) => return self.scrub_piece_done(piece, result),
-            Purpose::Page { number } => return self.page_read(number, result),
+            Purpose::Page { number, is_again } => return self.page_read(number, is_again, result),
+            Purpose::DamageNote => return self.damage_noted(&result),
+            Purpose::Discard => return self.discarded(&result),
+            Purpose::Checkpoint if self.is_noting_damage() => return self.superblock_may_have_ended(&result),
             _ => {}
         }
         let buffer = match result {
@@ -336,7 +346,11 @@ impl Store {
             return;
         }
         match purpose {
-            Purpose::Read(_) | Purpose::Scrub(_) | Purpose::Page { .. } => unreachable!("handled above"),
+            Purpose::Read(_)
+            | Purpose::Scrub(_)
+            | Purpose::Page { .. }
+            | Purpose::DamageNote
+            | Purpose::Discard => unreachable!("handled above"),
             Purpose::Data { number } => self.log.data_written(number, &mut self.overlay),
             Purpose::Wal { sequence } => self.record_written(sequence),
             Purpose::Checkpoint => self.checkpoint_request_done(request_id, buffer),

@@ -17,8 +17,12 @@ use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX, rewrite};
 
 pub(crate) const FORMAT_VERSION: u32 = 4;
 /// The oldest version that is read. Version 2 has no counts of pools; before version 4 no log entry says what was
-/// committed.
+/// committed, and no superblock tells damage.
 const FORMAT_VERSION_MIN: u32 = 2;
+/// The first version whose superblock tells damage.
+const FORMAT_VERSION_DAMAGE: u32 = 4;
+/// Longest description of damage, in bytes.
+pub(crate) const DAMAGE_BYTES_MAX: usize = 256;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
 const LOG_MAGIC: &[u8; 8] = b"ATOLWAL2";
 
@@ -40,6 +44,8 @@ pub(crate) struct Superblock {
     /// Ring position (in blocks) and number of the first record to replay.
     pub wal_position: u64,
     pub wal_sequence: u64,
+    /// What of the metadata was found to be damaged while the store was in use; empty if nothing was.
+    pub damage: String,
 }
 
 /// What one of the two places holds.
@@ -70,6 +76,7 @@ impl Superblock {
             writer.u32(location.block);
             writer.u32(location.crc);
         }
+        writer.bytes(self.damage.as_bytes());
         let check = crc32c(writer.as_slice());
         writer.u32(check);
         BlockBuffer::from_bytes(&writer.finish())
@@ -84,13 +91,13 @@ impl Superblock {
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Ok(Copy::OtherVersion(version));
         }
-        let superblock = Self::decode_fields(&mut reader)?;
+        let superblock = Self::decode_fields(&mut reader, version)?;
         let checked_bytes = bytes.len() - reader.remaining();
         let check = reader.u32("check")?;
         Ok(if crc32c(&bytes[..checked_bytes]) == check { Copy::Whole(superblock) } else { Copy::Nothing })
     }
 
-    fn decode_fields(reader: &mut Reader) -> Result<Self, CodecError> {
+    fn decode_fields(reader: &mut Reader, version: u32) -> Result<Self, CodecError> {
         let mut superblock = Superblock {
             store_id: reader.raw(16, "store id")?[..].try_into().expect("16 bytes were read"),
             generation: counter(reader.u64("generation")?, "generation")?,
@@ -103,10 +110,14 @@ impl Superblock {
             object_count: reader.u64("object count")?,
             page_count: reader.u32("page count")?,
             directories: Vec::new(),
+            damage: String::new(),
         };
         for _ in 0..reader.count(DIRECTORIES_MAX, "directories")? {
             let block = reader.u32("directory block")?;
             superblock.directories.push(Location { block, crc: reader.u32("directory check")? });
+        }
+        if version >= FORMAT_VERSION_DAMAGE {
+            superblock.damage = reader.text(DAMAGE_BYTES_MAX, "damage")?;
         }
         Ok(superblock)
     }
@@ -115,7 +126,8 @@ impl Superblock {
     pub fn fuzz(bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         let mut reader = Reader::new(Bytes::copy_from_slice(&bytes));
-        if reader.raw(MAGIC.len() + 4, "magic and version").is_ok() && Self::decode_fields(&mut reader).is_ok() {
+        let version = reader.raw(MAGIC.len(), "magic").and_then(|_| reader.u32("format version"));
+        if version.is_ok_and(|version| Self::decode_fields(&mut reader, version).is_ok()) {
             let end = bytes.len() - reader.remaining();
             let check = crc32c(&bytes[..end]);
             if let Some(place) = bytes.get_mut(end..end + 4) {
@@ -243,6 +255,7 @@ mod tests {
             incarnation: 2,
             wal_position: 77,
             wal_sequence: 1234,
+            damage: "page 7 is damaged".into(),
         }
     }
 

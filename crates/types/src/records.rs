@@ -116,6 +116,28 @@ pub struct ProcessRecord {
     pub start_ticks: u64,
 }
 
+/// How often an OSD has ended by itself lately, and why it did last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdEndsRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The store that it had, in hexadecimal.
+    pub store_id: String,
+    /// How often since there was a day without.
+    pub count: u32,
+    /// Why it did last, in one line.
+    pub reason: String,
+    /// Unix time when it did last, in milliseconds.
+    pub last_unix_ms: u64,
+}
+
+impl OsdEndsRecord {
+    /// Whether less than a day has passed since the last end.
+    pub fn is_recent(&self, now_unix_ms: u64) -> bool {
+        now_unix_ms.saturating_sub(self.last_unix_ms) < 24 * 60 * 60 * 1_000
+    }
+}
+
 /// The presence of a running OSD; the key is tied to its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdUpRecord {
@@ -427,6 +449,9 @@ pub struct PgScrubRecord {
     /// Objects of which bad copies are left; after a light scrub also those that the deep one before
     /// it had left.
     pub unrepaired: u64,
+    /// The members whose copies it examined; empty in records of releases that did not say.
+    #[serde(default)]
+    pub members: Vec<OsdId>,
 }
 
 /// A scrub that an operator has asked for. The primary removes the record when it is done.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use atoll_cluster::ClusterClient;
-use atoll_node::{UnlockWith, check_store, is_old_device, note_start, store_of};
+use atoll_node::{DataDir, UnlockWith, check_store, is_old_device, note_end, note_start, store_of, tell_ends};
 use atoll_osd::{MEMORY_TARGET_BYTES_MIN, Osd, OsdConfig};
 use atoll_types::OsdId;
 use atoll_types::size::parse_size_bytes;
@@ -54,14 +54,37 @@ pub fn run(arguments: &OsdRunArguments) -> anyhow::Result<()> {
     let open = prepare(&arguments.daemon, &id.to_string())?;
     let unlock_with =
         unlock_with(&arguments.unlock).map_or_else(|| open.directory.unlock_with(id), |named| Ok(Some(named)))?;
+    note_panics(&open.directory, id);
     let result = start(arguments, &open, id, unlock_with);
     if let Err(error) = &result {
         tracing::error!("{}", explain(error));
     }
-    result?.run().map_err(|error| {
+    let (osd, store_id) = result?;
+    osd.run().map_err(|error| {
         tracing::error!("{error}");
+        ended(&open, id, store_id, &error.to_string());
         error.into()
     })
+}
+
+/// Takes down why this process ends by itself. Cluster state learns it now, or at the next start.
+fn ended(open: &OpenCluster, id: OsdId, store_id: [u8; 16], reason: &str) {
+    let noted = note_end(&open.directory, id, reason).map_err(anyhow::Error::from);
+    let telling = async { anyhow::Ok(tell_ends(&open.directory, &open.connect().await?, id, store_id).await?) };
+    let told = noted.and_then(|()| tokio_runtime()).and_then(|runtime| {
+        runtime.block_on(async { tokio::time::timeout(NOTE_LIMIT, telling).await.unwrap_or(Ok(())) })
+    });
+    not_noted(told);
+}
+
+/// What a panic says is told at the next start.
+fn note_panics(directory: &DataDir, id: OsdId) {
+    let (directory, before) = (directory.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        // Who cannot write it down ends all the same.
+        let _ = note_end(&directory, id, &panic.to_string());
+        before(panic);
+    }));
 }
 
 /// Cluster state may be away for a while: then it is better to wait than to be started again and again.
@@ -82,7 +105,7 @@ fn start(
     open: &OpenCluster,
     id: OsdId,
     unlock_with: Option<UnlockWith>,
-) -> anyhow::Result<Osd> {
+) -> anyhow::Result<(Osd, [u8; 16])> {
     let runtime = tokio_runtime()?;
     let store = match store_of(&open.directory, id, unlock_with.as_ref()) {
         Ok(store) => store,
@@ -98,6 +121,9 @@ fn start(
         }
     };
     let state = runtime.block_on(connect_patiently(open))?;
+    not_noted(
+        runtime.block_on(tell_ends(&open.directory, &state, id, store.store_id)).map_err(anyhow::Error::from),
+    );
     let checked = runtime.block_on(async {
         check_store(&open.directory, &state, id, &store).await?;
         is_old_device(&state, id, &store).await
@@ -122,12 +148,12 @@ fn start(
     let failure = started.as_ref().err().map(explain);
     let noted = runtime.block_on(note_start(&state, id, failure.as_deref()));
     not_noted(noted.map_err(anyhow::Error::from));
-    started
+    Ok((started?, store.store_id))
 }
 
-/// An OSD starts or does not, whatever cluster state learns of that.
+/// An OSD starts, or ends, whatever cluster state learns of that.
 fn not_noted(noted: anyhow::Result<()>) {
     if let Err(error) = noted {
-        tracing::warn!("cluster state does not learn how this start went: {}", explain(&error));
+        tracing::warn!("cluster state does not learn how this OSD started or ended: {}", explain(&error));
     }
 }

@@ -21,7 +21,8 @@ Examples:
   atoll pg scrub --data ./atoll-data 1.2f
   atoll pg scrub --data ./atoll-data all --deep --wait
 
-Exit codes: 0 asked (with --wait: no bad copies are left), 1 failed or bad copies are left, 2 wrong usage.")]
+Exit codes: 0 asked (with --wait: no bad copies are left), 1 failed, bad copies are left, or a PG lost a member before \
+its copies were examined, 2 wrong usage.")]
 pub struct PgScrubArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -88,9 +89,23 @@ async fn show(
         let rows: Vec<Vec<String>> = records.iter().map(row).collect();
         print_table(&["PG", "PRIMARY", "OBJECTS", "ERRORS", "REPAIRED", "UNREPAIRED"], &rows);
     }
+    let not_examined: Vec<String> = requests.iter().zip(&records).filter_map(not_examined).collect();
     let unrepaired: u64 = records.iter().map(|(_, record)| record.unrepaired).sum();
     if unrepaired > 0 {
         bail!("{unrepaired} objects have bad copies that could not be repaired; the primaries' logs name them");
     }
+    if !not_examined.is_empty() {
+        bail!(
+            "the members of {} PGs changed, and what these had was not examined: {}; see 'atoll health', and scrub again",
+            not_examined.len(),
+            not_examined.join(", ")
+        );
+    }
     Ok(())
+}
+
+/// A PG with the OSDs that it lost before their copies were examined; none if it lost none.
+fn not_examined((request, (pg, record)): (&ScrubRequest, &(PgId, PgScrubRecord))) -> Option<String> {
+    let lost: Vec<String> = request.not_examined(record).iter().map(ToString::to_string).collect();
+    (!lost.is_empty()).then(|| format!("{pg} ({})", lost.join(" ")))
 }

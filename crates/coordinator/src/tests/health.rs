@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_types::coordination::AutoOutRecord;
-use atoll_types::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
+use atoll_types::records::{ClusterFlag, OsdEndsRecord, OsdUsageRecord, PgScrubRecord};
 use atoll_types::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
@@ -148,6 +148,7 @@ fn pgs_that_split_and_pgs_that_a_scrub_could_not_repair() {
         errors: 2,
         repaired: 2 - unrepaired,
         unrepaired,
+        members: Vec::new(),
     };
     view.map.pg_scrubs.extend([(pg(0), scrub(0)), (pg(1), scrub(2))]);
     assert_eq!(problem(&evaluate(&view, 1), "PG_DAMAGED").subjects, ["1.1 (2 of 7 objects)"]);
@@ -163,6 +164,18 @@ fn pools_without_pgs_or_places() {
     view.map.pools.insert(PoolId(2), super::coded_pool(2, 4, 2));
     let health = evaluate(&view, 1);
     assert_eq!(problem(&health, "POOL_TOO_FEW_DOMAINS").subjects, ["pool 'pool2' (6 shards, 3 hosts)"]);
+}
+
+#[test]
+fn an_osd_that_ended_by_itself_is_told_for_a_day() {
+    let mut view = healthy(3);
+    let reason = "metadata page 7 is damaged".to_owned();
+    let ends = OsdEndsRecord { format: 1, store_id: "a".into(), count: 3, reason, last_unix_ms: 1_000 };
+    view.osd_ends.extend([(OsdId(1), ends.clone()), (OsdId(9), ends)]);
+    let health = evaluate(&view, 2_000);
+    assert_eq!(health.status, HealthStatus::Warning);
+    assert_eq!(problem(&health, "OSD_ENDED").summary, "osd.1 ended 3 times: metadata page 7 is damaged");
+    assert_eq!(evaluate(&view, 1_000 + 24 * 60 * 60 * 1_000).status, HealthStatus::Ok);
 }
 
 #[test]

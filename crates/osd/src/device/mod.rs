@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_buffers::BlockBuffer;
 use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
-use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
+use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment, Store};
 
 pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
 pub(crate) use backing::Backing;
@@ -23,6 +23,9 @@ pub use format::{
     FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file, store_identity,
 };
 pub use read_only::ReadOnlyDevice;
+
+/// A device file may have so many bytes that its store does not need before it is gone through at a start.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Why a file or block device cannot be used: in use, read-only, not there, ...
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +117,25 @@ impl BlockingDevice {
         Ok(BlockingDevice { data: self.data.unlock(key)?, log, ..self })
     }
 
+    /// Whether the data device is a block device whose users should not tell which of its blocks are in use.
+    fn hides_free_blocks(&self) -> bool {
+        self.data.file.is_encrypted() && self.data.file.allocated_bytes().is_none()
+    }
+
+    /// Has a store give back what is free: of a file at once, if that has much more than it needs. A store that was made
+    /// by an earlier release has kept all that it ever had.
+    pub fn give_back_free_space(&self, store: &mut Store) {
+        if self.hides_free_blocks() {
+            return store.set_discards(false);
+        }
+        let usage = store.usage();
+        let log_bytes = if self.log.is_none() { usage.log_size_bytes } else { 0 };
+        let needed_bytes = usage.used_bytes + log_bytes + KEPT_BYTES_MAX;
+        if self.data.file.allocated_bytes().is_some_and(|allocated_bytes| allocated_bytes > needed_bytes) {
+            store.discard_free_space();
+        }
+    }
+
     /// Hands the devices to the loop.
     pub fn into_ring(self, reactor: &mut Reactor) -> RingDevice {
         RingDevice { data: reactor.add_file(self.data.file), log: self.log.map(|log| reactor.add_file(log.file)) }
@@ -154,6 +176,9 @@ impl Disk for BlockingDevice {
                 file.sync().map(|()| None)
             }
             DiskOperation::Sync => file.sync().map(|()| None),
+            // The store asks for no more.
+            DiskOperation::Discard { .. } if self.hides_free_blocks() => Err(io::ErrorKind::Unsupported.into()),
+            DiskOperation::Discard { offset, block_count } => file.discard(offset, block_count).map(|()| None),
         }
     }
 }
@@ -178,5 +203,6 @@ pub fn file_operation(operation: DiskOperation) -> FileOperation {
         }
         DiskOperation::WriteBytes { offset, bytes } => FileOperation::WriteBytes { offset, bytes },
         DiskOperation::Sync => FileOperation::Sync,
+        DiskOperation::Discard { offset, block_count } => FileOperation::Discard { offset, block_count },
     }
 }

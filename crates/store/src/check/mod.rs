@@ -103,6 +103,9 @@ pub fn check(
     let (superblock, layout) = load_superblock(disk)?;
     let mut problems = Problems::default();
     let superblock_copies = check_copies(disk, &superblock, &mut problems);
+    if !superblock.damage.is_empty() {
+        problems.add(Problem::Remembered { detail: superblock.damage.clone() });
+    }
     let mut figures = match load_checkpoint(disk, &superblock, &layout) {
         Ok((page_table, metadata)) => {
             let examination = Examination::new(&metadata, &page_table, &layout, &mut problems, progress);

@@ -13,6 +13,8 @@ use crate::metadata::ObjectKey;
 pub enum Problem {
     #[error("the superblocks do not belong together: {detail}")]
     Superblocks { detail: String },
+    #[error("damage was met while the store was in use, so it does not open any more: {detail}")]
+    Remembered { detail: String },
     #[error("the page table: {detail}")]
     PageTable { detail: String },
     #[error("metadata page {page} in block {block} is damaged: {detail}")]
@@ -115,6 +117,7 @@ impl Problem {
             self,
             Problem::LeakedBlocks { .. }
                 | Problem::ObjectCount { .. }
+                | Problem::Remembered { .. }
                 | Problem::Superblocks { .. }
                 | Problem::UnreachablePages { .. }
         )

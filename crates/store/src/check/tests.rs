@@ -52,7 +52,7 @@ impl Disk for MemoryDisk {
                 }
                 Ok(None)
             }
-            DiskOperation::Sync => Ok(None),
+            DiskOperation::Sync | DiskOperation::Discard { .. } => Ok(None),
         }
     }
 }

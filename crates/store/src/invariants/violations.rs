@@ -66,7 +66,10 @@ const VIOLATIONS: &[Violation] = &[
     }),
     ("is read once, on demand", |fixture| {
         let number = fixture.store.metadata.tree.root;
-        fixture.store.outbox.request(Purpose::Page { number }, DiskOperation::Read { offset: 0, block_count: 1 });
+        fixture
+            .store
+            .outbox
+            .request(Purpose::Page { number, is_again: false }, DiskOperation::Read { offset: 0, block_count: 1 });
     }),
     // Checkpoints.
     ("the next checkpoint knows that", |fixture| fixture.store.pgs.forget_changes()),

@@ -388,6 +388,11 @@ impl Pages {
         self.miss_count
     }
 
+    /// Reading a page has brought nothing.
+    pub fn not_loaded(&mut self, number: u32) {
+        self.loading.remove(&number);
+    }
+
     /// A page has been read. False if it is not what was written: the device is damaged.
     #[must_use]
     pub fn loaded(&mut self, number: u32, block: BlockBuffer) -> bool {

@@ -141,7 +141,9 @@ fn lose_or_misdirect_a_write(is_lost: bool, counts: &Counts) {
                     DiskOperation::Write { offset, .. } | DiskOperation::WriteBytes { offset, .. } => {
                         *offset = target
                     }
-                    DiskOperation::Read { .. } | DiskOperation::Sync => unreachable!(),
+                    DiskOperation::Read { .. } | DiskOperation::Sync | DiskOperation::Discard { .. } => {
+                        unreachable!()
+                    }
                 }
                 history.disk.execute(device, request.operation).unwrap();
             }

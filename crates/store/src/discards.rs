@@ -1,0 +1,148 @@
+//! Giving free places back to what is under the device: a file system (holes in a file) or a disk (TRIM).
+//!
+//! A discard is a write to free blocks: it begins when the checkpoint that set them free is in force, and nobody gets them
+//! before it has ended. So it touches nothing that a reader, a clone, the log or an older checkpoint may still need, for the
+//! same reason for which fresh data may be written there.
+
+use std::collections::VecDeque;
+
+use atoll_buffers::BLOCK_BYTES;
+
+use crate::allocator::{Allocator, Run};
+use crate::disk::{DiskOperation, DiskResult};
+use crate::outbox::Purpose;
+use crate::store::Store;
+
+/// Places are given back in pieces of so many blocks, each wholly free: smaller ones would cut files to pieces, and are
+/// what the next small writes get.
+const CHUNK_BLOCKS: u32 = 16;
+/// Chunks in one request.
+const REQUEST_CHUNKS_MAX: u32 = 512;
+/// Chunks that are looked at before others get their turn.
+const LOOKED_AT_MAX: u32 = 1 << 16;
+/// Runs that wait. What does not fit is found when the store is opened anew.
+const WAITING_MAX: usize = 1 << 16;
+
+/// Free places that are to be given back.
+pub(crate) struct Discards {
+    is_on: bool,
+    /// Chunks that were free when they came here: first one and how many.
+    waiting: VecDeque<Run>,
+    /// What is being given back; the allocator has it as used.
+    under_way: Option<Run>,
+}
+
+impl Discards {
+    pub fn new() -> Self {
+        Discards { is_on: true, waiting: VecDeque::new(), under_way: None }
+    }
+
+    /// Blocks became free.
+    pub fn freed(&mut self, mut blocks: Vec<u32>, allocator: &Allocator) {
+        if !self.is_on {
+            return;
+        }
+        blocks.iter_mut().for_each(|block| *block /= CHUNK_BLOCKS);
+        blocks.sort_unstable();
+        blocks.dedup();
+        for chunk in blocks.into_iter().filter(|&chunk| is_free(allocator, chunk)) {
+            let has_room = self.waiting.len() < WAITING_MAX;
+            match self.waiting.back_mut() {
+                Some((first, count)) if *first + *count == chunk => *count += 1,
+                _ if has_room => self.waiting.push_back((chunk, 1)),
+                _ => return,
+            }
+        }
+    }
+
+    /// All places that are free are to be looked at.
+    fn add_all(&mut self, (first, count): Run) {
+        if self.is_on {
+            self.waiting.push_back((first / CHUNK_BLOCKS, count / CHUNK_BLOCKS));
+        }
+    }
+
+    /// The next blocks to give back, which are claimed.
+    pub fn begin(&mut self, allocator: &mut Allocator) -> Option<Run> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        let mut left = LOOKED_AT_MAX;
+        while left > 0
+            && let Some((mut chunk, mut count)) = self.waiting.pop_front()
+        {
+            while left > 0 && count > 0 && !is_free(allocator, chunk) {
+                (chunk, count, left) = (chunk + 1, count - 1, left - 1);
+            }
+            let most = if left > 0 { count.min(REQUEST_CHUNKS_MAX) } else { 0 };
+            let free = (0..most).take_while(|index| is_free(allocator, chunk + index)).count() as u32;
+            if count > free {
+                self.waiting.push_front((chunk + free, count - free));
+            }
+            if free > 0 {
+                let run = blocks_of((chunk, free));
+                assert!(allocator.claim_run(run.0, run.1), "these blocks were free");
+                self.under_way = Some(run);
+                return Some(run);
+            }
+        }
+        None
+    }
+
+    fn ended(&mut self) -> Run {
+        self.under_way.take().expect("a discard was under way")
+    }
+
+    /// Blocks that are free but for a discard.
+    pub fn under_way(&self) -> Run {
+        self.under_way.unwrap_or_default()
+    }
+}
+
+/// The most blocks that one discard keeps from others.
+pub(crate) const DISCARD_BLOCKS_MAX: u32 = REQUEST_CHUNKS_MAX * CHUNK_BLOCKS;
+
+fn blocks_of((chunk, count): Run) -> Run {
+    (chunk * CHUNK_BLOCKS, count * CHUNK_BLOCKS)
+}
+
+fn is_free(allocator: &Allocator, chunk: u32) -> bool {
+    allocator.is_free_run(blocks_of((chunk, 1)))
+}
+
+impl Store {
+    /// Says whether free places are given back to what is under the data device. They are unless this says otherwise, or
+    /// the device once cannot.
+    pub fn set_discards(&mut self, is_on: bool) {
+        self.space.discards.is_on = is_on;
+        if !is_on {
+            self.space.discards.waiting.clear();
+        }
+    }
+
+    /// Gives back all free places, little by little: those that were not when they became free.
+    pub fn discard_free_space(&mut self) {
+        self.space.discards.add_all((self.layout.data_start as u32, self.layout.data_blocks as u32));
+        self.discard_next();
+    }
+
+    /// Starts the next discard, if there is none and space is not so short that somebody would miss these blocks.
+    pub(crate) fn discard_next(&mut self) {
+        if self.poisoned.is_some() || !self.space.can_spare(DISCARD_BLOCKS_MAX) {
+            return;
+        }
+        let Some((first, count)) = self.space.begin_discard() else { return };
+        let offset = u64::from(first) * BLOCK_BYTES as u64;
+        self.outbox.request(Purpose::Discard, DiskOperation::Discard { offset, block_count: count as usize });
+    }
+
+    /// A discard has ended. One that failed has taken nothing away: it was of free blocks.
+    pub(crate) fn discarded(&mut self, result: &DiskResult) {
+        let (first, count) = self.space.discards.ended();
+        self.space.allocator().release_run(first, count);
+        match result {
+            Ok(_) => self.discard_next(),
+            Err(_) => self.set_discards(false),
+        }
+    }
+}
