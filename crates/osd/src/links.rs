@@ -4,15 +4,14 @@
 
 mod admission;
 mod opening;
+mod pacing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::time::Instant;
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
 use atoll_reactor::{CloseCause, ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
-use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::rdma_searches::RdmaSearches;
 use atoll_types::records::PeerRole;
 use atoll_types::transports::Transport;
@@ -121,9 +120,9 @@ pub(crate) struct Links {
     with_output: BTreeSet<u64>,
     /// Clients' requests that were answered in this turn, by link and number.
     answered: Vec<((u64, u64), Answered)>,
-    /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it may
+    /// The newest ping of each link, to be answered at the end of the turn: what PGs say in it goes first, because it may
     /// revoke the leases that an answer grants.
-    pings: Vec<(u64, u64)>,
+    pings: BTreeMap<u64, u64>,
     pinged_at_ms: u64,
     events: VecDeque<LinkEvent>,
 }
@@ -141,7 +140,7 @@ impl Links {
             paused: BTreeSet::new(),
             with_output: BTreeSet::new(),
             answered: Vec::new(),
-            pings: Vec::new(),
+            pings: BTreeMap::new(),
             pinged_at_ms: 0,
             events: VecDeque::new(),
         }
@@ -354,44 +353,6 @@ impl Links {
         self.send_on(context, number, message);
     }
 
-    /// Stops taking requests from a client that has too many in flight or does not read answers, and
-    /// from all when what they have in flight takes too much memory. True if this one is stopped.
-    pub fn pace(&mut self, context: &mut Context, number: u64) -> bool {
-        let connections = self.by_number.len();
-        let Some(connected) = self.by_number.get_mut(&number) else { return false };
-        let is_over = self.admission.is_closed()
-            || connected.requests_in_flight >= CONNECTION_REQUESTS_MAX
-            || self.admission.holds_its_share(number, connections);
-        let is_client = connected.peer.is_some_and(Peer::is_client);
-        if is_over && is_client && self.paused.insert(number) {
-            context.reactor.pause(connected.connection);
-        } else if !is_over && self.paused.remove(&number) {
-            match connected.link.has_received_more() {
-                true => context.reactor.resume_with_report(connected.connection),
-                false => context.reactor.resume(connected.connection),
-            }
-        }
-        is_over && is_client
-    }
-
-    /// Resumes clients that were stopped, once enough answers were given and sent.
-    pub fn pace_paused(&mut self, context: &mut Context) {
-        for number in self.admission.slow() {
-            self.note_unsent(context, number);
-        }
-        if !self.admission.is_closed() {
-            for number in self.paused.clone() {
-                self.pace(context, number);
-            }
-        }
-    }
-
-    fn note_unsent(&mut self, context: &Context, number: u64) {
-        if let Some(connected) = self.by_number.get(&number) {
-            self.admission.has_unsent(number, context.reactor.unsent_bytes(connected.connection));
-        }
-    }
-
     pub fn send_to_osd(&mut self, context: &mut Context, osd: OsdId, message: Message) {
         if let Some(&number) = self.by_osd.get(&osd) {
             self.send_on(context, number, message);
@@ -404,36 +365,6 @@ impl Links {
             Ok(()) => drop(self.with_output.insert(number)),
             Err(error) => self.drop_link(context, number, &error),
         }
-    }
-
-    /// Hands everything queued to the reactor, all frames of a link together. Until then the requests
-    /// that were answered in this turn count as if they were not: what they hold is never left out.
-    pub fn send_output(&mut self, context: &mut Context, metrics: &Metrics, started: Instant) {
-        for number in std::mem::take(&mut self.with_output) {
-            if let Some(connected) = self.by_number.get_mut(&number) {
-                match connected.link.take_output() {
-                    Ok(output) => context.reactor.send(connected.connection, output),
-                    Err(error) => self.drop_link(context, number, &error),
-                }
-            }
-        }
-        if self.answered.is_empty() {
-            return;
-        }
-        let now_us = started.elapsed().as_micros() as u64;
-        let mut answered = std::mem::take(&mut self.answered);
-        for (request, answer) in answered.drain(..) {
-            let (number, sequence) = request;
-            self.note_unsent(context, number);
-            self.answer_sent(number, sequence);
-            let client = self.by_number.get(&number).and_then(|connected| connected.traffic.as_deref());
-            if let Some(told) = self.operations.done(request, &answer, now_us, metrics, client) {
-                let asker = self.asker(context, number, &told.operation);
-                told.tell(answer, asker);
-            }
-        }
-        // Its memory serves the next turn.
-        self.answered = answered;
     }
 
     fn answer_sent(&mut self, number: u64, sequence: u64) {
@@ -461,7 +392,7 @@ impl Links {
 
     /// A peer asks whether this OSD is alive.
     pub fn pinged(&mut self, number: u64, tag: u64) {
-        self.pings.push((number, tag));
+        self.pings.insert(number, tag);
     }
 
     /// A peer has answered a ping. True if that has renewed its lease.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use atoll_codec::{CodecError, Reader, Writer};
-use atoll_types::limits::PG_LOG_ENTRIES;
+use atoll_types::limits::{PG_LOG_BYTES, PG_LOG_ENTRIES, PG_LOG_ENTRIES_MIN};
 use atoll_types::{Epoch, LogEntry, Mutation, PgId, Transaction, Version};
 use bytes::Bytes;
 
@@ -120,6 +120,8 @@ impl Pgs {
         for (pg, history) in &self.histories {
             let is_known = history.is_saved() || self.changed.contains(pg);
             assert!(is_known, "the next checkpoint knows that {pg} has changed");
+            let bytes: u64 = history.log.iter().map(memory_bytes).sum();
+            assert!(bytes == history.log_bytes, "the bytes of the log of {pg} are counted");
         }
     }
 
@@ -146,6 +148,11 @@ fn to_keep(entry: &LogEntry) -> LogEntry {
     kept
 }
 
+/// Bytes that an entry takes in memory, roughly. Its pre-image does not count: it goes when all members have the write.
+fn memory_bytes(entry: &LogEntry) -> u64 {
+    (size_of::<LogEntry>() + entry.object.as_str().len() + entry.touched.memory_bytes()) as u64
+}
+
 /// What a store remembers of a PG.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PgHistory {
@@ -153,6 +160,8 @@ pub(crate) struct PgHistory {
     /// The newest of the store's transactions that changed the PG.
     pub applied_number: u64,
     pub log: VecDeque<LogEntry>,
+    /// By its entries.
+    log_bytes: u64,
     /// How many of the newest entries no segment holds.
     unsaved_count: usize,
     /// First and last sequence of the segments.
@@ -176,12 +185,19 @@ impl PgHistory {
         let entries = &transaction.log;
         for entry in entries {
             self.head = entry.version;
-            if self.log.len() == PG_LOG_ENTRIES {
-                self.log.pop_front();
-            }
-            self.log.push_back(to_keep(entry));
+            self.push(to_keep(entry));
         }
-        self.unsaved_count = (self.unsaved_count + entries.len()).min(PG_LOG_ENTRIES);
+        self.unsaved_count = (self.unsaved_count + entries.len()).min(self.log.len());
+    }
+
+    /// Appends an entry, and forgets the oldest ones for which there is no room.
+    fn push(&mut self, entry: LogEntry) {
+        self.log_bytes += memory_bytes(&entry);
+        self.log.push_back(entry);
+        let is_large = |log: &PgHistory| log.log_bytes > PG_LOG_BYTES && log.log.len() > PG_LOG_ENTRIES_MIN;
+        while self.log.len() > PG_LOG_ENTRIES || is_large(self) {
+            self.log_bytes -= self.log.pop_front().map_or(0, |oldest| memory_bytes(&oldest));
+        }
     }
 
     /// Writes up to `through` will not be rolled back.
@@ -196,7 +212,7 @@ impl PgHistory {
 
     fn reset(&mut self, head: Version) {
         while self.log.back().is_some_and(|entry| entry.version > head) {
-            self.log.pop_back();
+            self.log_bytes -= self.log.pop_back().map_or(0, |newest| memory_bytes(&newest));
         }
         self.head = head;
         // What comes again with the same versions may have pre-images again.
@@ -208,12 +224,14 @@ impl PgHistory {
     /// A PG that is split off, with the history of this one if it has all its objects; `before` is
     /// what was known of a PG of this id.
     fn split_off(&self, is_whole: bool, before: PgHistory) -> PgHistory {
-        let (head, log) = if is_whole { (self.head, self.log.clone()) } else { Default::default() };
+        let (head, log, log_bytes) =
+            if is_whole { (self.head, self.log.clone(), self.log_bytes) } else { Default::default() };
         PgHistory {
             head,
             applied_number: self.applied_number,
             unsaved_count: log.len(),
             log,
+            log_bytes,
             segments: before.segments,
             is_changed: true,
             pre_images_forgotten: self.pre_images_forgotten,
@@ -315,9 +333,7 @@ impl PgHistory {
         if let [first, .., last] | [first @ last] = &entries[..] {
             self.segments.push_back((first.version.sequence, last.version.sequence));
         }
-        self.log.extend(entries);
-        let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
-        self.log.drain(..excess);
+        entries.into_iter().for_each(|entry| self.push(entry));
         Ok(())
     }
 }

@@ -26,6 +26,12 @@ pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
 /// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a member that
 /// missed only unacknowledged writes can always catch up by the log.
 pub const PG_LOG_ENTRIES: usize = 1_024;
+/// Bytes that a PG's log ring takes, roughly, beyond which it keeps no more entries than [`PG_LOG_ENTRIES_MIN`].
+pub const PG_LOG_BYTES: u64 = 1 << 20;
+/// Entries that a PG's log ring keeps however large they are: more than twice [`PG_IN_FLIGHT_MAX`], too.
+pub const PG_LOG_ENTRIES_MIN: usize = 2 * PG_IN_FLIGHT_MAX + 1;
+/// Bytes of omap keys in one log entry; of a write that touches more only that it touched its object is kept.
+pub const LOG_ENTRY_KEYS_BYTES_MAX: usize = 4 << 10;
 /// OSDs in one PG: members, and those that are about to become or cease to be members.
 pub const PG_MEMBERS_MAX: usize = 64;
 /// Objects in one message that lists a PG.

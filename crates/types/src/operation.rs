@@ -10,6 +10,8 @@ mod mutation;
 pub mod shapes;
 mod shared;
 pub mod table;
+#[cfg(test)]
+mod touched_tests;
 
 pub use mutation::Mutation;
 pub use shared::SharedTransaction;
@@ -436,6 +438,35 @@ impl Touched {
         let first = offset / block_bytes;
         let end = (offset + length).div_ceil(block_bytes);
         self.block_ranges.push((first as u32, (end - first) as u32));
+    }
+
+    /// The same for a log, which keeps many of them, in few bytes: ranges that meet are one, and so many keys that they
+    /// would take more than [`crate::limits::LOG_ENTRY_KEYS_BYTES_MAX`] are told as the whole object.
+    pub fn for_log(mut self) -> Self {
+        self.block_ranges.sort_unstable();
+        let mut ranges: Vec<(u32, u32)> = Vec::with_capacity(self.block_ranges.len());
+        for (first, count) in std::mem::take(&mut self.block_ranges) {
+            let end = first.saturating_add(count);
+            match ranges.last_mut() {
+                Some((start, length)) if first <= start.saturating_add(*length) => {
+                    *length = (*length).max(end - *start);
+                }
+                _ => ranges.push((first, count)),
+            }
+        }
+        ranges.shrink_to_fit();
+        self.block_ranges = ranges;
+        let keys_bytes: usize = self.omap_keys.iter().map(|key| size_of::<Bytes>() + key.len()).sum();
+        if keys_bytes > crate::limits::LOG_ENTRY_KEYS_BYTES_MAX {
+            (self.whole, self.omap_keys) = (true, Vec::new());
+        }
+        self
+    }
+
+    /// Bytes that it takes in memory, roughly.
+    pub fn memory_bytes(&self) -> usize {
+        let keys = self.omap_keys.iter().map(|key| size_of::<Bytes>() + key.len());
+        size_of_val(&self.block_ranges[..]) + keys.sum::<usize>()
     }
 
     /// Adds everything that `other` touched.

@@ -82,6 +82,9 @@ impl Admission {
 
     /// So many bytes of answers wait for the client of a connection.
     pub fn has_unsent(&mut self, connection: u64, unsent_bytes: usize) {
+        if unsent_bytes as u64 >= UNSENT_BYTES_MIN {
+            self.connections.entry(connection).or_default();
+        }
         let Some(own) = self.connections.get_mut(&connection) else { return };
         let unsent_bytes = if unsent_bytes as u64 >= UNSENT_BYTES_MIN { unsent_bytes as u64 } else { 0 };
         self.unsent_bytes = self.unsent_bytes - own.unsent_bytes + unsent_bytes;
@@ -91,6 +94,12 @@ impl Admission {
         } else {
             self.slow.remove(&connection);
         }
+    }
+
+    /// More never waits for one peer that takes what it is sent: what clients have in flight, which is what is passed on
+    /// to members, answers of which each client's share is bounded, and little else.
+    pub fn unread_bytes_max(&self) -> u64 {
+        self.limit_bytes.max(self.held_bytes) + SHARE_BYTES.end()
     }
 
     /// Connections that had not taken answers when last looked at.

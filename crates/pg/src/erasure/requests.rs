@@ -317,7 +317,7 @@ impl Pg {
         }
         self.blocks_are_shared_by(&write, clones);
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
-        let touched = Touched::by(&write.mutations);
+        let touched = Touched::by(&write.mutations).for_log();
         let entry = LogEntry {
             version,
             request: Some(id),

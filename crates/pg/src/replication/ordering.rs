@@ -256,8 +256,12 @@ impl Pg {
     ) {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
-        let touched = Touched::by(&write.mutations);
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
+        // The PG's own object is never copied as a whole: parts of it are each member's own.
+        let touched = match write.object == own_object() {
+            true => Touched::by(&write.mutations),
+            false => Touched::by(&write.mutations).for_log(),
+        };
         let request = client_request.map(|(_, request)| request);
         let entry = LogEntry {
             version,

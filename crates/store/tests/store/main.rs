@@ -5,7 +5,9 @@
 mod check;
 mod crash;
 mod damage;
+mod damage_met;
 mod directed;
+mod discards;
 mod driver;
 mod full;
 mod fuzz;
@@ -13,6 +15,7 @@ mod history;
 mod hostile;
 mod little_memory;
 mod model;
+mod pg_logs;
 mod pool_counts;
 mod pre_images;
 mod random;
