@@ -28,6 +28,11 @@ pub(crate) fn backlogs_hold_something(lengths: impl Iterator<Item = usize>) {
     assert!(lengths.min() != Some(0), "a PG has an empty backlog, behind which its submissions wait for ever");
 }
 
+/// What waits for room in the log is the first of its PG, and there: it is submitted when its turn comes.
+pub(crate) fn what_waits_for_room_is_there(is_there: bool) {
+    assert!(is_there, "a PG's turn for room in the log is not that of its first submission");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +46,7 @@ mod tests {
         commits_come_in_order(PG, false);
         backlogs_hold_something([1, 2].into_iter());
         backlogs_hold_something([].into_iter());
+        what_waits_for_room_is_there(true);
     }
 
     /// Each line is a deliberate violation, and what must be said of it.
@@ -58,5 +64,6 @@ mod tests {
         a_number_that_is_taken: ids_are_fresh("read", true) => "the number of another one";
         a_commit_that_overtakes: commits_come_in_order(PG, true) => "pg 1.7: a submission";
         an_empty_backlog: backlogs_hold_something([2, 0].into_iter()) => "an empty backlog";
+        a_turn_that_is_not_the_first: what_waits_for_room_is_there(false) => "not that of its first";
     }
 }

@@ -3,6 +3,7 @@
 //! Sans-IO, as the store is: what becomes of everything comes out as [`StorageEvent`]s. The OSD joins it with devices,
 //! the simulator with a disk that it has made up.
 
+mod backlog;
 mod invariants;
 mod listing;
 mod object_reads;
@@ -10,13 +11,14 @@ mod recovery_reads;
 mod scrubs;
 mod submissions;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use atoll_pending::Pending;
 use atoll_pg::{ObjectParts, Token};
 use atoll_store::{LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent};
-use atoll_types::{ObjectName, PgId, ReadRequest, SharedTransaction, Version};
+use atoll_types::{ObjectName, PgId, ReadRequest, Version};
 
+use backlog::Backlog;
 pub use listing::ObjectList;
 pub use object_reads::ReadAnswer;
 use recovery_reads::PartRead;
@@ -88,10 +90,8 @@ pub struct Storage {
     store: Store,
     events: VecDeque<StorageEvent>,
     submitted: Pending<Submitter>,
-    /// Submissions that wait for room in the log or for metadata, in order per PG.
-    backlog: BTreeMap<PgId, VecDeque<(Token, SharedTransaction)>>,
-    /// PGs whose next submission waits for metadata.
-    loading_for_submit: BTreeSet<PgId>,
+    /// Submissions that wait for room in the log or for metadata.
+    backlog: Backlog,
     waits_for_room: bool,
     loads: BTreeMap<LoadId, Loader>,
     reads: Pending<Reader>,
@@ -106,8 +106,7 @@ impl Storage {
             store,
             events: VecDeque::new(),
             submitted: Pending::default(),
-            backlog: BTreeMap::new(),
-            loading_for_submit: BTreeSet::new(),
+            backlog: Backlog::default(),
             waits_for_room: false,
             loads: BTreeMap::new(),
             reads: Pending::default(),
@@ -173,8 +172,9 @@ impl Storage {
             Loader::Pg { pg, token } => self.events.push_back(StorageEvent::Loaded { pg, token }),
             Loader::Read { pg, token, key, request } => self.read_object(pg, token, key.name, request),
             Loader::Submissions(pg) => {
-                self.loading_for_submit.remove(&pg);
-                self.submit_waiting(pg);
+                self.events.push_back(StorageEvent::MayGoOn(pg));
+                self.backlog.may_go_on(pg);
+                self.submit_waiting();
             }
             Loader::List(list) => self.list_objects(list),
             Loader::Recovery(read) => self.part_data_ready(*read),

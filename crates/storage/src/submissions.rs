@@ -1,7 +1,5 @@
 //! Submitting transactions: in the order of each PG, when the log has room and metadata is in memory.
 
-use std::collections::VecDeque;
-
 use atoll_pg::Token;
 use atoll_store::{LoadRequest, StoreError, TransactionId};
 use atoll_types::{PgId, PoolId, SharedTransaction, Transaction};
@@ -12,20 +10,23 @@ use crate::{Loader, Storage, StorageEvent, Submitter};
 impl Storage {
     /// Whether a PG's submission would reach the log at once.
     pub fn has_room_for(&self, pg: PgId) -> bool {
-        !self.backlog.contains_key(&pg) && self.store.has_log_room()
+        !self.backlog.is_before(pg) && self.store.has_log_room()
     }
 
     /// Submissions of a PG that have not reached the store.
     pub fn waiting_count(&self, pg: PgId) -> usize {
-        self.backlog.get(&pg).map_or(0, VecDeque::len)
+        self.backlog.count_of(pg)
     }
 
-    /// Submits a PG's transaction, behind those that already wait.
+    /// Submits a PG's transaction, behind those that already wait: those of its PG, and those of any PG that wait for
+    /// room. A large one would otherwise never get any beside small ones, which come all the time.
     pub fn submit(&mut self, pg: PgId, token: Token, transaction: SharedTransaction) {
-        let waits = self.backlog.contains_key(&pg) || !self.store.has_log_room();
-        if waits || !self.submit_now(pg, token, &transaction) {
-            self.backlog.entry(pg).or_default().push_back((token, transaction));
+        if !self.has_room_for(pg) {
             self.waits_for_room |= !self.store.has_log_room();
+            self.backlog.push(pg, token, transaction);
+        } else if !self.submit_now(pg, token, &transaction) {
+            self.backlog.push(pg, token, transaction);
+            self.backlog.must_wait(pg);
         }
     }
 
@@ -38,7 +39,6 @@ impl Storage {
             }
             Err(StoreError::Cold(cold)) => {
                 self.load(LoadRequest::Pages(cold), Loader::Submissions(pg));
-                self.loading_for_submit.insert(pg);
                 return false;
             }
             Err(error) => {
@@ -48,26 +48,24 @@ impl Storage {
         true
     }
 
-    /// Submits what a PG has waiting, until the log has no room or metadata must be loaded first.
-    pub(crate) fn submit_waiting(&mut self, pg: PgId) {
-        self.events.push_back(StorageEvent::MayGoOn(pg));
-        if self.loading_for_submit.contains(&pg) {
-            return;
-        }
-        let Some(mut queue) = self.backlog.remove(&pg) else { return };
+    /// Submits what waits, in the order in which it came, until the log has no room. PGs for which metadata must be loaded
+    /// first hold up only themselves.
+    pub(crate) fn submit_waiting(&mut self) {
         while self.store.has_log_room()
-            && let Some((token, transaction)) = queue.front()
-            && self.submit_now(pg, *token, transaction)
+            && let Some((pg, token, transaction)) = self.backlog.next()
         {
-            queue.pop_front();
+            match self.submit_now(pg, token, &transaction) {
+                true => {
+                    self.backlog.submitted(pg);
+                    self.events.push_back(StorageEvent::MayGoOn(pg));
+                }
+                false => self.backlog.must_wait(pg),
+            }
         }
-        if !queue.is_empty() {
-            self.backlog.insert(pg, queue);
-            self.waits_for_room |= !self.store.has_log_room();
-        }
+        self.waits_for_room |= !self.backlog.is_ready_for_nothing();
     }
 
-    /// Once the log has room again, all PGs that waited for it get another chance. True if that is now.
+    /// Once the log has room again, what waited for it gets its chance. True if that is now.
     pub fn submit_backlog(&mut self) -> bool {
         if !self.store.has_log_room() {
             self.waits_for_room = true;
@@ -76,9 +74,7 @@ impl Storage {
         if !std::mem::take(&mut self.waits_for_room) {
             return false;
         }
-        for pg in self.backlog.keys().copied().collect::<Vec<_>>() {
-            self.submit_waiting(pg);
-        }
+        self.submit_waiting();
         true
     }
 
@@ -107,12 +103,11 @@ impl Storage {
 
     /// What must hold between the turns of the loop.
     pub fn check(&self) {
-        invariants::backlogs_hold_something(self.backlog.values().map(|queue| queue.len()));
+        self.backlog.check();
     }
 
     /// A pool was removed: drops the submissions of its PGs that wait.
     pub fn forget_pool(&mut self, pool: PoolId) {
-        self.backlog.retain(|pg, _| pg.pool != pool);
-        self.loading_for_submit.retain(|pg| pg.pool != pool);
+        self.backlog.forget_pool(pool);
     }
 }
