@@ -43,14 +43,26 @@ impl Credits {
         self.available >= 1 && self.owed() >= RETURN_MIN.max(self.target / 2)
     }
 
+    /// Whether a message may be sent that gives so many credits back and carries nothing. One that gives fewer would be
+    /// spent for nothing, and the last one must not be.
+    pub fn may_return(&self, granted: u32) -> bool {
+        self.available >= 1 && granted >= RETURN_MIN
+    }
+
     /// What could be granted now.
     pub fn owed(&self) -> u32 {
         self.target.saturating_sub(self.outstanding + self.held)
     }
 
+    /// How many messages of the first grant the peer could not send now if it wanted to, though nothing of it is held up.
+    pub fn first_missing(&self) -> u32 {
+        GRANT_FIRST.saturating_sub(self.outstanding + self.held)
+    }
+
     /// A message goes out that grants so many.
     pub fn sent(&mut self, granted: u32) {
         assert!(self.available > 0 && granted <= self.owed(), "only what may be sent is sent");
+        assert!(self.available > 1 || granted >= RETURN_MIN, "the last credit gives the peer some");
         self.available -= 1;
         self.outstanding += granted;
     }
@@ -127,12 +139,18 @@ mod tests {
 
         /// Sends one message if it may; the credits in it.
         fn send(&mut self) -> Option<u32> {
+            self.send_with(GRANT_MAX)
+        }
+
+        /// The same, with memory for so many receives.
+        fn send_with(&mut self, memory: u32) -> Option<u32> {
+            let granted = self.credits.owed().min(memory);
             let has_bytes = self.to_send > 0 && self.credits.may_send();
-            if !has_bytes && !self.credits.must_return() {
+            let returns = self.credits.must_return() && self.credits.may_return(granted);
+            if !has_bytes && !returns {
                 return None;
             }
             self.to_send -= u32::from(has_bytes);
-            let granted = self.credits.owed();
             self.credits.sent(granted);
             Some(granted)
         }
@@ -179,6 +197,32 @@ mod tests {
                     let promised: u32 = sides[from].arriving.iter().sum();
                     assert_eq!(receiver.outstanding, sides[from].credits.available + promised + under_way(from));
                     assert!(receiver.outstanding + receiver.held <= GRANT_MAX);
+                }
+            }
+            assert_eq!((sides[0].to_send, sides[1].to_send), (0, 0), "seed {seed}");
+        }
+    }
+
+    /// Memory for receives runs out on both sides, and comes back: what is sent meanwhile brings the peer nothing, and
+    /// nobody spends a last credit on it.
+    #[test]
+    fn sides_that_ran_out_of_memory_speak_again_when_there_is_some() {
+        for seed in 0..200 {
+            let mut random = Xoshiro256StarStar::seed_from_u64(seed);
+            let mut sides = [Side::new(200), Side::new(200)];
+            for step in 0..20_000 {
+                let side = (random.next_u32() % 2) as usize;
+                // For a while there is none, then little, then enough.
+                let memory = [0, random.next_u32() % 2, GRANT_MAX][(step / 500).min(2)];
+                if let Some(credits) = sides[side].send_with(memory) {
+                    sides[1 - side].arriving.push_back(credits);
+                }
+                if let Some(credits) = sides[side].arriving.pop_front() {
+                    sides[side].credits.arrived().unwrap();
+                    sides[side].credits.granted(credits).unwrap();
+                    sides[side].credits.released();
+                    let growth = sides[side].credits.wanted_growth();
+                    sides[side].credits.grow(growth);
                 }
             }
             assert_eq!((sides[0].to_send, sides[1].to_send), (0, 0), "seed {seed}");

@@ -71,6 +71,22 @@ impl MessageBuffers {
         self.free.pop()
     }
 
+    /// Makes buffers until so many are free, or no more can be had; gives how many are.
+    pub fn make_free(&mut self, count: usize) -> usize {
+        while self.free.len() < count && self.growth() > 0 {
+            self.refused_at = None;
+            if let Err(error) = self.add_slab() {
+                (self.refused_at, self.refusal) = (Some(Instant::now()), Some(error));
+            }
+        }
+        self.free.len()
+    }
+
+    /// Whether so many are free or can surely be made.
+    pub fn has_plenty(&self, count: usize) -> bool {
+        self.refused_at.is_none() && self.available() >= count
+    }
+
     /// Whether there is a buffer at all, in use or not. The first ones are made for it.
     pub fn has_some(&mut self) -> bool {
         if let Some(buffer) = self.take() {

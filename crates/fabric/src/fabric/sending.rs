@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
+use crate::credits::GRANT_FIRST;
 use crate::device::Device;
 use crate::error::FabricError;
 use crate::fabric::{Fabric, LinkId, REFERENCES_MAX, Settings};
@@ -137,19 +138,52 @@ impl Fabric {
 
     /// Grants the peer what it may have, and posts receives for it; gives how many messages more it may send.
     fn grant(&mut self, id: LinkId) -> u32 {
-        let owed = self.links[&id].credits.owed();
-        match owed {
-            0 => 0,
-            _ => {
-                let posted = self.post_receives(id, owed);
-                let (_, device) = self.parts(id);
-                let granted = owed.min(posted);
-                if device.shared.is_some() {
-                    device.granted += granted as usize;
-                }
-                granted
-            }
+        let granted = self.could_grant(id);
+        let (_, device) = self.parts(id);
+        if device.shared.is_some() {
+            device.granted += granted as usize;
         }
+        granted
+    }
+
+    /// How much the peer could be granted: what it may have, as far as there are receives.
+    fn could_grant(&mut self, id: LinkId) -> u32 {
+        match self.may_be_granted(id) {
+            0 => 0,
+            count => count.min(self.post_receives(id, count)),
+        }
+    }
+
+    /// What the peer may have, and no more beyond its first grant than leaves all other links theirs: what a busy link was
+    /// granted stays with it when it is idle, and the others could never speak again.
+    fn may_be_granted(&mut self, id: LinkId) -> u32 {
+        let credits = &self.links[&id].credits;
+        let (owed, first) = (credits.owed(), credits.first_missing());
+        let most = self.links.len() * GRANT_FIRST as usize + owed as usize;
+        if owed <= first || self.devices[self.links[&id].device].receives.has_plenty(most) {
+            return owed;
+        }
+        let of_others = self.first_missing_of_others(id);
+        let free = self.free_receives(id, of_others + owed as usize);
+        let beyond = free.saturating_sub(of_others + first as usize);
+        first + (owed - first).min(u32::try_from(beyond).unwrap_or(u32::MAX))
+    }
+
+    /// Messages of first grants that peers of the other links of its device could not send now.
+    fn first_missing_of_others(&self, id: LinkId) -> usize {
+        let device = self.links[&id].device;
+        let others = self.links.iter().filter(|(other, link)| **other != id && link.device == device);
+        others.map(|(_, link)| link.credits.first_missing() as usize).sum()
+    }
+
+    /// Receives that nobody was promised, as far as so many are wanted.
+    fn free_receives(&mut self, id: LinkId, wanted: usize) -> usize {
+        let (link, device) = self.parts(id);
+        let posted = match device.shared {
+            Some(_) => device.posted.saturating_sub(device.granted),
+            None => link.posted.saturating_sub(link.credits.outstanding()) as usize,
+        };
+        posted + device.receives.make_free(wanted.saturating_sub(posted))
     }
 
     /// Posts receives for `count` messages beyond those that were granted; gives for how many there are some.
@@ -172,6 +206,10 @@ impl Fabric {
     /// Posts receives for the first grant of a new link; false if there is no memory for them.
     pub(super) fn has_receives(&mut self, id: LinkId) -> bool {
         self.post_receives(id, 0);
+        let of_others = self.first_missing_of_others(id);
+        if self.free_receives(id, of_others) < of_others {
+            return false;
+        }
         let link = &self.links[&id];
         let device = &self.devices[link.device];
         match device.shared {
@@ -188,9 +226,16 @@ impl Fabric {
             let _ = self.send_made(id);
         }
         let Some(link) = self.links.get(&id).filter(|link| link.is_open()) else { return };
-        let is_due = link.credits.must_return() || (link.done > 0 && link.credits.may_send());
-        if link.to_send.is_some() || !is_due {
+        let (must_return, tells_done) = (link.credits.must_return(), link.done > 0 && link.credits.may_send());
+        if link.to_send.is_some() || !(must_return || tells_done) {
             return;
+        }
+        if !tells_done {
+            // Without memory for receives there is nothing to give back, and the credit is kept until there is.
+            let granted = self.could_grant(id);
+            if !self.links[&id].credits.may_return(granted) {
+                return self.block(id);
+            }
         }
         let buffer = if self.has_send_room(id) { self.parts(id).1.sends.take() } else { None };
         match buffer {

@@ -127,6 +127,37 @@ fn without_memory_for_one_more_link_it_is_refused() {
     assert_eq!(second.usage().link_count, 16);
 }
 
+/// Both sides have memory for the first messages of all links and no more, which busy links use up. Each has much to
+/// send to the other on all links, and all of it arrives.
+#[test]
+fn two_sides_without_memory_for_more_receives_go_on() {
+    for shares_receives in [true, false] {
+        const LINKS: usize = 16;
+        let few = Settings { receive_buffers_max: 4 * LINKS, links_max: 100, shares_receives, ..settings() };
+        let (Some(mut first), Some(mut second)) = (fabric(few.clone()), fabric(few)) else { return };
+        let (_, bound) = second.listen(address(0)).unwrap();
+        let links: Vec<_> = (0..LINKS).map(|_| connect_to(&mut first, &mut second, bound)).collect();
+        const BYTES: usize = 600_000;
+        let queue = || VecDeque::from_iter((0..200).map(|number| pattern(BYTES / 200, number)));
+        let mut queues: Vec<_> = links.iter().map(|_| [queue(), queue()]).collect();
+        let mut received = vec![[0, 0]; LINKS];
+        let begun = Instant::now();
+        while received.iter().flatten().sum::<usize>() < 2 * LINKS * BYTES {
+            let usage = (first.usage(), second.usage());
+            assert!(begun.elapsed() < DEADLINE, "nothing moves: {received:?}, {usage:?}");
+            first.poll(&mut Vec::new());
+            second.poll(&mut Vec::new());
+            for (index, (asked, accepted)) in links.iter().enumerate() {
+                first.send(*asked, &mut queues[index][0]).unwrap();
+                second.send(*accepted, &mut queues[index][1]).unwrap();
+                let mut buffer = Received::default();
+                received[index][0] += first.receive(*asked, &mut buffer, 32 << 10).unwrap();
+                received[index][1] += second.receive(*accepted, &mut buffer, 32 << 10).unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn registrations_are_kept_up_to_a_limit() {
     const LIMIT: usize = 1 << 20;
