@@ -6,6 +6,8 @@
 //! `removed_pools`, `reports`, `metrics`), uses what the `context` offers, and gives out effects, which `effects`
 //! hands on. `daemon` is the turn of the loop.
 
+#[cfg(test)]
+mod any_request;
 mod clients;
 mod config;
 mod context;

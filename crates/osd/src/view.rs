@@ -1,27 +1,33 @@
 //! What PGs may see of the store and of the other members' space.
 
-use atoll_pg::{ClientId, Examined, ObjectView, WholeObject};
-use atoll_store::{ObjectKey, Store, StoreError};
+use atoll_pg::{ClientId, Examined, Leases, ObjectView, WholeObject};
+use atoll_storage::Storage;
+use atoll_store::{ObjectInfo, ObjectKey, Store, StoreError};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Room, Version};
 use bytes::Bytes;
 
 use crate::context::Context;
 use crate::links::Links;
-use crate::storage::Storage;
 
 /// The store, the other members' space and leases, and the time, as a PG may see them.
 pub(crate) struct StoreView<'a> {
     store: &'a Store,
     storage: &'a Storage,
     links: &'a Links,
+    leases: &'a Leases,
     me: OsdId,
     now_us: u64,
 }
 
 impl<'a> StoreView<'a> {
     pub fn new(storage: &'a Storage, links: &'a Links, context: &Context) -> Self {
-        StoreView { store: storage.store(), storage, links, me: context.me(), now_us: context.now_us() }
+        StoreView::at(storage, links, links.leases(), context.me(), context.now_us())
+    }
+
+    /// The same for an OSD with these leases, at this time.
+    pub fn at(storage: &'a Storage, links: &'a Links, leases: &'a Leases, me: OsdId, now_us: u64) -> Self {
+        StoreView { store: storage.store(), storage, links, leases, me, now_us }
     }
 }
 
@@ -33,8 +39,13 @@ impl StoreView<'_> {
             StoreError::Invalid { detail } => Refusal::Invalid { detail },
             StoreError::Poisoned { cause } => Refusal::Inactive { detail: cause },
             error @ StoreError::Damaged { .. } => Refusal::Corrupt { detail: error.to_string() },
-            StoreError::Cold(_) => unreachable!("{LOADED}"),
+            // A PG looks only at what is loaded. If a request finds a way around that, its client tries again.
+            StoreError::Cold(_) => Refusal::Busy,
         }
+    }
+
+    fn info(&self, pg: PgId, object: &ObjectName) -> Result<Option<ObjectInfo>, Refusal> {
+        self.store.object(&key(pg, object)).map_err(|error| self.refusal(error))
     }
 
     /// Whether all members have room for a write. `stays` if it is known that it overwrites in place here.
@@ -63,26 +74,23 @@ impl StoreView<'_> {
     }
 }
 
-/// A PG looks only at what it asked to have loaded, and nothing is dropped before all PGs are quiet.
-const LOADED: &str = "a PG looks only at what is loaded";
-
 fn key(pg: PgId, object: &ObjectName) -> ObjectKey {
     ObjectKey { pg, name: object.clone() }
 }
 
 impl ObjectView for StoreView<'_> {
-    fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
-        self.store.object(&key(pg, object)).expect(LOADED).is_some()
+    fn object_exists(&self, pg: PgId, object: &ObjectName) -> Result<bool, Refusal> {
+        Ok(self.info(pg, object)?.is_some())
     }
 
-    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject> {
-        let info = self.store.object(&key(pg, object)).expect(LOADED)?;
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Result<Option<WholeObject>, Refusal> {
+        let Some(info) = self.info(pg, object)? else { return Ok(None) };
         let object_bytes = info.whole_bytes.unwrap_or(info.size_bytes);
-        Some(WholeObject { object_bytes, version: info.version, seal_shape: info.seal_shape() })
+        Ok(Some(WholeObject { object_bytes, version: info.version, seal_shape: info.seal_shape() }))
     }
 
-    fn omap_value(&self, pg: PgId, object: &ObjectName, omap_key: &[u8]) -> Option<Bytes> {
-        self.store.omap_value(&key(pg, object), omap_key).expect(LOADED)
+    fn omap_value(&self, pg: PgId, object: &ObjectName, omap_key: &[u8]) -> Result<Option<Bytes>, Refusal> {
+        self.store.omap_value(&key(pg, object), omap_key).map_err(|error| self.refusal(error))
     }
 
     fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
@@ -168,11 +176,11 @@ impl ObjectView for StoreView<'_> {
     }
 
     fn lease_held_until_ms(&self, peer: OsdId) -> u64 {
-        self.links.leases().held_until_ms(peer)
+        self.leases.held_until_ms(peer)
     }
 
     fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64 {
-        self.links.leases().granted_until_ms(peer)
+        self.leases.granted_until_ms(peer)
     }
 
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {

@@ -239,6 +239,10 @@ pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 /// [`ObjectView::check_write`] and [`ObjectView::matches_checks`] are called only for what the view
 /// says is loaded; for anything else the PG asks for [`Action::Load`] first. The shell evicts
 /// nothing before it has taken all actions of the PG, because they rely on what the view said.
+///
+/// What comes from clients, peers and disks decides what is looked at, so no lookup may panic: one that
+/// cannot be made is a refusal. Metadata that is damaged is [`Refusal::Corrupt`]; metadata that is only not in
+/// memory is [`Refusal::Busy`], never damage.
 pub trait ObjectView {
     /// Whether everything that a read looks at is in memory now.
     fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool;
@@ -266,20 +270,22 @@ pub trait ObjectView {
         payload_bytes: usize,
     ) -> Option<Examined> {
         let is_loaded = self.is_write_loaded(pg, object, conditions, mutations);
-        is_loaded.then(|| Examined {
-            exists: self.object_exists(pg, object),
-            check: self.check_write(pg, members, object, mutations, payload_bytes),
+        is_loaded.then(|| match self.object_exists(pg, object) {
+            Ok(exists) => {
+                Examined { exists, check: self.check_write(pg, members, object, mutations, payload_bytes) }
+            }
+            Err(refusal) => Examined { exists: false, check: Err(refusal) },
         })
     }
 
     /// Whether the object exists.
-    fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;
+    fn object_exists(&self, pg: PgId, object: &ObjectName) -> Result<bool, Refusal>;
 
     /// In an erasure-coded PG: the whole object that this OSD's shard belongs to, if it exists.
-    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject>;
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Result<Option<WholeObject>, Refusal>;
 
     /// Value of an omap entry.
-    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes>;
+    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Result<Option<Bytes>, Refusal>;
 
     /// Version of the newest write.
     fn head(&self, pg: PgId) -> Version;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::config::Configuration;
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, ObjectName, OsdId, Version};
+use atoll_types::{Epoch, ObjectName, OsdId, PgId, Version};
 
 // ---- replication --------------------------------------------------------------------------------
 
@@ -188,6 +188,11 @@ pub(crate) fn enough_members_serve(config: &Configuration) {
 /// The primary of an erasure-coded PG holds the shard that the record lists.
 pub(crate) fn primary_holds_the_listed_shard(held: Option<u8>, listed: Option<u8>) {
     assert!(held == listed, "primary_holds_the_listed_shard: {held:?}, not {listed:?}");
+}
+
+/// The shell has loaded a PG's own object, which holds the promise, before it makes the PG.
+pub(crate) fn own_object_is_loaded(pg: PgId, is_loaded: bool) {
+    assert!(is_loaded, "own_object_is_loaded: {pg}");
 }
 
 /// Each promise is of a higher epoch than the one before.
@@ -402,6 +407,7 @@ mod tests {
             ("examined_object_is_quiet", Box::new(|| examined_object_is_quiet(&object, true))),
             ("scrub_rounds_are_bounded", Box::new(|| scrub_rounds_are_bounded(5, 4))),
             ("only_stray_copies_are_deleted", Box::new(|| only_stray_copies_are_deleted(&one))),
+            ("own_object_is_loaded", Box::new(|| own_object_is_loaded(one.id, false))),
         ];
         for (name, violation) in violations {
             let panic = catch_unwind(AssertUnwindSafe(violation)).expect_err(name);

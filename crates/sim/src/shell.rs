@@ -214,6 +214,7 @@ impl World {
             if !of_pg.is_empty() {
                 loaded.remove(&of_pg[self.random.below(of_pg.len() as u64) as usize]);
             }
+            self.members[at].store.lists_loaded.remove(&pg);
         }
     }
 

@@ -49,7 +49,7 @@ impl ObjectView for View<'_> {
         if let Some(store) = self.store.real() {
             return store.is_read_loaded(pg, object, request);
         }
-        self.store.loaded.contains(&(pg, object.clone()))
+        self.store.is_read_loaded(pg, object, request)
     }
 
     fn is_write_loaded(
@@ -65,16 +65,16 @@ impl ObjectView for View<'_> {
         looked_at(object, conditions, mutations).all(|object| self.store.loaded.contains(&(pg, object)))
     }
 
-    fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
+    fn object_exists(&self, pg: PgId, object: &ObjectName) -> Result<bool, Refusal> {
         self.store.assert_loaded(pg, object);
-        self.agreed(
+        Ok(self.agreed(
             "object_exists",
             |store| store.object(&object_key(pg, object)).expect(LOADED).is_some(),
             |model| model.visible.of(pg).objects.contains_key(object),
-        )
+        ))
     }
 
-    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject> {
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Result<Option<WholeObject>, Refusal> {
         self.store.assert_loaded(pg, object);
         let real = |store: &atoll_store::Store| {
             let info = store.object(&object_key(pg, object)).expect(LOADED)?;
@@ -84,17 +84,17 @@ impl ObjectView for View<'_> {
             let found = model.visible.of(pg).objects.get(object)?;
             Some((found.whole_size.unwrap_or(found.size), found.version, found.seal_shape))
         };
-        let (object_bytes, version, seal_shape) = self.agreed("whole_object", real, model)?;
-        Some(WholeObject { object_bytes, version, seal_shape })
+        let found = self.agreed("whole_object", real, model);
+        Ok(found.map(|(object_bytes, version, seal_shape)| WholeObject { object_bytes, version, seal_shape }))
     }
 
-    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
+    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Result<Option<Bytes>, Refusal> {
         self.store.assert_loaded(pg, object);
-        self.agreed(
+        Ok(self.agreed(
             "omap_value",
             |store| store.omap_value(&object_key(pg, object), key).expect(LOADED),
             |model| model.visible.of(pg).omap_value(object, key),
-        )
+        ))
     }
 
     fn head(&self, pg: PgId) -> Version {

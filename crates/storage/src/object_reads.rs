@@ -20,16 +20,10 @@ impl Storage {
         if let ReadRequest::Data { offset, length, .. } = request {
             return self.read(key, offset, length, Reader::Pg { pg, token });
         }
-        let found = match &request {
-            ReadRequest::ObjectList { prefix, after, counts_blocks, .. } => {
-                self.list(pg, prefix, after.as_ref(), *counts_blocks).map(Some)
-            }
-            request => self.read_metadata(&key, request),
-        };
-        let result = match found {
+        let result = match self.read_metadata(&key, &request) {
             Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
             Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
-            // What is not in memory is not damaged.
+            // What is not in memory is loaded: it is no damage.
             Err(StoreError::Cold(cold)) => {
                 return self.load(LoadRequest::Pages(cold), Loader::Read { pg, token, key, request });
             }
@@ -38,24 +32,18 @@ impl Storage {
         self.events.push_back(StorageEvent::Read { pg, token, result });
     }
 
-    fn list(
-        &self,
-        pg: PgId,
-        prefix: &[u8],
-        after: Option<&ObjectName>,
-        counts_blocks: bool,
-    ) -> Result<ReadOutcome, StoreError> {
-        let ObjectsPage { mut objects, next } = self.store.objects_page(pg, prefix, after, counts_blocks)?;
-        objects.retain(|object| !atoll_pg::is_hidden(&object.name));
-        Ok(ReadOutcome::ObjectPage { objects, next })
-    }
-
-    /// What can be said from metadata alone.
+    /// What can be said from metadata alone, if it is in memory.
     fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
+        if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = request {
+            let page = self.store.objects_page(key.pg, prefix, after.as_ref(), *counts_blocks)?;
+            let ObjectsPage { mut objects, next } = page;
+            objects.retain(|object| !atoll_pg::is_hidden(&object.name));
+            return Ok(Some(ReadOutcome::ObjectPage { objects, next }));
+        }
         let Some(info) = self.store.object(key)? else { return Ok(None) };
         Ok(Some(match request {
             ReadRequest::Data { .. } => unreachable!("data is read through the store"),
-            ReadRequest::ObjectList { .. } => unreachable!("it is not about an object"),
+            ReadRequest::ObjectList { .. } => unreachable!("it was listed above"),
             ReadRequest::Extents { offset, length } => {
                 let length = info.size_bytes.saturating_sub(*offset).min(u64::from(*length)) as u32;
                 ReadOutcome::Extents {

@@ -122,7 +122,8 @@ fn byte_ranges(object: &ReadData, touched: &Touched) -> Vec<(u64, u64)> {
         return vec![(0, object.object_bytes.next_multiple_of(unit).min(OBJECT_BYTES_MAX))];
     }
     let widen = |&(first, count): &(u32, u32)| {
-        let (start, end) = (u64::from(first) * BLOCK_BYTES as u64, u64::from(first + count) * BLOCK_BYTES as u64);
+        let (start, end) =
+            (u64::from(first) * BLOCK_BYTES as u64, (u64::from(first) + u64::from(count)) * BLOCK_BYTES as u64);
         (start / unit * unit, end.next_multiple_of(unit).min(OBJECT_BYTES_MAX))
     };
     let mut wanted: Vec<(u64, u64)> = touched.block_ranges.iter().map(widen).collect();

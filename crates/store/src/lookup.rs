@@ -264,12 +264,13 @@ impl Store {
         let object = self.metadata.parts.object(pg, name);
         self.metadata.tree.touch(&keys::header(&object))?;
         let info = self.metadata.info(&object)?;
-        // Ranges come from clients. A write that breaks a rule will be refused and needs no
+        // Conditions are looked at of any write, also of one that will be refused for something else.
+        self.look_at_conditions(pg, name, conditions)?;
+        // Ranges come from clients. A write that breaks a rule will be refused and needs no more
         // metadata.
         if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
             return Ok(());
         }
-        self.look_at_conditions(pg, name, conditions)?;
         // What writes and zeros touch is looked up directly; they are what must be fast.
         let may_share = info.is_some_and(|info| info.may_share);
         let is_plain = |mutation: &Mutation| matches!(mutation, Mutation::Write { .. } | Mutation::Create);

@@ -80,11 +80,15 @@ impl Erasure {
             context.outbox.push(Action::Load { token: load, lookup });
             return Effect::Nothing;
         }
-        let Some(whole) = context.view.whole_object(pg, &object) else {
-            context.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes: 0 });
-            let gone = change(pg, object, vec![Mutation::Remove]);
-            let part = ObjectParts { transactions: vec![gone], next: None };
-            return Effect::PartRead { token: request.token, part };
+        let whole = match context.view.whole_object(pg, &object) {
+            Ok(Some(whole)) => whole,
+            found => {
+                context.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes: 0 });
+                let gone =
+                    ObjectParts { transactions: vec![change(pg, object, vec![Mutation::Remove])], next: None };
+                let part = found.map(|_| gone).map_err(|refusal| refusal.to_string());
+                return Effect::PartRead { token: request.token, part };
+            }
         };
         let part = ShardBackfill::plan(request, &whole, self.shape);
         let hull = part.spans.iter().copied().reduce(|one, other| one.hull(&other));

@@ -30,10 +30,10 @@ pub(crate) enum Effect {
         operation: Box<Operation>,
         result: Result<ShardParts, String>,
     },
-    /// A part of a learner's shard needs no other shards.
+    /// A part of a learner's shard needs no other shards, or this copy does not tell what it is.
     PartRead {
         token: Token,
-        part: ObjectParts,
+        part: Result<ObjectParts, String>,
     },
     /// This undoes the newest write of the history.
     Undo {
@@ -65,7 +65,7 @@ impl Pg {
                 damaged.into_iter().for_each(|object| self.repair_for_backfill(object));
             }
             Effect::End { operation, result } => self.end_operation(*operation, result, view),
-            Effect::PartRead { token, part } => self.object_read(token, Ok(part), view),
+            Effect::PartRead { token, part } => self.object_read(token, part, view),
             Effect::Undo { version, undo } => self.undo(version, undo),
             Effect::RolledBack => self.rolled_back(view),
             Effect::CannotRollBack => self.note_incomplete_here(view),

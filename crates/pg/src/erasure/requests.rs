@@ -92,9 +92,13 @@ impl Erasure {
         read: ClientRead,
         context: &mut Context<'_, impl ObjectView>,
     ) -> Effect {
-        let Some(whole) = context.view.whole_object(context.config.id, &object) else {
-            context.outbox.reply_read(read.client, read.sequence, Err(Refusal::NoSuchObject), Bytes::new());
-            return Effect::Nothing;
+        let found = context.view.whole_object(context.config.id, &object);
+        let whole = match found.and_then(|whole| whole.ok_or(Refusal::NoSuchObject)) {
+            Ok(whole) => whole,
+            Err(refusal) => {
+                context.outbox.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
+                return Effect::Nothing;
+            }
         };
         let length = whole.object_bytes.saturating_sub(read.offset).min(u64::from(read.length));
         let mut wanted: BTreeMap<u8, Span> = BTreeMap::new();
@@ -204,9 +208,11 @@ impl Pg {
         view: &impl ObjectView,
     ) -> Attempt {
         let erasure = self.erasure();
-        let whole = view.whole_object(self.config.id, &write.object);
-        let mut update = match Update::plan(erasure.shape, whole, &write.mutations, &write.payload) {
-            Ok(update) => update,
+        let planned = view
+            .whole_object(self.config.id, &write.object)
+            .and_then(|whole| Ok((whole, Update::plan(erasure.shape, whole, &write.mutations, &write.payload)?)));
+        let (whole, mut update) = match planned {
+            Ok(planned) => planned,
             Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
         };
         if erasure.is_locked(&write.object, update.locked_span(), true, &self.log) {
@@ -264,7 +270,7 @@ impl Pg {
         let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
         let conditions = self.fences.needed_of(&write.conditions, &self.outbox);
         let is_loaded = view.is_write_loaded(pg, &write.object, conditions, looks_at);
-        let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
+        let whole = if is_loaded { view.whole_object(pg, &write.object).ok().flatten() } else { None };
         // Other writes of the object may have come first. They did not touch the span of this one,
         // but may have changed the object's size or seals.
         let is_as_seen = whole.is_some_and(|whole| WholeObject { version: seen.version, ..whole } == seen);
@@ -299,14 +305,10 @@ impl Pg {
         let version = self.log.next_version(self.config.record.epoch);
         let (span, replaced) = (update.locked_span(), update.span);
         let (may_stay_in_place, clones) = (update.may_stay_in_place(), update.clones_pre_image());
+        let creates = update.creates();
         let changes = update.finish(&self.erasure().code, old, pre_image_name(self.config.id, version));
-        let own = &changes[usize::from(self.own_shard())];
-        let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::ClonePreImage { .. });
-        let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
-        match view.check_write(self.config.id, &[], &write.object, &checked, own.payload.len()) {
-            // Space is a matter of each member and its shard.
-            Ok(()) | Err(Refusal::NoSpace { .. }) => {}
-            Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
+        if let Err(refusal) = self.check_shards(&write, &changes, view) {
+            return self.refuse_write((client, id), write, refusal, view);
         }
         match self.space_for(&write, may_stay_in_place, &changes, in_place.as_ref(), view) {
             Space::Enough => {}
@@ -326,7 +328,6 @@ impl Pg {
             committed_sequence: committed.sequence,
             pre_image: None,
         };
-        let creates = !view.object_exists(self.config.id, &write.object);
         let (pg, object, payload_sealed) = (self.config.id, write.object, write.payload_sealed);
         let transaction = |shard: u8| {
             let ShardChange { mutations, payload, pre_image, .. } = changes[usize::from(shard)].clone();
@@ -367,6 +368,32 @@ impl Pg {
         });
         self.submit_with_pre_image(Submission::Write { version }, own);
         Attempt::Done
+    }
+
+    /// Whether no store would refuse its shard's part of a write for what it is. All shards of an object have one
+    /// size and one shape of seals, so this copy tells of the others. A write of which one shard takes its part and
+    /// another does not would have to be rolled back, and come again with the client's next attempt.
+    fn check_shards(
+        &self,
+        write: &WriteRequest,
+        changes: &[ShardChange],
+        view: &impl ObjectView,
+    ) -> Result<(), Refusal> {
+        let own = usize::from(self.own_shard());
+        let is_seen = |mutation: &&Mutation| !matches!(mutation, Mutation::ClonePreImage { .. });
+        for (shard, change) in changes.iter().enumerate() {
+            // The parts of a single small overwrite differ only in their bytes.
+            if shard != own && write.mutations.len() == 1 && change.mutations.len() <= 1 {
+                continue;
+            }
+            let checked: Vec<Mutation> = change.mutations.iter().filter(is_seen).cloned().collect();
+            match view.check_write(self.config.id, &[], &write.object, &checked, change.payload.len()) {
+                // Space is a matter of each member and its shard.
+                Ok(()) | Err(Refusal::NoSpace { .. }) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(())
     }
 
     /// The shard that this primary holds.
@@ -452,16 +479,23 @@ pub(crate) fn pre_image_of_fence(
     write: &WriteRequest,
     config: &Configuration,
     view: &impl ObjectView,
-) -> Option<PreImage> {
-    config.policy.shape?;
-    let back = |mutation: &Mutation| match mutation {
-        Mutation::OmapSet { key, .. } => Some(match view.omap_value(config.id, &write.object, key) {
+) -> Result<Option<PreImage>, Refusal> {
+    if config.policy.shape.is_none() {
+        return Ok(None);
+    }
+    let keys = write.mutations.iter().filter_map(|mutation| match mutation {
+        Mutation::OmapSet { key, .. } => Some(key),
+        _ => None,
+    });
+    let back = |key: &Bytes| {
+        let value = view.omap_value(config.id, &write.object, key)?;
+        Ok(match value {
             Some(value) => Mutation::OmapSet { key: key.clone(), value },
             None => Mutation::OmapRemove { key: key.clone() },
-        }),
-        _ => None,
+        })
     };
-    Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
+    let mutations = keys.map(back).collect::<Result<_, Refusal>>()?;
+    Ok(Some(PreImage { mutations, payload: Bytes::new() }))
 }
 
 /// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must

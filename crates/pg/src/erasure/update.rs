@@ -116,6 +116,7 @@ impl Update {
         }
         let last_remove = mutations.iter().rposition(|mutation| *mutation == Mutation::Remove);
         for mutation in &mutations[last_remove.map_or(0, |last| last + 1)..] {
+            update.check_unit(mutation)?;
             match mutation {
                 Mutation::Write { offset, length, .. } => update.touch(*offset, u64::from(*length)),
                 Mutation::Zero { offset, length } => update.touch(*offset, update.zeroed_length(*offset, *length)),
@@ -188,6 +189,20 @@ impl Update {
         self.object_bytes = self.object_bytes.max(end);
         self.is_removed = false;
         Ok(())
+    }
+
+    /// Shards change all at once, so what is zeroed must fit the seals that the object has in the end: a later
+    /// write of the request may give it some.
+    fn check_unit(&self, mutation: &Mutation) -> Result<(), Refusal> {
+        let unit = self.unit_bytes();
+        match *mutation {
+            Mutation::Zero { offset, length } if !offset.is_multiple_of(unit) || !length.is_multiple_of(unit) => {
+                Err(invalid(format!(
+                    "zeroing {length} bytes at {offset} and then sealing units of {unit}: both must be multiples of that"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn look_at_truncation(&mut self, size_bytes: u64, count: usize) -> Result<(), Refusal> {
@@ -326,6 +341,11 @@ impl Update {
     }
 
     // ---- what it needs ----------------------------------------------------------------------
+
+    /// Whether there was no object when the write was planned.
+    pub fn creates(&self) -> bool {
+        self.old.is_none()
+    }
 
     /// The object has another version since the write was planned, and is otherwise the same.
     pub fn set_old_version(&mut self, version: atoll_types::Version) {

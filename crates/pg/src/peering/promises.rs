@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
+use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Refusal, Transaction};
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;
@@ -62,17 +62,22 @@ pub(crate) enum Effect {
 
 impl Promises {
     pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
-        let promised = view.omap_value(pg, &own_object(), EPOCH_KEY);
+        let found = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY].map(|key| view.omap_value(pg, &own_object(), key));
+        let is_cold = |value: &Result<_, Refusal>| *value == Err(Refusal::Busy);
+        invariants::own_object_is_loaded(pg, !found.iter().any(is_cold));
+        // Without its own object this copy is as good as lost.
+        let is_damaged = found.iter().any(Result::is_err);
+        let [promised, shard, incomplete] = found.map(Result::ok).map(Option::flatten);
         // The PG was split off here, from a copy that did not have the whole history.
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
         let epoch = Epoch(promised.unwrap_or(0));
-        let shard = view.omap_value(pg, &own_object(), SHARD_KEY).and_then(|value| value.first().copied());
+        let shard = shard.and_then(|value| value.first().copied());
         Promises {
             epoch,
             durable: epoch,
             first_since_start: None,
-            is_incomplete: view.omap_value(pg, &own_object(), INCOMPLETE_KEY).is_some() || is_left_over,
+            is_incomplete: incomplete.is_some() || is_left_over || is_damaged,
             asked_by: None,
             shard,
             wants_shard: None,

@@ -144,30 +144,41 @@ pub(crate) fn failed_condition(
     fences: &mut Fences,
     view: &impl ObjectView,
 ) -> Option<Refusal> {
-    let exists = || view.object_exists(config.id, &write.object);
-    let value = |key: &Bytes| view.omap_value(config.id, &write.object, key);
-    for (index, condition) in write.conditions.iter().enumerate() {
-        let holds = match condition {
-            Condition::ObjectExists => exists(),
-            Condition::ObjectAbsent => !exists(),
-            Condition::OmapExists { key } => value(key).is_some(),
-            Condition::OmapAbsent { key } => value(key).is_none(),
-            Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
-            Condition::PgNum { pg_num } => *pg_num == config.pg_num(),
-            Condition::OtherExists { object } => view.object_exists(config.id, object),
-            Condition::NotFenced { name, generation } => {
-                let fence = fences.generation(name, config, view);
-                if fence > *generation {
-                    return Some(Refusal::Fenced { generation: fence });
-                }
-                true
+    let conditions = write.conditions.iter().enumerate();
+    let held = conditions.map(|(index, condition)| match holds(condition, &write.object, config, fences, view) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Refusal::ConditionFailed { index: index as u16 }),
+        Err(refusal) => Err(refusal),
+    });
+    held.collect::<Result<(), Refusal>>().err()
+}
+
+/// Whether a condition of a write of `object` holds.
+fn holds(
+    condition: &Condition,
+    object: &ObjectName,
+    config: &Configuration,
+    fences: &mut Fences,
+    view: &impl ObjectView,
+) -> Result<bool, Refusal> {
+    let exists = |object: &ObjectName| view.object_exists(config.id, object);
+    let value = |key: &Bytes| view.omap_value(config.id, object, key);
+    Ok(match condition {
+        Condition::ObjectExists => exists(object)?,
+        Condition::ObjectAbsent => !exists(object)?,
+        Condition::OmapExists { key } => value(key)?.is_some(),
+        Condition::OmapAbsent { key } => value(key)?.is_none(),
+        Condition::OmapEquals { key, value: expected } => value(key)?.as_ref() == Some(expected),
+        Condition::PgNum { pg_num } => *pg_num == config.pg_num(),
+        Condition::OtherExists { object } => exists(object)?,
+        Condition::NotFenced { name, generation } => {
+            let fence = fences.generation(name, config, view)?;
+            if fence > *generation {
+                return Err(Refusal::Fenced { generation: fence });
             }
-        };
-        if !holds {
-            return Some(Refusal::ConditionFailed { index: index as u16 });
+            true
         }
-    }
-    None
+    })
 }
 
 fn is_within_object(offset: u64, length: u32) -> bool {

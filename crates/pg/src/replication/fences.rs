@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::Condition;
 use atoll_types::operation::FENCE_KEY_PREFIX;
+use atoll_types::{Condition, Refusal};
 use bytes::Bytes;
 
 use crate::actions::ObjectView;
@@ -44,17 +44,22 @@ impl Fences {
     }
 
     /// The generation of a fence, 0 if it was never set.
-    pub fn generation(&mut self, name: &Bytes, config: &Configuration, view: &impl ObjectView) -> u64 {
+    pub fn generation(
+        &mut self,
+        name: &Bytes,
+        config: &Configuration,
+        view: &impl ObjectView,
+    ) -> Result<u64, Refusal> {
         if let Some(generation) = self.generations.get(&name[..]) {
-            return *generation;
+            return Ok(*generation);
         }
         let key = [FENCE_KEY_PREFIX, name].concat();
-        let value = view.omap_value(config.id, &own_object(), &key);
+        let value = view.omap_value(config.id, &own_object(), &key)?;
         let generation = value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0);
         if self.generations.len() >= FENCES_MAX {
             self.generations.clear();
         }
         self.generations.insert(name[..].into(), generation);
-        generation
+        Ok(generation)
     }
 }

@@ -102,9 +102,16 @@ impl Pg {
         if self.is_rewriting(&request.object) {
             return Attempt::MustWait(Box::new(request));
         }
-        // A read of shards needs only the object's size here. Each shard's metadata is loaded where
-        // the shard is read.
-        let looks_at = if self.config.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
+        // A read of shards' data needs only the object's size here. Each shard's metadata is loaded where
+        // the shard is read. Everything else is read from this copy.
+        let looks_at = match read {
+            ReadRequest::Data { .. } | ReadRequest::Extents { .. }
+                if self.config.is_erasure_coded(&request.object) =>
+            {
+                &ReadRequest::Stat
+            }
+            read => read,
+        };
         if !view.is_read_loaded(self.config.id, &request.object, looks_at) {
             let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
             return request.load(lookup, view.now_us(), &mut self.outbox);
@@ -203,7 +210,10 @@ impl Pg {
         if let Some(refusal) = failed.or(check.err()) {
             return self.refuse_write((client, id), write, refusal, view);
         }
-        let pre_image = pre_image_of_fence(&write, &self.config, view);
+        let pre_image = match pre_image_of_fence(&write, &self.config, view) {
+            Ok(pre_image) => pre_image,
+            Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
+        };
         self.order(Some((client, id)), write, !exists, pre_image, view.now_us());
         Attempt::Done
     }
