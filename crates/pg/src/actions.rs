@@ -223,6 +223,8 @@ pub struct Examined {
 pub enum ReadFailure {
     /// A definite answer for the client.
     Refused(Refusal),
+    /// Metadata was not in memory after all, and is now.
+    WasCold,
     /// Blocks of this copy are damaged; another copy may have them.
     Corrupt {
         /// Numbers of the damaged blocks in the object.

@@ -99,6 +99,7 @@ impl Pg {
         self.delete_pre_images();
         self.continue_learners(view);
         self.advance(view);
+        self.tell_if_stuck(view);
         self.refuse_after_long_waiting(view);
         self.delete_stray_copy(view);
         self.start_waiting(view);
@@ -129,7 +130,8 @@ impl Pg {
             Message::PeerQuery { .. }
             | Message::PeerInfo { .. }
             | Message::Fenced { .. }
-            | Message::FencedAck { .. } => {
+            | Message::FencedAck { .. }
+            | Message::Undecided { .. } => {
                 self.peering_message(from, message, view);
             }
             Message::PeerPush { .. }
@@ -184,6 +186,7 @@ impl Pg {
             }
             Message::ReplicateAck { epoch, version, .. } => {
                 if epoch == self.config.record.epoch && self.config.is_primary() {
+                    self.refusals.takes(from);
                     self.acknowledged(from, version, view);
                 }
             }
@@ -223,6 +226,7 @@ impl Pg {
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
+            Message::Undecided { epoch, .. } => self.primary_is_stuck(from, epoch, view),
             _ => unreachable!("dispatched by kind"),
         }
     }

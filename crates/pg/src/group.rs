@@ -18,6 +18,7 @@ use crate::replication::fences::Fences;
 use crate::replication::log::Log;
 use crate::replication::queue::Queue;
 use crate::replication::reads::Reads;
+use crate::replication::refusals::StoreRefusals;
 use crate::scrub::Scrub;
 use crate::stray::StrayCopy;
 use crate::submissions::Submission;
@@ -38,6 +39,7 @@ pub struct Pg {
     pub(crate) duplicates: Duplicates,
     pub(crate) fences: Fences,
     pub(crate) reads: Reads,
+    pub(crate) refusals: StoreRefusals,
     pub(crate) primary_requests: PrimaryRequests,
     pub(crate) intake: Intake,
     pub(crate) scrub: Option<Scrub>,
@@ -80,6 +82,7 @@ impl Pg {
             duplicates: Duplicates::new(RETRY_MEMORY_BYTES),
             fences: Fences::default(),
             reads: Reads::default(),
+            refusals: StoreRefusals::default(),
             primary_requests: PrimaryRequests::default(),
             intake: Intake::default(),
             scrub: None,

@@ -37,7 +37,10 @@ impl Pg {
 
     /// Another OSD leads, and this one's copy is complete, or there is none.
     fn is_idle_member(&self, view: &impl ObjectView) -> bool {
-        let is_led = self.promises.is_copy_usable(&self.config) && self.is_usable(self.config.record.primary);
+        let primary = self.config.record.primary;
+        let is_led = self.promises.is_copy_usable(&self.config)
+            && self.is_usable(primary)
+            && !self.membership.is_stuck(primary, view.now_ms());
         is_led && (self.config.record.members.contains(&self.config.me) || !self.holds_copy(view))
     }
 }

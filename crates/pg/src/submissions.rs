@@ -74,6 +74,7 @@ impl Pg {
             Submission::RewriteOwnCopy { .. } => return self.own_copy_rewrite_failed(cause, view),
             Submission::StrayCopy => return self.removed(view),
             Submission::Write { version } => {
+                self.own_store_refused(version);
                 self.abandon(version);
                 // Learners have the write in their history and would get objects without it.
                 self.learners.clear();

@@ -51,6 +51,9 @@ impl Pg {
             let what = if is_reachable { "has said that it is incomplete" } else { "is out of reach" };
             return Some(format!("its primary {primary} {what}"));
         }
+        if self.membership.is_stuck(primary, view.now_ms()) {
+            return Some(format!("cluster state does not answer its primary {primary}"));
+        }
         if !self.promises.is_copy_usable(&self.config) {
             return Some("its copy is incomplete or of another shard and has to be backfilled".into());
         }

@@ -285,8 +285,8 @@ impl Checked<'_> {
             if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) || op.has_unknown_outcome() {
                 continue;
             }
-            if matches!(answer, Answer::Written(Err(Refusal::NoSpace { .. }))) {
-                assert!(!places.contains_key(&op.id), "{:?} was refused for lack of space, and was done", op.id);
+            if is_of_a_store(answer) {
+                assert!(!places.contains_key(&op.id), "{:?} was refused by a store, and was done", op.id);
                 continue;
             }
             let object = match (&op.kind, answer) {
@@ -357,6 +357,15 @@ fn sealed_units(object: &Object) -> Vec<(&u32, &Bytes)> {
 /// A list may lack what is made while it is read: whoever lists says what it must have.
 fn is_list(kind: &Kind) -> bool {
     matches!(kind, Kind::Read(_, ReadRequest::ObjectList { .. }))
+}
+
+/// Whether a write was refused because a store lacks space for it, or does not take it for another reason.
+fn is_of_a_store(answer: &Answer) -> bool {
+    match answer {
+        Answer::Written(Err(Refusal::NoSpace { .. })) => true,
+        Answer::Written(Err(Refusal::Invalid { detail })) => detail.starts_with("the store of"),
+        _ => false,
+    }
 }
 
 fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {

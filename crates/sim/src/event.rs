@@ -2,7 +2,7 @@
 
 use atoll_pg::{ClientId, Lookup, ReadFailure, Token};
 use atoll_types::records::PgRecord;
-use atoll_types::{ObjectName, PgId, ReadOutcome, Version};
+use atoll_types::{ObjectName, PgId, ReadOutcome, ReadRequest, Version};
 use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
@@ -67,6 +67,8 @@ pub enum Event {
         pg: PgId,
         token: Token,
         answer: ReadResult,
+        /// The store looks at the object again before it answers, as when blocks changed while they were read.
+        looks_again: Option<(ObjectName, ReadRequest)>,
     },
     Scrubbed {
         at: usize,

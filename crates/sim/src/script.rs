@@ -100,6 +100,21 @@ impl Script {
         self.members[at].state_blocked_until = self.now + microseconds;
     }
 
+    /// The stores that read a block look at it again before they answer.
+    pub fn look_again(&mut self, object: u64, block: u64) {
+        for event in self.0.queue.values_mut() {
+            if let Event::ReadDone { looks_again, .. } = event {
+                let request = ReadRequest::checked_data(block * BLOCK, BLOCK as u32);
+                *looks_again = Some((object_name(object), request));
+            }
+        }
+    }
+
+    /// An OSD says something to another one that no PG of it has said.
+    pub fn says(&mut self, from: usize, to: usize, message: Message) {
+        self.peer_message(from, to, message);
+    }
+
     /// Of the records that are on their way to an OSD it sees only the newest, as a watch may do.
     pub fn miss_old_records(&mut self, at: usize) {
         let newest = self.cluster.record.epoch;
@@ -157,6 +172,11 @@ impl World {
     /// The epoch in force as an OSD knows it.
     pub fn epoch_at(&self, at: usize) -> Option<Epoch> {
         self.members[at].pgs.get(&PG).map(|pg| pg.record().epoch)
+    }
+
+    /// Whether a store reads data.
+    pub fn is_reading(&self) -> bool {
+        self.queue.values().any(|event| matches!(event, Event::ReadDone { .. }))
     }
 
     /// The answer to a request, if it has come.

@@ -316,7 +316,9 @@ impl World {
         if let Err(ReadFailure::Corrupt { blocks }) = &answer {
             self.read_meets_damage(pg, at, object, blocks);
         }
-        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer });
+        let may_look_again = matches!(request, ReadRequest::Data { .. }) && token.0.is_multiple_of(3);
+        let looks_again = may_look_again.then(|| (object.clone(), request.clone()));
+        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer, looks_again });
     }
 
     /// Sometimes an operator mends what a read of a shard has met: with other shards away, too, the object may be lost.

@@ -372,8 +372,11 @@ impl World {
                 self.note("listed", &[at as u64, token.0]);
                 self.with_pg(at, pg, |pg, _| pg.objects_listed(token, objects, more));
             }
-            Event::ReadDone { at, pg, token, answer, .. } => {
+            Event::ReadDone { at, pg, token, answer, looks_again, .. } => {
                 self.note("read", &[at as u64, token.0]);
+                let store = &self.members[at].store;
+                let again = looks_again.filter(|(object, request)| store.is_read_loaded(pg, object, request));
+                let answer = again.map_or(answer, |(object, request)| store.read(pg, &object, &request));
                 self.with_pg(at, pg, |pg, view| pg.read_done(token, answer, view));
             }
             Event::Scrubbed { at, pg, token, finding, .. } => {

@@ -14,9 +14,9 @@ mod submissions;
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_pending::Pending;
-use atoll_pg::{ObjectParts, Token};
+use atoll_pg::{ObjectParts, ReadFailure, Token};
 use atoll_store::{LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent};
-use atoll_types::{ObjectName, PgId, ReadRequest, Version};
+use atoll_types::{ObjectName, PgId, Version};
 
 use backlog::Backlog;
 pub use listing::ObjectList;
@@ -74,8 +74,6 @@ enum Loader {
     Read {
         pg: PgId,
         token: Token,
-        key: ObjectKey,
-        request: ReadRequest,
     },
     /// The PG's submissions.
     Submissions(PgId),
@@ -170,13 +168,16 @@ impl Storage {
     fn loaded(&mut self, load: LoadId) {
         match self.loads.remove(&load).expect(invariants::EVERY_LOAD_HAS_A_LOADER) {
             Loader::Pg { pg, token } => self.events.push_back(StorageEvent::Loaded { pg, token }),
-            Loader::Read { pg, token, key, request } => self.read_object(pg, token, key.name, request),
             Loader::Submissions(pg) => {
                 self.events.push_back(StorageEvent::MayGoOn(pg));
                 self.backlog.may_go_on(pg);
                 self.submit_waiting();
             }
             Loader::List(list) => self.list_objects(list),
+            Loader::Read { pg, token } => {
+                let result = Err(ReadFailure::WasCold);
+                self.events.push_back(StorageEvent::Read { pg, token, result });
+            }
             Loader::Recovery(read) => self.part_data_ready(*read),
             Loader::NewPg(pg) => self.events.push_back(StorageEvent::NewPgLoaded(pg)),
             Loader::RemovedPool => self.events.push_back(StorageEvent::RemovedPoolLoaded),

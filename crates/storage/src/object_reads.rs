@@ -23,10 +23,8 @@ impl Storage {
         let result = match self.read_metadata(&key, &request) {
             Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
             Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
-            // What is not in memory is loaded: it is no damage.
-            Err(StoreError::Cold(cold)) => {
-                return self.load(LoadRequest::Pages(cold), Loader::Read { pg, token, key, request });
-            }
+            // What is not in memory is loaded: it is no damage. The PG looks again, since writes may come meanwhile.
+            Err(StoreError::Cold(cold)) => return self.load(LoadRequest::Pages(cold), Loader::Read { pg, token }),
             Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
         };
         self.events.push_back(StorageEvent::Read { pg, token, result });

@@ -23,6 +23,10 @@ pub const OMAP_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const SEAL_BYTES_MAX: usize = 64;
 /// Largest unit that one seal covers, in bytes.
 pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
+/// No PG comes to so high an epoch; beyond it the next one could not be counted.
+pub const EPOCH_MAX: u64 = 1 << 62;
+/// No PG comes to so many writes.
+pub const SEQUENCE_MAX: u64 = 1 << 62;
 /// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a member that
 /// missed only unacknowledged writes can always catch up by the log.
 pub const PG_LOG_ENTRIES: usize = 1_024;

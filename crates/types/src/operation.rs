@@ -239,6 +239,18 @@ pub enum ReadOutcome {
     },
 }
 
+impl ReadOutcome {
+    /// The version of the object, if the outcome tells it.
+    pub fn version(&self) -> Option<Version> {
+        match self {
+            ReadOutcome::Data { version, .. }
+            | ReadOutcome::Stat { version, .. }
+            | ReadOutcome::Extents { version, .. } => Some(*version),
+            ReadOutcome::OmapValue(_) | ReadOutcome::OmapPage { .. } | ReadOutcome::ObjectPage { .. } => None,
+        }
+    }
+}
+
 /// A bit for each of these, the lowest of a byte first.
 pub fn bits(flags: &[bool]) -> Bytes {
     let byte = |flags: &[bool]| flags.iter().rev().fold(0_u8, |byte, flag| byte << 1 | u8::from(*flag));

@@ -339,6 +339,14 @@ kinds! {
             /// The payload and the seals are what the new ones differ by from the old ones (exclusive or).
             is_difference: bool,
         },
+        /// A primary that serves nothing to an elector: cluster state does not answer my proposals, so do not wait
+        /// for me.
+        28 (members) => Undecided {
+            /// The PG.
+            pg: PgId,
+            /// The epoch in force as the primary knows it.
+            epoch: Epoch,
+        },
     }
 }
 
@@ -452,7 +460,8 @@ impl Message {
             | Message::CopyReply { pg, .. }
             | Message::ScrubQuery { pg, .. }
             | Message::ScrubReply { pg, .. }
-            | Message::ObjectWanted { pg, .. } => Some(*pg),
+            | Message::ObjectWanted { pg, .. }
+            | Message::Undecided { pg, .. } => Some(*pg),
             _ => None,
         }
     }

@@ -176,7 +176,7 @@ fn ignore_absence(refusal: Refusal) -> Result<(), Refusal> {
 /// The refusal in an answer, if it is one.
 fn result_of(message: Message) -> (u64, Result<Option<ReadOutcome>, Refusal>) {
     match message {
-        Message::WriteReply { sequence, result } => (sequence, result.map(|()| None)),
+        Message::WriteReply { sequence, result, .. } => (sequence, result.map(|()| None)),
         Message::ReadReply { sequence, result, .. } => (sequence, result.map(Some)),
         other => panic!("{other:?} is no answer"),
     }

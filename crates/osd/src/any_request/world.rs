@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
-use atoll_pg::{Action, ClientId, CodeShape, Leases, Lookup, Pg, PgState, PoolPolicy};
+use atoll_pg::{Action, ClientId, CodeShape, Leases, Lookup, Pg, PgState, PoolPolicy, Sender};
 use atoll_storage::{ObjectList, RecoveryRead, Storage, StorageEvent, finding};
 use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskResult, FormatOptions, LoadRequest, Store};
 use atoll_types::records::{PgRecord, RECORD_FORMAT};
 use atoll_types::{
-    Epoch, Mutation, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
+    Epoch, Mutation, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, Version,
+    WriteRequest,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -77,6 +78,8 @@ pub struct World {
     messages: VecDeque<(usize, usize, Message)>,
     answers: BTreeMap<u64, Result<Option<ReadOutcome>, Refusal>>,
     last_sequence: u64,
+    /// The newest write that an answer has told of.
+    known: Version,
     now_us: u64,
     pub first_epoch: Epoch,
 }
@@ -107,6 +110,7 @@ impl World {
             messages: VecDeque::new(),
             answers: BTreeMap::new(),
             last_sequence: 0,
+            known: Version::default(),
             now_us: 1_000_000,
             first_epoch: Epoch(0),
         };
@@ -138,6 +142,7 @@ impl World {
         }
         assert_eq!(self.state(), &PgState::Active);
         self.first_epoch = self.record.epoch;
+        self.known = Version { epoch: self.first_epoch, sequence: 0 };
     }
 
     fn primary(&self) -> usize {
@@ -202,7 +207,9 @@ impl World {
     /// Sends a write; the answer, if there is one.
     pub fn write(&mut self, request: WriteRequest) -> Option<Result<(), Refusal>> {
         let (id, epoch, primary) = (self.next_request(), self.record.epoch, self.primary());
-        self.with_pg(primary, |pg, view| pg.client_write(CLIENT, id, 0, epoch, request, view));
+        let (client, answered_below, known) = (CLIENT, id.sequence, self.known);
+        let sender = Sender { client, id, answered_below, known, epoch };
+        self.with_pg(primary, |pg, view| pg.client_write(sender, request, view));
         self.answer(id).map(|answer| answer.map(drop))
     }
 
@@ -320,6 +327,9 @@ impl World {
             Action::Scrub { token, object, deep } => storage.scrub(PG, token, object, deep),
             Action::Send { to, message } => self.messages.push_back((at, to.0 as usize, message)),
             Action::Reply { message, .. } => {
+                if let Message::WriteReply { committed, .. } = &message {
+                    self.known = self.known.max(*committed);
+                }
                 let (sequence, result) = result_of(message);
                 assert!(self.answers.insert(sequence, result).is_none(), "a request is answered once");
             }

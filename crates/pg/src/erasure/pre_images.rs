@@ -42,6 +42,12 @@ impl PreImages {
         self.clones = clones_in_log(id, view);
     }
 
+    /// Whether the clone that a write would make as its pre-image is kept already. No primary sends such a write.
+    fn keeps_clone_of(&self, entry: &LogEntry) -> bool {
+        let name = entry.pre_image.as_ref().and_then(|pre_image| pre_image.clone_object());
+        name.is_some_and(|name| self.clones.iter().any(|(_, other)| other == name))
+    }
+
     /// Notes the clone that is a write's pre-image, if the log entry names one.
     fn note(&mut self, entry: &LogEntry) {
         let Some(name) = entry.pre_image.as_ref().and_then(|pre_image| pre_image.clone_object()) else { return };
@@ -132,9 +138,13 @@ impl PreImages {
 }
 
 impl Pg {
-    /// Submits a write of the history, and notes its pre-image.
+    /// Submits a write of the history, and notes its pre-image. Another member's write that cannot be is dropped, as
+    /// if it had been lost.
     pub(crate) fn submit_with_pre_image(&mut self, purpose: Submission, transaction: SharedTransaction) {
         if let (Some(entry), Some(erasure)) = (transaction.log.first(), &mut self.erasure) {
+            if matches!(purpose, Submission::Replica { .. }) && erasure.pre_images.keeps_clone_of(entry) {
+                return;
+            }
             erasure.pre_images.note(entry);
         }
         match transaction.reset_head() {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::records::PgRecord;
 use atoll_types::{Epoch, OsdId, Refusal};
+use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};
 use crate::config::PgState;
@@ -28,6 +29,12 @@ const RANK_PAUSE_MS: u64 = 200;
 const NEW_PRIMARY_PATIENCE_MS: u64 = 1_000;
 /// A proposal without an outcome after this time was lost, or another one won.
 const PROPOSAL_PATIENCE_MS: u64 = 1_000;
+/// A primary whose proposals have had no outcome for so long may be cut off from cluster state, and says so.
+const UNDECIDED_PATIENCE_MS: u64 = 2_000;
+/// How often it says that.
+const STUCK_TOLD_EVERY_MS: u64 = 500;
+/// For how long it counts.
+const STUCK_COUNTS_MS: u64 = 1_500;
 /// For how long requests wait for a PG that is not active, before they are refused.
 const INACTIVE_PATIENCE_MS: u64 = 2_000;
 
@@ -40,10 +47,18 @@ pub(crate) struct Membership {
     /// The epoch that this OSD proposed as primary since it started. It peers only under this one:
     /// under any other, messages of an earlier life of this OSD may be on their way.
     proposed: Option<Epoch>,
+    /// The highest epoch that another member has said it promised. A lower one would get no answer from it.
+    promised_by_others: Epoch,
     /// When this OSD heard of the epoch in force.
     epoch_since_ms: u64,
     /// When the proposal that is open was made.
     proposed_at_ms: Option<u64>,
+    /// Since when no proposal has had an outcome.
+    undecided_since_ms: Option<u64>,
+    /// When this primary told others last that its proposals have no outcome.
+    told_stuck_at_ms: Option<u64>,
+    /// The primary that has said so of its own, and until when that counts.
+    stuck: Option<(OsdId, u64)>,
     /// Since when the PG has been without an active primary here.
     inactive_since_ms: Option<u64>,
 }
@@ -56,8 +71,12 @@ impl Membership {
             unreachable_since_ms: BTreeMap::new(),
             started_ms: now_ms,
             proposed: None,
+            promised_by_others: Epoch(0),
             epoch_since_ms: now_ms,
             proposed_at_ms: None,
+            undecided_since_ms: None,
+            told_stuck_at_ms: None,
+            stuck: None,
             inactive_since_ms: None,
         }
     }
@@ -72,9 +91,40 @@ impl Membership {
         self.proposed = None;
     }
 
+    /// Another member has promised this epoch.
+    pub fn note_promised(&mut self, epoch: Epoch) {
+        self.promised_by_others = self.promised_by_others.max(epoch);
+    }
+
+    /// A primary's proposals have no outcome.
+    pub fn note_stuck(&mut self, primary: OsdId, now_ms: u64) {
+        self.stuck = Some((primary, now_ms + STUCK_COUNTS_MS));
+    }
+
+    /// Whether an OSD has said lately that its proposals have no outcome.
+    pub fn is_stuck(&self, osd: OsdId, now_ms: u64) -> bool {
+        self.stuck.is_some_and(|(stuck, until_ms)| stuck == osd && now_ms < until_ms)
+    }
+
+    /// Whether this is to be said of this OSD, now.
+    fn begin_to_tell_stuck(&mut self, now_ms: u64) -> bool {
+        let has_waited = |since_ms: u64| now_ms >= since_ms + UNDECIDED_PATIENCE_MS;
+        let is_stuck = self.was_proposing(now_ms) && self.undecided_since_ms.is_some_and(has_waited);
+        let is_due = self.told_stuck_at_ms.is_none_or(|told_ms| now_ms >= told_ms + STUCK_TOLD_EVERY_MS);
+        if is_stuck && is_due {
+            self.told_stuck_at_ms = Some(now_ms);
+        }
+        is_stuck && is_due
+    }
+
     /// Whether a proposal is open.
     pub fn is_proposing(&self, now_ms: u64) -> bool {
         self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS)
+    }
+
+    /// Whether a proposal is open, or would have been made again by now if it were still wanted.
+    fn was_proposing(&self, now_ms: u64) -> bool {
+        self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + 2 * PROPOSAL_PATIENCE_MS)
     }
 
     /// Whether a proposal made under the record in force may still win.
@@ -86,6 +136,10 @@ impl Membership {
     pub fn begin_proposal(&mut self, now_ms: u64) -> bool {
         let may_begin = !self.is_proposing(now_ms);
         if may_begin {
+            // What is proposed again and again has waited since the first time.
+            if !self.was_proposing(now_ms) {
+                self.undecided_since_ms = Some(now_ms);
+            }
             self.proposed_at_ms = Some(now_ms);
         }
         may_begin
@@ -93,6 +147,7 @@ impl Membership {
 
     pub fn record_changed(&mut self, record: &PgRecord, has_new_epoch: bool, now_ms: u64) {
         self.proposed_at_ms = None;
+        (self.undecided_since_ms, self.told_stuck_at_ms, self.stuck) = (None, None, None);
         if has_new_epoch {
             self.epoch_since_ms = now_ms;
         }
@@ -232,19 +287,45 @@ impl Pg {
     /// At a member: takes over if the primary has been out of reach for long enough.
     pub(crate) fn consider_takeover(&mut self, view: &impl ObjectView) {
         let primary = self.config.record.primary;
-        if self.is_usable(primary) || !self.is_usable(self.config.me) {
+        let is_stuck = |osd: OsdId| self.membership.is_stuck(osd, view.now_ms());
+        if self.is_usable(primary) && !is_stuck(primary) || !self.is_usable(self.config.me) {
             return;
         }
-        let candidates = self.config.electors().iter().filter(|elector| self.is_usable(**elector));
+        let may_lead = |elector: &&OsdId| self.is_usable(**elector) && !is_stuck(**elector);
+        let candidates = self.config.electors().iter().filter(may_lead);
         let Some(rank) = candidates.clone().position(|elector| *elector == self.config.me) else { return };
         let is_new = self.config.record.activated_epoch < self.config.record.epoch
             && !self.membership.is_reachable(primary);
         let patience_ms = if is_new { NEW_PRIMARY_PATIENCE_MS } else { 0 };
-        let from_ms =
-            (self.membership.epoch_since_ms + patience_ms).max(self.membership.given_up_at_ms(primary, true));
+        // It has waited for long enough itself.
+        let given_up_at_ms = if is_stuck(primary) { 0 } else { self.membership.given_up_at_ms(primary, true) };
+        let from_ms = (self.membership.epoch_since_ms + patience_ms).max(given_up_at_ms);
         let at_ms = from_ms + rank as u64 * RANK_PAUSE_MS;
         if view.now_ms() >= at_ms {
             self.propose_without_lost(view);
+        }
+    }
+
+    /// At a primary that serves nothing: tells others if cluster state does not answer it. They may reach that, and
+    /// would wait for this OSD, which they reach.
+    pub(crate) fn tell_if_stuck(&mut self, view: &impl ObjectView) {
+        let stands_still = self.config.is_primary() && !self.config.is_active();
+        if !stands_still || !self.membership.begin_to_tell_stuck(view.now_ms()) {
+            return;
+        }
+        let (pg, epoch) = (self.config.id, self.config.record.epoch);
+        for elector in self.config.electors().to_vec() {
+            if elector != self.config.me {
+                self.outbox.send(elector, Message::Undecided { pg, epoch });
+            }
+        }
+    }
+
+    /// A primary tells that cluster state does not answer it.
+    pub(crate) fn primary_is_stuck(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
+        if epoch == self.config.record.epoch && from == self.config.record.primary {
+            self.membership.note_stuck(from, view.now_ms());
+            self.advance(view);
         }
     }
 
@@ -262,7 +343,8 @@ impl Pg {
         if !self.membership.begin_proposal(view.now_ms()) {
             return;
         }
-        let epoch = Epoch(self.config.record.epoch.0.max(self.promises.epoch().0) + 1);
+        let known = self.config.record.epoch.max(self.promises.epoch()).max(self.membership.promised_by_others);
+        let epoch = Epoch(known.0 + 1);
         if primary == self.config.me {
             self.membership.proposed = Some(epoch);
         }

@@ -228,6 +228,7 @@ impl Pg {
         }
         // A member that sends its head without being asked could not take what it was sent.
         if self.may_backfill_now() || self.learners.contains(from) {
+            self.member_refused(from);
             self.restart_peering();
         } else if self.config.state == PgState::Peering {
             self.peering.note(from, &answer, &self.config);

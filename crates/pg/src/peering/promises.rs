@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use atoll_types::limits::EPOCH_MAX;
 use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Refusal, Transaction};
 use atoll_wire::Message;
+use bytes::Bytes;
 
 use crate::actions::ObjectView;
 use crate::config::{Configuration, PgState};
@@ -17,6 +19,10 @@ use crate::own_object::{
     set_shard,
 };
 use crate::submissions::Submission;
+
+/// By so many epochs cluster state may be ahead of what an OSD knows that does not reach it: days of a PG that changes
+/// its members all the time.
+const EPOCHS_AHEAD_MAX: u64 = 1 << 20;
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
 const LOG_BYTES_PER_ANSWER: usize = 1 << 20;
@@ -66,12 +72,15 @@ impl Promises {
         let is_cold = |value: &Result<_, Refusal>| *value == Err(Refusal::Busy);
         invariants::own_object_is_loaded(pg, !found.iter().any(is_cold));
         // Without its own object this copy is as good as lost.
-        let is_damaged = found.iter().any(Result::is_err);
+        let is_unreadable = found.iter().any(Result::is_err);
         let [promised, shard, incomplete] = found.map(Result::ok).map(Option::flatten);
         // The PG was split off here, from a copy that did not have the whole history.
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
-        let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
-        let epoch = Epoch(promised.unwrap_or(0));
+        // Nor does a promise count that nobody can have asked for.
+        let promise = |value: &Bytes| Some(Epoch(u64::from_be_bytes(value[..].try_into().ok()?)));
+        let epoch = promised.as_ref().and_then(promise).filter(|epoch| epoch.0 <= EPOCH_MAX);
+        let is_damaged = is_unreadable || promised.is_some() && epoch.is_none();
+        let epoch = epoch.unwrap_or(Epoch(0));
         let shard = shard.and_then(|value| value.first().copied());
         Promises {
             epoch,
@@ -305,7 +314,16 @@ impl Pg {
         self.promises.wants_shard = wants_shard;
         // Cluster state has accepted the epoch of a query, even if this OSD's record lags.
         if epoch < self.promises.epoch {
-            return;
+            // Only a later epoch will do. Its primary may not know of the one that was promised.
+            let (pg, epoch) = (self.config.id, self.promises.epoch);
+            return self.outbox.send(from, Message::Fenced { pg, epoch });
+        }
+        if epoch > self.credible_epoch() {
+            // A promise of it would keep out every primary that cluster state knows.
+            let known = self.config.record.epoch.0;
+            return self
+                .outbox
+                .warn(format!("{from} asks for a promise of epoch {}, and {known} is known", epoch.0));
         }
         if active_members.contains(&self.config.me) && self.promises.epoch < active_epoch {
             self.promises.note_incomplete();
@@ -333,6 +351,11 @@ impl Pg {
             self.end_roll_back();
         }
         self.with_promises(view, |promises, context| promises.promise(epoch, primary, active_members, context));
+    }
+
+    /// The highest epoch that cluster state may have come to since this OSD heard of it last.
+    fn credible_epoch(&self) -> Epoch {
+        Epoch(self.config.record.epoch.max(self.promises.epoch).0.saturating_add(EPOCHS_AHEAD_MAX))
     }
 
     pub(crate) fn promise_is_durable(&mut self, epoch: Epoch, view: &impl ObjectView) {
@@ -365,6 +388,8 @@ impl Pg {
 
     /// Another member has promised a higher epoch to another primary.
     pub(crate) fn fenced(&mut self, from: OsdId, epoch: Epoch) {
+        // If cluster state does not come to that epoch by itself, this primary goes beyond it.
+        self.membership.note_promised(epoch.min(self.credible_epoch()));
         if epoch > self.config.record.epoch && self.config.is_primary() && self.config.state != PgState::Inactive {
             // Another primary was elected. Its record is on the way.
             self.restart_peering();

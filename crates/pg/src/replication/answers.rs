@@ -10,6 +10,7 @@ use crate::invariants;
 use crate::progress::DEVICE;
 use crate::replication::copy_reads::CopyRead;
 use crate::replication::log::InFlight;
+use crate::replication::queue::{Waiting, WaitingRequest};
 use crate::replication::reads::{ReadPurpose, SpanAsker};
 
 impl Pg {
@@ -43,7 +44,13 @@ impl Pg {
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
-            ReadPurpose::Client { client, sequence, object, request, times } => {
+            ReadPurpose::Client { client, sequence, object, request, began_at, .. }
+                if self.is_read_again(&object, &answer, began_at) =>
+            {
+                let waiting = Waiting::Read(request);
+                self.enqueue(WaitingRequest::new(client, sequence, object, waiting), view);
+            }
+            ReadPurpose::Client { client, sequence, object, request, times, .. } => {
                 self.tell_read((client, sequence), &times, DEVICE, view);
                 self.client_read_done((client, sequence), object, &request, answer);
             }
@@ -65,6 +72,22 @@ impl Pg {
                 self.outbox.send(primary, Message::CopyReply { pg, epoch, tag, result, in_place, payload });
             }
         }
+    }
+
+    /// Whether the store has looked at an object again since the read began, and has found a write that came after
+    /// that and may not be committed. Or it could not look at it at all.
+    fn is_read_again(&self, object: &ObjectName, answer: &ReadAnswer, began_at: Version) -> bool {
+        let version = match answer {
+            Err(ReadFailure::WasCold) => return true,
+            // A removal in flight may have been found.
+            Err(ReadFailure::Refused(Refusal::NoSuchObject)) => {
+                let has_changed = self.config.record.epoch != began_at.epoch || !self.config.is_active();
+                return has_changed || self.log.writes(object);
+            }
+            Err(_) => return false,
+            Ok((outcome, _)) => outcome.version(),
+        };
+        version.is_some_and(|version| version.epoch > began_at.epoch || version.sequence > began_at.sequence)
     }
 
     fn client_read_done(
@@ -93,10 +116,7 @@ impl Pg {
                 };
                 return self.reads.ask_next(read, &self.membership, &self.config, &mut self.outbox);
             }
-            (Err(ReadFailure::Corrupt { blocks }), _) => {
-                let detail = format!("blocks {blocks:?} of '{object}'");
-                (Err(Refusal::Corrupt { detail }), Bytes::new())
-            }
+            (Err(failure), _) => (Err(refusal(failure)), Bytes::new()),
         };
         self.outbox.reply_read(client, sequence, result, payload);
     }
@@ -106,6 +126,7 @@ impl Pg {
 fn refusal(failure: ReadFailure) -> Refusal {
     match failure {
         ReadFailure::Refused(refusal) => refusal,
+        ReadFailure::WasCold => Refusal::Busy,
         ReadFailure::Corrupt { blocks } => Refusal::Corrupt { detail: format!("blocks {blocks:?}") },
     }
 }

@@ -114,6 +114,11 @@ impl Log {
         self.in_flight.iter().any(|write| write.shows_in(object, read))
     }
 
+    /// The newest write, under the epoch in force.
+    pub fn newest(&self, epoch: Epoch) -> Version {
+        Version { epoch, sequence: self.last_sequence }
+    }
+
     /// The newest write that all members have.
     pub fn newest_committed(&self, epoch: Epoch) -> Version {
         Version { epoch, sequence: self.committed_sequence }

@@ -12,3 +12,4 @@ pub(crate) mod log;
 pub(crate) mod ordering;
 pub(crate) mod queue;
 pub(crate) mod reads;
+pub(crate) mod refusals;

@@ -69,7 +69,10 @@ impl Pg {
         match request.what {
             Waiting::Read(_) => self.start_read(request, view),
             Waiting::Refuse(..) => self.start_refusal(request, view),
-            Waiting::Write(..) => self.start_write(request, view),
+            Waiting::Write(id, write) => match self.refusals.verdict(id) {
+                Some(refusal) => self.refuse_write((request.client, id), write, refusal, view),
+                None => self.start_write(WaitingRequest { what: Waiting::Write(id, write), ..request }, view),
+            },
         }
     }
 
@@ -128,8 +131,15 @@ impl Pg {
             return Attempt::Done;
         }
         let token = self.outbox.token();
-        let purpose =
-            ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone(), times };
+        let began_at = self.log.newest(self.config.record.epoch);
+        let purpose = ReadPurpose::Client {
+            client,
+            sequence,
+            object: object.clone(),
+            request: read.clone(),
+            times,
+            began_at,
+        };
         self.reads.begin(token, purpose);
         self.outbox.push(Action::Read { token, object, request: read });
         Attempt::Done

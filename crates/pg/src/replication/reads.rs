@@ -17,6 +17,8 @@ pub(crate) enum ReadPurpose {
         object: ObjectName,
         request: ReadRequest,
         times: ReadTimes,
+        /// The newest write that the store had when it began.
+        began_at: Version,
     },
     /// A [`SpanRead`].
     Span {

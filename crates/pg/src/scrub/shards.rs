@@ -46,8 +46,11 @@ fn judge_shards(
             votes.entry(state).or_default().insert(*shard);
         }
     }
-    let most = votes.iter().max_by_key(|(_, shards)| shards.len());
-    let right = most.filter(|(_, shards)| shards.len() >= copies_needed).map(|(state, _)| *state);
+    // An object that can be rebuilt is not removed because more members lack it: nobody knows then what is right.
+    let is_enough = |(_, shards): &(&State, &BTreeSet<u8>)| shards.len() >= copies_needed;
+    let is_there = votes.iter().filter(is_enough).any(|(state, _)| *state != State::Absent);
+    let most = votes.iter().max_by_key(|(_, shards)| shards.len()).filter(is_enough);
+    let right = most.map(|(state, _)| *state).filter(|state| *state != State::Absent || !is_there);
     let is_healthy = |finding: &ScrubFinding| !matches!(finding, ScrubFinding::Present { bad_block_count, .. } if *bad_block_count > 0);
     let is_good = |finding: &ScrubFinding| right.is_some() && state_of(finding) == right && is_healthy(finding);
     let (good, bad): (Vec<_>, Vec<_>) = findings.iter().partition(|(_, finding)| is_good(finding));
@@ -250,5 +253,6 @@ mod tests {
         assert_eq!(good(&[Unreadable, shard(5, 8, 0), shard(5, 8, 0), Absent]), [1, 2]);
         assert_eq!(good(&[shard(5, 8, 0), Absent, Absent]), [1, 2]);
         assert_eq!(good(&[shard(5, 8, 0), shard(4, 8, 0), Absent]), [0u32; 0]);
+        assert_eq!(good(&[shard(5, 8, 0), shard(5, 8, 0), Absent, Absent, Absent]), [0u32; 0]);
     }
 }

@@ -42,14 +42,19 @@ fn is_healthy(finding: &ScrubFinding) -> bool {
 /// The right state is that of most copies whose metadata can be read, those with damaged blocks
 /// included; without such a majority, the primary's if its copy is healthy. Good are the healthy
 /// copies with that state.
+///
+/// That an object is absent is not taken from one copy: a device that forgets may say so, and the good copy would
+/// be removed. It is right only if most of all members say it.
 pub(super) fn judge(findings: &BTreeMap<OsdId, ScrubFinding>, primary: OsdId) -> Verdict {
     let mut votes: BTreeMap<State, usize> = BTreeMap::new();
     for state in findings.values().filter_map(state_of) {
         *votes.entry(state).or_default() += 1;
     }
     let cast: usize = votes.values().sum();
-    let majority = votes.iter().find(|(_, count)| **count * 2 > cast).map(|(state, _)| *state);
+    let of_votes = |state: &State| if *state == State::Absent { findings.len() } else { cast };
+    let majority = votes.iter().find(|(state, count)| **count * 2 > of_votes(state)).map(|(state, _)| *state);
     let of_primary = findings.get(&primary).filter(|finding| is_healthy(finding)).and_then(state_of);
+    let of_primary = of_primary.filter(|state| *state != State::Absent);
     let right = majority.or(of_primary);
     let is_good = |finding: &ScrubFinding| right.is_some() && state_of(finding) == right && is_healthy(finding);
     let members = findings.iter();
@@ -108,6 +113,17 @@ mod tests {
         assert_eq!(good(&[copy(5, 0), copy(4, 0), Absent]), [1]);
         assert_eq!(good(&[copy(5, 1), copy(4, 0)]), [0u32; 0]);
         assert_eq!(good(&[Unreadable, copy(4, 0)]), [2]);
+    }
+
+    #[test]
+    fn one_absent_copy_removes_no_other() {
+        assert_eq!(good(&[Absent, copy(5, 0)]), [0u32; 0]);
+        assert_eq!(good(&[copy(5, 0), Absent]), [1]);
+        assert_eq!(good(&[Absent, copy(5, 0), Unreadable]), [0u32; 0]);
+        assert_eq!(good(&[Absent, copy(5, 0), copy(4, 0)]), [0u32; 0]);
+        assert_eq!(good(&[Absent, Unreadable, Unreadable]), [0u32; 0]);
+        assert_eq!(good(&[Absent, Absent]), [1, 2]);
+        assert_eq!(good(&[Absent, Absent, copy(5, 0)]), [1, 2]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod backfills;
 mod members;
+mod refusals;
 mod requests;
 mod retries;
 mod splits;

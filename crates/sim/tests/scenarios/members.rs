@@ -2,6 +2,8 @@
 
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
+use atoll_types::Epoch;
+use atoll_wire::Message;
 
 use crate::{MS, SECOND, holds, three_osds, with_leases, written};
 
@@ -172,4 +174,54 @@ fn an_old_record_that_arrives_late_lowers_no_promise() {
     written(&mut script, 0, 2);
     holds(&mut script, 0, 2);
     script.finish();
+}
+
+#[test]
+fn a_primary_without_cluster_state_lets_another_lead() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // It reaches the others, and they it; only it must propose, now that one of them is gone.
+    script.keep_from_state(0, 50 * SECOND);
+    script.kill(2);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_for(8 * SECOND);
+    assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))));
+    assert_eq!(script.primary(), 1, "the one that reaches cluster state leads");
+    assert_eq!(script.cluster.record.members.len(), 2, "the other is a member");
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn a_primary_that_serves_needs_no_cluster_state() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.keep_from_state(0, 50 * SECOND);
+    // Another one should lead, which it cannot propose, and it goes on.
+    script.plan(&[1, 0, 2]);
+    script.run_for(10 * SECOND);
+    written(&mut script, 0, 2);
+    assert_eq!((script.primary(), script.cluster.record.epoch), (0, epoch));
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn a_promise_of_an_epoch_that_nobody_proposed_stops_no_pg() {
+    for ahead in [1, 5, 1 << 10, 1 << 61] {
+        let mut script = three_osds();
+        written(&mut script, 0, 1);
+        let epoch = Epoch(script.cluster.record.epoch.0 + ahead);
+        let (active_epoch, active_members, wants_log, shard) = (Epoch(0), Vec::new(), false, None);
+        script.says(2, 1, Message::PeerQuery { pg: PG, epoch, active_epoch, active_members, wants_log, shard });
+        script.run_for(5 * SECOND);
+        written(&mut script, 0, 2);
+        script.kill(0);
+        script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        holds(&mut script, 0, 2);
+        let epochs = script.cluster.record.epoch.0;
+        assert!(epochs < (1 << 12), "{epochs} epochs");
+        script.finish();
+    }
 }

@@ -375,3 +375,31 @@ fn requests_in_flight_tell_what_they_wait_for() {
     script.run_while("not answered", |world| [write, read, later].iter().any(|op| world.answer_of(*op).is_none()));
     script.finish();
 }
+
+/// The store reads an object again whose blocks change meanwhile, and finds a write that is not committed.
+#[test]
+fn a_read_that_finds_a_later_write_waits_for_it() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.run_for(SECOND);
+    script.store_pause = 500 * MS;
+    let read = script.start(1, read_block(0, 0));
+    script.run_while("no store reads", |world| !world.is_reading());
+    script.members[2].last_commit = u64::MAX / 2;
+    let write = script.start(0, write_block(0, 0, 2));
+    script.run_while("not ordered", |world| !world.shows(write, 0));
+    assert!(script.is_reading(), "the read is still under way");
+    script.look_again(0, 0);
+    script.store_pause = 0;
+    script.run_for(2 * SECOND);
+    assert_eq!(
+        (script.answer_of(write), script.answer_of(read)),
+        (None, None),
+        "what is not committed is not shown"
+    );
+    script.kill(2);
+    script.members[2].last_commit = 0;
+    script.restart(2);
+    script.run_while("the read is not answered", |world| world.answer_of(read).is_none());
+    script.finish();
+}

@@ -1,6 +1,7 @@
 //! Byte encodings of operations, as docs/reference/formats.md describes them. The same bytes travel in
 //! control segments and are stored in WAL records.
 
+use super::table::Shape;
 use super::{
     Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched,
     Transaction,
@@ -18,7 +19,11 @@ impl Version {
 
     /// Reads a version.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
-        Ok(Version { epoch: Epoch(reader.u64("epoch")?), sequence: reader.u64("sequence")? })
+        let (epoch, sequence) = (<Epoch as Shape>::decode(reader, "epoch")?, reader.u64("sequence")?);
+        if sequence > limits::SEQUENCE_MAX {
+            return Err(CodecError::Invalid { what: "sequence", value: sequence });
+        }
+        Ok(Version { epoch, sequence })
     }
 }
 

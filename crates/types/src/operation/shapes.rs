@@ -55,7 +55,8 @@ impl Shape for Epoch {
     }
 
     fn decode(reader: &mut Reader, what: &'static str) -> Result<Epoch, CodecError> {
-        reader.u64(what).map(Epoch)
+        let value = reader.u64(what)?;
+        if value > limits::EPOCH_MAX { Err(CodecError::Invalid { what, value }) } else { Ok(Epoch(value)) }
     }
 }
 

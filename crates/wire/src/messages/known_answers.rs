@@ -136,6 +136,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         },
         Message::RollBack { pg, epoch, head: version },
         Message::Committed { pg, epoch, version },
+        Message::Undecided { pg, epoch },
         Message::Fenced { pg, epoch },
         Message::FencedAck { pg, epoch },
         Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },

@@ -1,6 +1,7 @@
 //! Samples of the fields of messages, for property tests. The kinds of mutations have tests of their own in
 //! `atoll-types`; here a few stand for all.
 
+use atoll_types::limits::{EPOCH_MAX, SEQUENCE_MAX};
 use atoll_types::operation::table::Shape;
 use atoll_types::{
     Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome,
@@ -38,7 +39,7 @@ samples! {
     Room => prop::sample::select(&[Room::Enough, Room::Overwrites, Room::Deletes][..]);
     u32 => any::<u32>();
     u64 => any::<u64>();
-    Epoch => any::<u64>().prop_map(Epoch);
+    Epoch => (0..=EPOCH_MAX).prop_map(Epoch);
     Version => version();
     PgId => pg();
     RequestId => request_id();
@@ -73,7 +74,7 @@ fn name() -> impl Strategy<Value = ObjectName> {
 }
 
 fn version() -> impl Strategy<Value = Version> {
-    any::<(u64, u64)>().prop_map(|(epoch, sequence)| Version { epoch: Epoch(epoch), sequence })
+    (0..=EPOCH_MAX, 0..=SEQUENCE_MAX).prop_map(|(epoch, sequence)| Version { epoch: Epoch(epoch), sequence })
 }
 
 fn pg() -> impl Strategy<Value = PgId> {

@@ -51,7 +51,8 @@ impl Sample for OptionalOmapValue {
 
 impl Sample for Version {
     fn sample() -> BoxedStrategy<Version> {
-        any::<(u64, u64)>().prop_map(|(epoch, sequence)| Version { epoch: Epoch(epoch), sequence }).boxed()
+        let numbers = (0..=crate::limits::EPOCH_MAX, 0..=crate::limits::SEQUENCE_MAX);
+        numbers.prop_map(|(epoch, sequence)| Version { epoch: Epoch(epoch), sequence }).boxed()
     }
 }
 
