@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_admin::overview::health_name;
 use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{View, unix_ms};
-use atoll_node::{NodeError, host_problems, state_space_problem};
+use atoll_node::{NodeError, host_problems};
 use atoll_terminal::print_line;
 use clap::Args;
 
@@ -69,10 +69,7 @@ async fn look(open: &OpenCluster) -> Health {
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))
         }
-        Err(error) => {
-            let space = state_space_problem(&open.directory, &open.cluster);
-            Health::unreachable(&explain(&error)).and(space.into_iter().collect())
-        }
+        Err(error) => Health::unreachable(&explain(&error)).and(host_problems(&open.directory, &open.cluster)),
     }
 }
 

@@ -332,11 +332,19 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
 
 async fn backup(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    let count = atoll_node::back_up(&open.directory, &open.cluster, file)?;
-    let noted = async { anyhow::Ok(atoll_node::note_backup(&open.cluster, &open.connect().await?).await?) };
-    if let Err(error) = noted.await {
-        print_note!("'atoll health' does not learn of this backup: {}", explain(&error));
+    let made = atoll_node::back_up(&open.directory, &open.cluster, file)?;
+    let noted = async {
+        anyhow::Ok(atoll_node::note_backup(&open.directory, &open.cluster, &open.connect().await?, &made).await?)
+    };
+    match noted.await {
+        Ok(true) => {}
+        Ok(false) => bail!(
+            "{} does not have a key that was made meanwhile; make another backup, in another file",
+            file.display()
+        ),
+        Err(error) => print_note!("'atoll health' does not learn of this backup: {}", explain(&error)),
     }
+    let count = made.files;
     match output.json {
         true => print_json(&json!({ "file": file, "files": count })),
         false => {
@@ -389,9 +397,12 @@ async fn use_transit(output: &OutputArguments, arguments: &TransitArguments) -> 
     let transit = Transit::new(settings.clone())?;
     transit.make_default_key().await?;
     let key = settings.key.clone();
-    KeyFile::read(&path)?.with_transit(settings).replace(&path)?;
+    let (file, ()) = KeyFile::change(&path, |file| {
+        file.transit = Some(settings);
+        Ok(())
+    })?;
     KeyRing::open(&path)?;
-    keys::forget_backups(&state).await?;
+    keys::forget_backups(&state, &file.holds()).await?;
     match output.json {
         true => print_json(&json!({ "file": path, "key": key })),
         false => {

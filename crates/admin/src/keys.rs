@@ -1,5 +1,7 @@
 //! Keys of the key service: what they have wrapped, new versions, and their end.
 
+use std::collections::BTreeSet;
+
 use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_keys::{KeyDescription, KeyService};
 use atoll_types::records::{AuthorizedKeyRecord, KeyBackupRecord, PeerRole};
@@ -60,15 +62,24 @@ pub async fn rotate(
         refuse_if_others_have_copies(client, &service.list().await?, name).await?;
     }
     let key = service.rotate(name).await?;
-    forget_backups(client).await?;
+    forget_backups(client, &local_versions(std::slice::from_ref(&key))).await?;
     Ok(key.versions.last().map(|version| version.id.clone()).unwrap_or_default())
 }
 
-/// There are keys that no backup has.
-pub async fn forget_backups(client: &ClusterClient) -> Result<(), AdminError> {
-    for (key, _, revision) in client.list::<KeyBackupRecord>(atoll_cluster::keys::KEY_BACKUPS).await?.entries {
+fn local_versions(keys: &[KeyDescription]) -> BTreeSet<String> {
+    let local = keys.iter().filter(|key| key.service == "local");
+    local.flat_map(|key| key.versions.iter().map(|version| version.id.clone())).collect()
+}
+
+/// Forgets the backups that lack any of this.
+pub async fn forget_backups(client: &ClusterClient, needed: &BTreeSet<String>) -> Result<(), AdminError> {
+    let found = client.list::<KeyBackupRecord>(atoll_cluster::keys::KEY_BACKUPS).await?.entries;
+    for (key, record, revision) in found {
+        if record.holds.is_superset(needed) {
+            continue;
+        }
         match client.delete_if(&key, revision).await {
-            // A newer one has the new key.
+            // Whoever made a newer one looks at what it has.
             Ok(_) | Err(ClusterError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -79,7 +90,7 @@ pub async fn forget_backups(client: &ClusterClient) -> Result<(), AdminError> {
 /// Makes a key for SSE-KMS.
 pub async fn create(client: &ClusterClient, service: &dyn KeyService, name: &str) -> Result<(), AdminError> {
     service.create(name).await?;
-    forget_backups(client).await
+    forget_backups(client, &local_versions(&service.list().await?)).await
 }
 
 /// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version

@@ -1,13 +1,13 @@
 //! The file that says which key services a cluster uses, and holds the keys of the local one. Format
 //! in docs/reference/formats.md, "Key file".
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use atoll_files::{Access, Held, Previous, previous_path};
 use serde::{Deserialize, Serialize};
 
 use crate::{DEFAULT_KEY, KeyError, SecretKey, random_bytes};
@@ -145,11 +145,6 @@ impl KeyFile {
         KeyFile { keys: BTreeMap::new(), transit: Some(settings) }
     }
 
-    /// The same with a Transit service, which wraps from now on.
-    pub fn with_transit(self, settings: TransitSettings) -> Self {
-        KeyFile { transit: Some(settings), ..self }
-    }
-
     /// Whether there are local keys in it.
     pub fn has_local_keys(&self) -> bool {
         !self.keys.is_empty()
@@ -157,8 +152,18 @@ impl KeyFile {
 
     /// Reads a key file.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let text = fs::read_to_string(path).map_err(|error| KeyError::key_file(path, error))?;
-        Self::parse(&text).map_err(|detail| KeyError::Malformed { what: path.display().to_string(), detail })
+        Self::from_bytes(path, &fs::read(path).map_err(|error| KeyError::key_file(path, error))?)
+    }
+
+    fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, KeyError> {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string());
+        text.and_then(Self::parse).map_err(|mut detail| {
+            let previous = previous_path(path);
+            if previous.exists() {
+                detail += &format!("; what it was before its last change is in {}", previous.display());
+            }
+            KeyError::Malformed { what: path.display().to_string(), detail }
+        })
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -206,6 +211,20 @@ impl KeyFile {
         self.keys.values().flatten().map(|version| version.id.as_str())
     }
 
+    /// Names of all that is lost with the file: versions of local keys, and how Transit is reached.
+    pub fn holds(&self) -> BTreeSet<String> {
+        let transit = self.transit.iter().map(|settings| {
+            let TransitSettings { address, mount, key, .. } = settings;
+            format!("transit:{address}/{mount}/{key}")
+        });
+        self.local_ids().map(str::to_owned).chain(transit).collect()
+    }
+
+    /// Reads the text of a key file, for messages from that path.
+    pub fn from_text(path: &Path, text: &str) -> Result<Self, KeyError> {
+        Self::from_bytes(path, text.as_bytes())
+    }
+
     fn text(&self) -> String {
         let version = |version: &LocalVersion| VersionContent {
             id: version.id.clone(),
@@ -222,30 +241,28 @@ impl KeyFile {
 
     /// Writes a new file. An existing one is an error, never overwritten.
     pub fn create(&self, path: &Path) -> Result<(), KeyError> {
-        let place = |unfinished: &Path| {
-            fs::hard_link(unfinished, path)?;
-            fs::remove_file(unfinished)
-        };
-        self.write(path, place)
+        let created = atoll_files::create(path, self.text().as_bytes(), Access::Owner);
+        created.map_err(|error| KeyError::key_file(path, error))
     }
 
-    /// Takes the place of the file.
-    pub fn replace(&self, path: &Path) -> Result<(), KeyError> {
-        self.write(path, |unfinished| fs::rename(unfinished, path))
-    }
-
-    /// Written whole under another name first: a start that is cut short leaves no half a file.
-    fn write(&self, path: &Path, place: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), KeyError> {
-        let unfinished = path.with_extension("new");
-        let write = || {
-            let mut options = fs::OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-            file.write_all(self.text().as_bytes())?;
-            file.sync_all()?;
-            place(&unfinished)?;
-            fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|error| KeyError::key_file(path, error))
+    /// Changes the file as it is now; other processes that change it wait meanwhile. What it was before stays beside it,
+    /// unless the change takes a key away.
+    pub fn change<T>(
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> Result<T, KeyError>,
+    ) -> Result<(Self, T), KeyError> {
+        let in_file = |error| KeyError::key_file(path, error);
+        let held = Held::open(path).map_err(in_file)?;
+        let before = Self::from_bytes(path, held.bytes().ok_or_else(|| in_file(ErrorKind::NotFound.into()))?)?;
+        let mut file = before.clone();
+        let result = change(&mut file)?;
+        if file.text() != before.text() {
+            Self::from_bytes(path, file.text().as_bytes())?;
+            let loses_none = before.local_ids().all(|id| file.local_ids().any(|kept| kept == id));
+            let previous = if loses_none { Previous::Kept } else { Previous::Destroyed };
+            held.replace(file.text().as_bytes(), Access::Owner, previous).map_err(in_file)?;
+        }
+        Ok((file, result))
     }
 }
 

@@ -65,11 +65,11 @@ impl LocalKeys {
 
     /// Changes the file.
     fn change<T>(&self, change: impl FnOnce(&mut KeyFile) -> Result<T, KeyError>) -> Result<T, KeyError> {
-        let mut state = self.current();
-        let mut file = state.file.clone();
-        let result = change(&mut file)?;
-        file.replace(&self.path)?;
-        *state = State { file, read_at: Stamp::of(&self.path) };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the change: one by another process that follows it must be noticed.
+        let read_at = Stamp::of(&self.path);
+        let (file, result) = KeyFile::change(&self.path, change)?;
+        *state = State { file, read_at };
         Ok(result)
     }
 }
@@ -137,11 +137,8 @@ impl KeyService for LocalKeys {
         if !is_key_name(key_name) {
             return Err(KeyError::BadKeyName { name: key_name.into() });
         }
-        if self.current().file.keys.contains_key(key_name) {
-            return Ok(());
-        }
         self.change(|file| {
-            file.keys.insert(key_name.into(), vec![LocalVersion::random()]);
+            file.keys.entry(key_name.into()).or_insert_with(|| vec![LocalVersion::random()]);
             Ok(())
         })
     }
@@ -162,6 +159,7 @@ impl KeyService for LocalKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_files::previous_path;
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
@@ -211,5 +209,52 @@ mod tests {
         }
         assert!(ready(one.create("no/slash")).is_err());
         assert_eq!(ready(other.list()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn of_many_changes_at_once_no_key_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kms.json");
+        LocalKeys::create(&path).unwrap();
+        // Each has the file open before any changes it, as processes that start together.
+        let openers: Vec<LocalKeys> = (0..6).map(|_| LocalKeys::open(&path).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (number, keys) in openers.iter().enumerate() {
+                scope.spawn(move || {
+                    ready(keys.create("shared")).unwrap();
+                    let wrapped = ready(keys.wrap_with(Some("shared"), "image 1", &SecretKey::random())).unwrap();
+                    for count in 0..10 {
+                        ready(keys.create(&format!("key{number}.{count}"))).unwrap();
+                        ready(keys.rotate(DEFAULT_KEY)).unwrap();
+                    }
+                    ready(keys.unwrap("image 1", &wrapped)).unwrap();
+                });
+            }
+        });
+        let all = ready(LocalKeys::open(&path).unwrap().list()).unwrap();
+        assert_eq!(all.len(), 2 + 6 * 10);
+        let default = all.iter().find(|key| key.name == DEFAULT_KEY).unwrap();
+        assert_eq!(default.versions.len(), 1 + 6 * 10);
+        assert!(openers.iter().all(|keys| ready(keys.list()).unwrap().len() == all.len()));
+    }
+
+    #[test]
+    fn the_file_before_stays_unless_a_key_is_destroyed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kms.json");
+        let keys = LocalKeys::create(&path).unwrap();
+        ready(keys.create("project")).unwrap();
+        ready(keys.rotate("project")).unwrap();
+        let before = previous_path(&path);
+        assert_eq!(KeyFile::read(&before).unwrap().local_ids().count(), 2);
+        std::fs::write(&path, "{").unwrap();
+        let error = ready(keys.create("other")).unwrap_err().to_string();
+        assert!(error.contains("kms.json.before"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"{", "what cannot be read is not written over");
+
+        std::fs::rename(&before, &path).unwrap();
+        ready(keys.rotate("project")).unwrap();
+        ready(keys.destroy("project")).unwrap();
+        assert!(!before.exists());
     }
 }

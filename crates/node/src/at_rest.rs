@@ -13,8 +13,9 @@ use atoll_types::records::RECORD_FORMAT;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::data_dir::{DataDir, read_json, write_json};
+use crate::data_dir::DataDir;
 use crate::error::NodeError;
+use crate::json_files::{read_json, write_json};
 
 /// Most bytes of a key file or passphrase: what `cryptsetup` allows, too.
 const KEY_BYTES_MAX: u64 = 8 << 20;
@@ -88,6 +89,24 @@ fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, NodeError> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(file_bytes as usize + 1));
     (&mut file).take(KEY_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(NodeError::file(path))?;
     if bytes.len() as u64 > KEY_BYTES_MAX { Err(too_long()) } else { Ok(bytes) }
+}
+
+/// The OSD whose device this is: by its name, `osd-N/device` in a data directory, or because this data directory has a
+/// link to it.
+pub fn osd_of_device(device: &Path, directory: &DataDir) -> Option<(DataDir, OsdId)> {
+    let by_name = || {
+        let absolute = std::path::absolute(device).ok()?;
+        let folder = absolute.parent().filter(|_| absolute.ends_with("device"))?;
+        let number = folder.file_name()?.to_str()?.strip_prefix("osd-")?.parse().ok()?;
+        Some((DataDir::new(folder.parent()?), OsdId(number)))
+    };
+    let by_link = || {
+        let target = fs::canonicalize(device).ok()?;
+        let is_same = |osd: &OsdId| fs::canonicalize(directory.device(*osd)).is_ok_and(|found| found == target);
+        let osd = directory.prepared_osds().into_iter().find(is_same)?;
+        Some((directory.clone(), osd))
+    };
+    by_name().or_else(by_link)
 }
 
 impl DataDir {
@@ -185,5 +204,24 @@ mod tests {
         assert!(text.contains(r#""key_file": "/a/b""#), "what operators edit is as documented: {text}");
         directory.remember_unlock(osd, None).unwrap();
         assert_eq!(directory.unlock_with(osd).unwrap(), None);
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_name_and_by_a_link_to_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = DataDir::new(&temporary.path().join("data"));
+        directory.create_osd(OsdId(3)).unwrap();
+        let device = temporary.path().join("disk");
+        fs::write(&device, "").unwrap();
+        let other = DataDir::new(&temporary.path().join("other"));
+        assert!(osd_of_device(&device, &directory).is_none());
+        std::os::unix::fs::symlink(&device, directory.device(OsdId(3))).unwrap();
+        let found = |path: &Path, directory: &DataDir| {
+            osd_of_device(path, directory).map(|(directory, osd)| (directory.root().to_owned(), osd))
+        };
+        let expected = Some((directory.root().to_owned(), OsdId(3)));
+        assert_eq!(found(&device, &directory), expected);
+        assert_eq!(found(&directory.device(OsdId(3)), &other), expected);
+        assert_eq!(found(&device, &other), None);
     }
 }

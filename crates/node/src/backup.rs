@@ -1,21 +1,25 @@
 //! A copy of all that exists once on a host and is no data: `atoll key backup` and `atoll key restore`. Format in
 //! docs/reference/formats.md, "Backup of keys".
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use atoll_cluster::{ClusterClient, keys};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_files::{Access, create_directories, is_beside};
+use atoll_keys::KeyFile;
 use atoll_types::records::{KeyBackupRecord, RECORD_FORMAT};
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::unix_ms;
-use crate::data_dir::{ClusterFile, DataDir, read_json, write_public, write_secret};
+use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
+use crate::json_files::{create_missing, read_json};
 use crate::processes::ProcessesFile;
 
+/// The key service's file, by its name in a backup.
+const KEY_FILE: &str = "keys/kms.json";
 /// Others may read files with these bits.
 const PUBLIC: u32 = 0o044;
 
@@ -35,9 +39,17 @@ struct BackupFile {
     text: String,
 }
 
-/// Writes a backup of a data directory's secrets and settings to a new file that only its owner may read. Returns how
-/// many files are in it.
-pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<usize, NodeError> {
+/// What a backup has.
+#[derive(Clone, Debug)]
+pub struct MadeBackup {
+    /// Number of files.
+    pub files: usize,
+    /// What it has of the key service; see [`KeyFile::holds`].
+    holds: BTreeSet<String>,
+}
+
+/// Writes a backup of a data directory's secrets and settings to a new file that only its owner may read.
+pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<MadeBackup, NodeError> {
     let mut files = BTreeMap::new();
     for path in backed_up(directory)? {
         let name = path.strip_prefix(directory.root()).expect("it is in the directory");
@@ -46,7 +58,9 @@ pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<
         let mode = fs::metadata(&path).map_err(NodeError::file(&path))?.permissions().mode();
         files.insert(name, BackupFile { is_public: mode & PUBLIC != 0, text });
     }
-    let count = files.len();
+    let of_service = files.get(KEY_FILE).map(|file| KeyFile::from_text(&directory.key_service_file(), &file.text));
+    let holds = of_service.transpose()?.map(|file| file.holds()).unwrap_or_default();
+    let made = MadeBackup { files: files.len(), holds };
     let backup = Backup {
         format: RECORD_FORMAT,
         cluster_id: cluster.cluster_id.clone(),
@@ -55,21 +69,43 @@ pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<
         files,
     };
     let text = serde_json::to_string_pretty(&backup).expect("a backup is plain JSON");
-    let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    };
-    write().map_err(NodeError::file(to))?;
-    Ok(count)
+    atoll_files::create(to, text.as_bytes(), Access::Owner).map_err(NodeError::file(to))?;
+    Ok(made)
 }
 
-/// Says in cluster state that this host has a backup of its keys.
-pub async fn note_backup(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
+/// Says in cluster state what a backup of this host has. False if the host has more by now: then it counts for nothing.
+pub async fn note_backup(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    made: &MadeBackup,
+) -> Result<bool, NodeError> {
     let host = cluster.host_name();
-    let record = KeyBackupRecord { format: RECORD_FORMAT, made_unix_ms: unix_ms() };
+    let holds = made.holds.clone();
+    let record = KeyBackupRecord { format: RECORD_FORMAT, made_unix_ms: unix_ms(), holds };
     state.put(&keys::key_backup(&host), &record).await?;
-    Ok(())
+    // Who makes a key changes the file first, and then forgets backups without it. So this or that sees it.
+    Ok(!forget_outdated_backup(directory, cluster, state).await?)
+}
+
+/// Forgets the backup of this host if it lacks a key that the host has. Says whether it did.
+pub(crate) async fn forget_outdated_backup(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+) -> Result<bool, NodeError> {
+    let path = directory.key_service_file();
+    let needed = if path.exists() { KeyFile::read(&path)?.holds() } else { BTreeSet::new() };
+    let key = keys::key_backup(&cluster.host_name());
+    let Some((record, revision)) = state.get::<KeyBackupRecord>(&key).await? else { return Ok(true) };
+    if record.holds.is_superset(&needed) {
+        return Ok(false);
+    }
+    match state.delete_if(&key, revision).await {
+        // Another command has made a newer one, or forgotten this.
+        Ok(_) | Err(ClusterError::Conflict { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn backed_up(directory: &DataDir) -> Result<Vec<PathBuf>, NodeError> {
@@ -79,8 +115,8 @@ fn backed_up(directory: &DataDir) -> Result<Vec<PathBuf>, NodeError> {
         paths.extend(entries.flatten().map(|entry| entry.path()));
     }
     paths.extend(directory.prepared_osds().into_iter().map(|osd| directory.at_rest_file(osd)));
-    // What a write that was cut short has left is no secret of its own.
-    paths.retain(|path| path.is_file() && path.extension().is_none_or(|extension| extension != "new"));
+    // What is beside a file, such as the one before, is no secret of its own.
+    paths.retain(|path| path.is_file() && !is_beside(path));
     Ok(paths)
 }
 
@@ -112,17 +148,12 @@ pub fn restore(directory: &DataDir, from: &Path) -> Result<Vec<String>, NodeErro
     let names = backup.files.keys().filter(|name| !last(name)).chain(backup.files.keys().filter(last));
     for name in names {
         let (path, file) = (directory.root().join(name), &backup.files[name]);
-        if path.exists() {
-            continue;
-        }
         let folder = path.parent().unwrap_or(directory.root());
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(NodeError::file(folder))?;
-        match file.is_public {
-            true => write_public(&path, file.text.as_bytes())?,
-            false => write_secret(&path, file.text.as_bytes())?,
+        create_directories(folder).map_err(NodeError::file(folder))?;
+        let access = if file.is_public { Access::Everybody } else { Access::Owner };
+        if create_missing(&path, file.text.as_bytes(), access)? {
+            restored.push(name.clone());
         }
-        restored.push(name.clone());
     }
     Ok(restored)
 }
@@ -149,6 +180,67 @@ fn may_be_restored(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data_dir::Credentials;
+    use atoll_cluster::EmbeddedServer;
+    use atoll_keys::{DEFAULT_KEY, KeyService, LocalKeys};
+
+    /// A backup is made, `then` happens, and the backup is noted. Says whether it counts.
+    async fn counts(then: impl AsyncFnOnce(&DataDir, &ClusterClient)) -> bool {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = DataDir::new(&temporary.path().join("data"));
+        directory.create().unwrap();
+        directory.make_key_service(None).unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(server, &directory.state(), None).await.unwrap();
+        let text = format!(
+            r#"{{"format":1,"cluster_id":"c1","state_endpoints":["http://{}"],"frame_mode":"crc","osd_ids":[],
+            "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[],"host":"h1"}}"#,
+            server.local_addr()
+        );
+        let cluster: ClusterFile = serde_json::from_str(&text).unwrap();
+        directory.create_cluster(&cluster).unwrap();
+        directory
+            .write_credentials(&Credentials {
+                access_key: "a".into(),
+                secret_key: "s".into(),
+                endpoint: String::new(),
+                tls_endpoint: None,
+                ca_file: None,
+            })
+            .unwrap();
+        let state = ClusterClient::connect(&cluster.connect_options()).await.unwrap();
+        let made = back_up(&directory, &cluster, &temporary.path().join("backup")).unwrap();
+        then(&directory, &state).await;
+        let is_told = note_backup(&directory, &cluster, &state, &made).await.unwrap();
+        let record = state.get::<KeyBackupRecord>(&keys::key_backup("h1")).await.unwrap();
+        assert_eq!(is_told, record.is_some());
+        is_told
+    }
+
+    fn local_keys(directory: &DataDir) -> LocalKeys {
+        LocalKeys::open(&directory.key_service_file()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_made_during_a_backup_is_not_backed_up() {
+        assert!(counts(async |_, _| {}).await);
+        let rotate = async |directory: &DataDir, state: &ClusterClient| {
+            atoll_admin::keys::rotate(state, &local_keys(directory), DEFAULT_KEY, false).await.unwrap();
+        };
+        assert!(!counts(rotate).await);
+        // The command that makes the key has been cut short before it says so.
+        let create = async |directory: &DataDir, _: &ClusterClient| {
+            local_keys(directory).create("project").await.unwrap();
+        };
+        assert!(!counts(create).await);
+        // A key that the backup still has, and the host has no more.
+        let destroy = async |directory: &DataDir, state: &ClusterClient| {
+            let keys = local_keys(directory);
+            keys.create("project").await.unwrap();
+            atoll_admin::keys::destroy(state, &keys, "project", false).await.unwrap();
+        };
+        assert!(counts(destroy).await);
+    }
 
     #[test]
     fn nothing_outside_the_directory_is_written() {

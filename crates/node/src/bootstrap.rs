@@ -153,13 +153,20 @@ pub(crate) fn write_plan(
     choices: &Choices,
 ) -> Result<(), NodeError> {
     directory.create()?;
-    expose_embedded(directory, cluster)?;
     if !directory.has_cluster() {
+        expose_embedded(directory, cluster)?;
         directory.make_key_service(choices.transit.as_ref())?;
-    } else if cluster.joined_by.is_none() {
+        return directory.create_cluster(cluster);
+    }
+    if cluster.joined_by.is_none() {
         directory.check_transit(choices.transit.as_ref())?;
     }
-    directory.write_cluster(cluster)
+    // Another command may have changed it since it was planned.
+    *cluster = directory.change_cluster(|file| {
+        *file = plan(directory, choices)?;
+        expose_embedded(directory, file)
+    })?;
+    Ok(())
 }
 
 /// Whether a host that has joined has what it needs to run.
@@ -375,7 +382,10 @@ pub(crate) async fn write_records(
     }
     if !cluster.is_founded {
         cluster.is_founded = true;
-        directory.write_cluster(cluster)?;
+        directory.change_cluster(|file| {
+            file.is_founded = true;
+            Ok(())
+        })?;
     }
     Ok(())
 }
@@ -404,7 +414,10 @@ pub(crate) async fn add_what_is_new(
         ensure(state, &place_of(&directory.make_static_key("gateway")?), &record).await?;
         // From now on it does not come back by itself when it is revoked.
         cluster.has_gateway_key = true;
-        directory.write_cluster(cluster)?;
+        directory.change_cluster(|file| {
+            file.has_gateway_key = true;
+            Ok(())
+        })?;
     }
     Ok(())
 }

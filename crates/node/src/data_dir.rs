@@ -1,24 +1,23 @@
 //! The data directory: what is where, and what the files hold.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ConnectOptions, TlsFiles};
+use atoll_files::{Lock, create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameMode, FrameModes};
 use atoll_types::join::HostRole;
-use atoll_types::record_json::read_record;
 use atoll_types::records::{FailureDomain, Redundancy};
 use atoll_types::transports::Transports;
 use atoll_wire::KeyPair;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
+use crate::json_files::{change_json, create_json, create_secret, read_json, replace_held, text, write_secret};
 use crate::state_access::EMBEDDED_NAME;
 
 /// A data directory of `atoll up`.
@@ -159,8 +158,7 @@ impl DataDir {
     /// Makes the directory, readable by its owner only.
     pub fn create(&self) -> Result<(), NodeError> {
         for path in [self.root.clone(), self.keys(), self.tls(), self.logs(), self.state()] {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-            made.map_err(NodeError::file(path))?;
+            create_directories(&path).map_err(NodeError::file(path))?;
         }
         Ok(())
     }
@@ -203,6 +201,11 @@ impl DataDir {
         self.root.join("log")
     }
 
+    /// The log of a process: `osd.0`, `gateway`, ...
+    pub(crate) fn log_file(&self, process: &str) -> PathBuf {
+        self.logs().join(format!("{process}.log"))
+    }
+
     /// The embedded cluster-state server's directory.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
@@ -215,6 +218,11 @@ impl DataDir {
 
     pub(crate) fn state_file(&self) -> PathBuf {
         self.state().join("state.redb")
+    }
+
+    /// Whether there is cluster state in it: either of the server's two files is as good as both.
+    pub(crate) fn has_state(&self) -> bool {
+        self.state_file().exists() || self.state().join("state.copy.redb").exists()
     }
 
     /// The key-management service's key file.
@@ -230,8 +238,14 @@ impl DataDir {
     /// Makes an OSD's directory.
     pub(crate) fn create_osd(&self, osd: OsdId) -> Result<(), NodeError> {
         let path = self.osd(osd);
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        made.map_err(NodeError::file(path))
+        // One that an earlier attempt has made may not be durable yet.
+        create_directories(&path).and_then(|()| sync_directory_of(&path)).map_err(NodeError::file(path))
+    }
+
+    /// Waits until no other process makes devices here or chooses their numbers.
+    pub(crate) fn lock_devices(&self) -> Result<Lock, NodeError> {
+        let path = self.root.join("devices.lock");
+        Lock::take(&path).map_err(NodeError::file(path))
     }
 
     /// An OSD's device: a file, or a link to a file or block device.
@@ -309,9 +323,20 @@ impl DataDir {
         read_json(&self.cluster_file())
     }
 
-    /// Writes `cluster.json`.
-    pub fn write_cluster(&self, cluster: &ClusterFile) -> Result<(), NodeError> {
-        write_json(&self.cluster_file(), cluster)
+    /// Writes the `cluster.json` of a new cluster. One that is there is an error.
+    pub(crate) fn create_cluster(&self, cluster: &ClusterFile) -> Result<(), NodeError> {
+        create_json(&self.cluster_file(), cluster)
+    }
+
+    /// Changes `cluster.json` as it is now, and returns what it is then. Other processes that change it wait meanwhile.
+    pub(crate) fn change_cluster(
+        &self,
+        change: impl FnOnce(&mut ClusterFile) -> Result<(), NodeError>,
+    ) -> Result<ClusterFile, NodeError> {
+        if !self.has_cluster() {
+            return Err(NodeError::NoCluster { path: self.root.clone() });
+        }
+        change_json(&self.cluster_file(), change)
     }
 
     /// Whether there is a `credentials.json`.
@@ -328,9 +353,18 @@ impl DataDir {
         }
     }
 
+    /// Changes `credentials.json` as it is now.
+    pub(crate) fn change_credentials(&self, change: impl FnOnce(&mut Credentials)) -> Result<(), NodeError> {
+        let changed = change_json(&self.credentials_file(), |credentials| {
+            change(credentials);
+            Ok(())
+        });
+        changed.map(drop)
+    }
+
     /// Writes `credentials.json`.
     pub fn write_credentials(&self, credentials: &Credentials) -> Result<(), NodeError> {
-        write_json(&self.credentials_file(), credentials)
+        replace_held(&self.credentials_file(), text(credentials).as_bytes())
     }
 
     /// Whether a process has a static key already.
@@ -341,7 +375,8 @@ impl DataDir {
     /// The static key of a process, made now if it is not there: for processes of which the cluster knows no key.
     pub(crate) fn make_static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
         if !self.has_static_key(holder) {
-            self.write_static_key(holder, &random_bytes())?;
+            // Another process may be faster: its key is the one.
+            create_secret(&self.static_key_file(holder), hex::encode(random_bytes::<32>()).as_bytes())?;
         }
         self.static_key(holder)
     }
@@ -468,37 +503,4 @@ impl ClusterFile {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         if name.trim().is_empty() { "localhost".into() } else { name.trim().into() }
     }
-}
-
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, NodeError> {
-    let text = fs::read(path).map_err(NodeError::file(path))?;
-    read_record(&text).map_err(|reason| NodeError::Record { path: path.into(), reason })
-}
-
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), NodeError> {
-    let text = serde_json::to_string_pretty(value).expect("the records of this crate are plain JSON");
-    write_secret(path, text.as_bytes())
-}
-
-/// Replaces a file at once, readable by its owner only; a crash leaves the old or the new one.
-pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), NodeError> {
-    replace(path, bytes, 0o600)
-}
-
-/// The same for what everybody may read.
-pub(crate) fn write_public(path: &Path, bytes: &[u8]) -> Result<(), NodeError> {
-    replace(path, bytes, 0o644)
-}
-
-fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), NodeError> {
-    let temporary = path.with_extension("new");
-    let write = || {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().map_err(NodeError::file(path))
 }

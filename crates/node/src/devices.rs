@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
+use atoll_files::sync_directory_of;
 use atoll_keys::random_bytes;
 use atoll_osd::{FormatRequest, format_device, make_file};
 use atoll_types::OsdId;
@@ -92,8 +93,7 @@ pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile, osds: &[O
         })?;
         directory.remember_unlock(osd, unlock_with.as_ref())?;
         directory.remember_new_store(osd, store_id)?;
-        fs::rename(&unfinished, &path).map_err(NodeError::file(&path))?;
-        sync_names(directory, osd)?;
+        atoll_files::rename(&unfinished, &path).map_err(NodeError::file(&path))?;
     }
     Ok(())
 }
@@ -152,7 +152,6 @@ pub(crate) fn create_osd(
     }
     // Last, because it is what makes the OSD count as created.
     link(&device, &directory.device(id))?;
-    sync_names(directory, id)?;
     made.keep();
     Ok(CreatedOsd {
         id,
@@ -258,16 +257,8 @@ fn lasting_name(path: &Path) -> Result<PathBuf, NodeError> {
 }
 
 fn link(target: &Path, name: &Path) -> Result<(), NodeError> {
-    symlink(target, name).map_err(NodeError::file(name))
-}
-
-/// The names must survive a power cut as well as what they name.
-fn sync_names(directory: &DataDir, osd: OsdId) -> Result<(), NodeError> {
-    for directory in [directory.osd(osd), directory.root().to_owned()] {
-        let synced = File::open(&directory).and_then(|file| file.sync_all());
-        synced.map_err(NodeError::file(directory))?;
-    }
-    Ok(())
+    // The name must survive a power cut as well as what it names.
+    symlink(target, name).and_then(|()| sync_directory_of(name)).map_err(NodeError::file(name))
 }
 
 fn next_step(directory: &DataDir, id: OsdId) -> String {

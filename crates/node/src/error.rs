@@ -60,6 +60,14 @@ pub enum NodeError {
         /// Its file.
         path: PathBuf,
     },
+    /// The server of cluster state ends as often as it is started.
+    #[error("cluster state cannot be served. {} says:\n{said}", log.display())]
+    StateEnds {
+        /// The server's log.
+        log: PathBuf,
+        /// Its last lines.
+        said: String,
+    },
     /// The key service's file is another cluster's.
     #[error(
         "{} is not the key file of this cluster: it has the keys {found}, and {expected}. Put the right one back ('atoll \

@@ -21,8 +21,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
-use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, read_json, write_secret};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir};
 use crate::error::NodeError;
+use crate::json_files::{read_json, replace_held, write_secret};
 use crate::state_access::check_identity;
 
 /// The variable of the environment that may hold the text of a token.
@@ -187,7 +188,7 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         adopt_key_service(directory, &state, &cluster, path).await?;
     }
     cluster.role = use_token(directory, token, &cluster, &state).await?;
-    directory.write_cluster(&cluster)?;
+    directory.create_cluster(&cluster)?;
     // It is in cluster.json now.
     fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
     Ok(cluster)
@@ -352,7 +353,7 @@ async fn adopt_key_service(
         other => other,
     })?;
     let bytes = fs::read(path).map_err(NodeError::file(path))?;
-    write_secret(&directory.key_service_file(), &bytes)
+    replace_held(&directory.key_service_file(), &bytes)
 }
 
 /// Writes the credentials of the first user, of whom cluster state has the wrapped secret.

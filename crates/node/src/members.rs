@@ -261,6 +261,8 @@ pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), NodeError
 /// `atoll osd create`: in a new directory, in place of a lost device, or as a further OSD of a
 /// cluster that runs.
 pub async fn add_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, NodeError> {
+    directory.create()?;
+    let _alone = directory.lock_devices()?;
     let is_further = directory.has_cluster() && {
         let cluster = directory.cluster()?;
         let lacks_device = |id: &OsdId| !directory.has_device(*id);
@@ -413,17 +415,17 @@ pub async fn remove_osd(
 /// Tells the supervisor of this data directory to stop running an OSD, or to run it again. Says
 /// whether that changes anything.
 fn keep_own_osd(directory: &DataDir, id: OsdId, is_kept: bool) -> Result<bool, NodeError> {
-    let mut cluster = directory.cluster()?;
-    if cluster.osd_ids.contains(&id) == is_kept {
-        return Ok(false);
-    }
-    cluster.osd_ids.retain(|other| *other != id);
-    if is_kept {
-        cluster.osd_ids.push(id);
-        cluster.osd_ids.sort_unstable();
-    }
-    directory.write_cluster(&cluster)?;
-    Ok(true)
+    let mut is_change = false;
+    directory.change_cluster(|cluster| {
+        is_change = cluster.osd_ids.contains(&id) != is_kept;
+        cluster.osd_ids.retain(|other| *other != id);
+        if is_kept {
+            cluster.osd_ids.push(id);
+            cluster.osd_ids.sort_unstable();
+        }
+        Ok(())
+    })?;
+    Ok(is_change)
 }
 
 impl From<AdminError> for NodeError {

@@ -13,8 +13,9 @@ use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, RECORD_F
 
 use crate::at_rest::UnlockWith;
 use crate::bootstrap::unix_ms;
-use crate::data_dir::{DataDir, write_secret};
+use crate::data_dir::DataDir;
 use crate::error::NodeError;
+use crate::json_files::write_secret;
 
 impl DataDir {
     fn new_store_file(&self, osd: OsdId) -> PathBuf {

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::data_dir::{DataDir, read_json, write_json};
+use crate::data_dir::DataDir;
 use crate::error::NodeError;
+use crate::json_files::{read_json, write_json};
 
 /// `processes.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,9 @@ pub struct ChildStatus {
     pub pid: Option<u32>,
     /// How often it was restarted because it had died.
     pub restarts: u32,
+    /// Why it does not run, or not for long.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 impl ProcessesFile {

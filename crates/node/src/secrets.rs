@@ -35,7 +35,7 @@ pub(crate) fn check_state_identity(directory: &DataDir, cluster: &ClusterFile) -
 /// The embedded server would begin with an empty state.
 pub(crate) fn check_state_is_there(directory: &DataDir, cluster: &ClusterFile) -> Result<(), NodeError> {
     let path = directory.state_file();
-    if cluster.state_listen.is_none() || !cluster.is_founded || path.exists() {
+    if cluster.state_listen.is_none() || !cluster.is_founded || directory.has_state() {
         return Ok(());
     }
     Err(NodeError::LostState { path })

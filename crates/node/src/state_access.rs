@@ -9,8 +9,9 @@ use atoll_keys::random_bytes;
 use atoll_types::records::ClusterRecord;
 use rcgen::{CertificateParams, KeyPair};
 
-use crate::data_dir::{ClusterFile, DataDir, write_secret};
+use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
+use crate::json_files::write_secret;
 
 /// The name in the embedded server's certificate. Clients look for it whatever the address is.
 pub(crate) const EMBEDDED_NAME: &str = "cluster-state.atoll";

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys, verify_snapshot};
+use atoll_files::{create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::records::ClusterRecord;
 use serde::Serialize;
@@ -54,17 +55,14 @@ pub async fn restore_state(
         }
     };
     let state = directory.state();
-    let before =
-        directory.state_file().exists().then(|| directory.root().join(format!("state.before-{}", unix_ms())));
+    let before = directory.has_state().then(|| directory.root().join(format!("state.before-{}", unix_ms())));
     if let Some(before) = &before {
-        fs::rename(&state, before).map_err(NodeError::file(&state))?;
+        atoll_files::rename(&state, before).map_err(NodeError::file(&state))?;
     } else if state.exists() {
         // Without its file it is nobody's: a reserve of space at most.
         fs::remove_dir_all(&state).map_err(NodeError::file(&state))?;
     }
-    fs::rename(&new, &state).map_err(NodeError::file(&new))?;
-    let synced = fs::File::open(directory.root()).and_then(|root| root.sync_all());
-    synced.map_err(NodeError::file(directory.root()))?;
+    atoll_files::rename(&new, &state).map_err(NodeError::file(&new))?;
     Ok(RestoredState { pgs, images, before })
 }
 
@@ -83,7 +81,7 @@ fn check(directory: &DataDir, cluster: &ClusterFile, replaces: bool) -> Result<(
             directory.root().display()
         ));
     }
-    if directory.state_file().exists() && !replaces {
+    if directory.has_state() && !replaces {
         return invalid(format!(
             "there is cluster state in {}: what it has and the snapshot lacks would be lost. Use it as it is ('atoll \
              up'), or go back to the snapshot with --replace, which keeps it under another name",
@@ -99,13 +97,14 @@ fn unpack(from: &Path, state_bytes: u64, new: &Path) -> Result<(), NodeError> {
         // A restore that was cut short has left it.
         fs::remove_dir_all(new).map_err(NodeError::file(new))?;
     }
-    fs::create_dir(new).map_err(NodeError::file(new))?;
+    create_directories(new).map_err(NodeError::file(new))?;
     let path = new.join("state.redb");
     let write = || {
         fs::copy(from, &path)?;
         let file = fs::OpenOptions::new().write(true).open(&path)?;
         file.set_len(state_bytes)?;
-        file.sync_all()
+        file.sync_all()?;
+        sync_directory_of(&path)
     };
     write().map_err(NodeError::file(&path))
 }

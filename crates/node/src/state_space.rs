@@ -35,7 +35,7 @@ impl DataDir {
     /// none now.
     pub fn keep_state_reserve(&self) -> Result<bool, NodeError> {
         let path = self.state_reserve_file();
-        std::fs::create_dir_all(self.state()).map_err(NodeError::file(self.state()))?;
+        atoll_files::create_directories(&self.state()).map_err(NodeError::file(self.state()))?;
         let free = free_bytes(&self.state()).unwrap_or(u64::MAX);
         if path.exists() {
             if free >= FREE_BYTES_MIN {

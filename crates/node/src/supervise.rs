@@ -13,36 +13,39 @@ use atoll_types::records::OsdUpRecord;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::backup::forget_outdated_backup;
 use crate::bootstrap::{Choices, add_what_is_new, plan, write_plan, write_records};
+use crate::children::Children;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::device_space::overcommitted;
 use crate::devices::make_devices;
 use crate::error::NodeError;
 use crate::health::{wait_for_osds, wait_until_healthy};
 use crate::join::{JoinToken, join, restore_credentials};
-use crate::managed::{Managed, ask_to_end, group_of, set_large_logs_aside, start};
+use crate::log_files::{last_lines, set_large_logs_aside};
+use crate::managed::{Managed, ask_to_end};
 use crate::members::{forget_gone_osds, osds_without_device, register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
-use crate::processes::{ChildStatus, ProcessesFile};
+use crate::processes::ProcessesFile;
 use crate::secrets::check_secrets;
 use crate::state_access::check_identity;
 use crate::tls_identity::{authority_file, ensure_identity};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 const POLL_PAUSE: Duration = Duration::from_millis(100);
-const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
-const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A process that ran for this long is restarted at once when it dies.
-const STEADY_AFTER: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long an OSD may take until it is up, while the others serve.
 const OSD_PATIENCE: Duration = Duration::from_secs(15);
 /// An OSD that has ended so often cannot start.
 const STARTS_MAX: u32 = 3;
+/// The embedded server of cluster state, by its name as a process.
+const STATE_SERVER: &str = "cluster-state";
+/// Exit code of the server of cluster state when it cannot use its files, and never will.
+pub const STATE_FILES_CODE: u8 = 4;
+/// A server of cluster state that has ended so often cannot start. An earlier one may need a moment to end.
+const STATE_STARTS_MAX: u32 = 5;
 const STOP_LIMIT: Duration = Duration::from_secs(8);
-/// A process that waits for a device that does not answer cannot even be killed.
-const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// How often to look for hosts that have joined.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a certificate ends soon.
@@ -67,8 +70,7 @@ pub enum Progress<'a> {
 
 struct Supervisor<'a> {
     directory: &'a DataDir,
-    executable: &'a Path,
-    processes: Vec<Managed>,
+    children: Children<'a>,
     healthy: bool,
     waits_for: Option<String>,
     osds_down: Vec<String>,
@@ -101,8 +103,7 @@ pub async fn supervise(
     }
     let mut supervisor = Supervisor {
         directory,
-        executable,
-        processes: Vec::new(),
+        children: Children::new(directory, executable),
         healthy: false,
         waits_for: None,
         osds_down: Vec::new(),
@@ -187,18 +188,20 @@ impl Supervisor<'_> {
         choices: &Choices,
         show: &dyn Fn(Progress<'_>),
     ) -> Result<(), NodeError> {
-        self.write_file()?;
+        self.write_file();
         if cluster.admin_listen().is_some() {
-            self.add("admin", &["admin", "run"]);
+            self.children.add("admin", &["admin", "run"]);
         }
         if cluster.state_listen.is_some() {
-            self.add("cluster-state", &["state", "run"]);
+            self.children.add(STATE_SERVER, &["state", "run"]);
         }
         show(Progress::Step("waiting for cluster state"));
-        let state = self.connect_state(cluster).await?;
+        let state = self.connect_state(cluster, show).await?;
         for said in check_secrets(self.directory, cluster, choices, &state).await? {
             show(Progress::Step(&said));
         }
+        // A command that made a key or a backup may have been cut short.
+        forget_outdated_backup(self.directory, cluster, &state).await?;
         show(Progress::Step("preparing devices and records"));
         forget_gone_osds(cluster, &state).await?;
         self.prepare_osds(cluster, choices, &state).await?;
@@ -212,20 +215,22 @@ impl Supervisor<'_> {
             let service = KeyRing::open(&self.directory.key_service_file())?;
             restore_credentials(self.directory, &state, cluster, &service).await?;
         }
-        if let Ok(mut credentials) = self.directory.credentials() {
-            credentials.endpoint = cluster.s3_endpoint();
-            credentials.tls_endpoint = cluster.s3_tls_endpoint();
-            credentials.ca_file = credentials.tls_endpoint.as_ref().and_then(|_| authority_file(self.directory));
-            self.directory.write_credentials(&credentials)?;
+        if self.directory.has_credentials() {
+            self.directory.change_credentials(|credentials| {
+                credentials.endpoint = cluster.s3_endpoint();
+                credentials.tls_endpoint = cluster.s3_tls_endpoint();
+                let authority = credentials.tls_endpoint.as_ref().and_then(|_| authority_file(self.directory));
+                credentials.ca_file = authority;
+            })?;
         }
-        self.follow_members();
+        self.children.follow_members();
         self.wait_for_pools(cluster, &state, show).await?;
         drop(state);
         if cluster.role.has_clients() {
-            self.add("gateway", &["gateway", "run"]);
-            self.add("nbd", &["nbd", "run"]);
+            self.children.add("gateway", &["gateway", "run"]);
+            self.children.add("nbd", &["nbd", "run"]);
             if !cluster.nvme_listen.is_empty() {
-                self.add("nvme", &["nvme", "run"]);
+                self.children.add("nvme", &["nvme", "run"]);
             }
             show(Progress::Step("waiting until all PGs serve"));
         } else {
@@ -234,8 +239,9 @@ impl Supervisor<'_> {
         while !self.wait_until_healthy(cluster, show).await? {}
         show(Progress::Healthy(cluster, &self.osds_down));
         let (mut last_tick, mut last_renewal) = (Instant::now(), Instant::now());
+        let mut log_trouble: Option<String> = None;
         loop {
-            self.watch(show).await?;
+            self.watch(show);
             if cluster.has_tls_servers() && last_renewal.elapsed() >= RENEWAL_PAUSE {
                 last_renewal = Instant::now();
                 if let Err(error) = keep_identity(self.directory, cluster, show) {
@@ -244,10 +250,12 @@ impl Supervisor<'_> {
             }
             if last_tick.elapsed() >= Duration::from_secs(1) {
                 last_tick = Instant::now();
-                if let Err(error) = set_large_logs_aside(self.directory) {
-                    show(Progress::Step(&format!("a large log cannot be set aside: {error}")));
+                let aside = set_large_logs_aside(self.directory).err().map(|error| error.to_string());
+                if let Some(trouble) = aside.as_ref().filter(|_| aside != log_trouble) {
+                    show(Progress::Step(&format!("a large log cannot be set aside: {trouble}")));
                 }
-                self.follow_members();
+                log_trouble = aside;
+                self.children.follow_members();
                 show(Progress::Tick(&self.written));
             }
             tokio::time::sleep(POLL_PAUSE).await;
@@ -262,14 +270,18 @@ impl Supervisor<'_> {
         state: &ClusterClient,
     ) -> Result<(), NodeError> {
         let has_joined = cluster.joined_by.is_some();
+        let _alone = self.directory.lock_devices()?;
         if has_joined {
             check_identity(cluster, state).await?;
             let wanted = choices.osd_count.map_or(0, |count| count as usize);
             let missing = wanted.saturating_sub(cluster.osd_ids.len());
             if missing > 0 {
                 let reserved = reserve_osds(self.directory, cluster, state, missing).await?;
-                cluster.osd_ids.extend(reserved);
-                self.directory.write_cluster(cluster)?;
+                cluster.osd_ids.extend(&reserved);
+                self.directory.change_cluster(|file| {
+                    file.osd_ids.extend(&reserved);
+                    Ok(())
+                })?;
             }
         }
         let (for_devices, settings) = (self.directory.clone(), cluster.clone());
@@ -297,10 +309,10 @@ impl Supervisor<'_> {
         }
         let mut last_look: Option<Instant> = None;
         loop {
-            self.watch(show).await?;
+            self.watch(show);
             if last_look.is_none_or(|last| last.elapsed() >= LOOK_PAUSE) {
                 last_look = Some(Instant::now());
-                self.follow_members();
+                self.children.follow_members();
                 let missing = match (&cluster.first_pools, cluster.joined_by.is_some()) {
                     (Some(wanted), false) => make_pools(state, *wanted).await,
                     _ => has_pools(state).await.map(|has| (!has).then(|| "the first pools".to_owned())),
@@ -311,7 +323,7 @@ impl Supervisor<'_> {
                         let text = missing.clone().unwrap_or_default();
                         show(Progress::Step(&format!("waiting for {text}")));
                         self.waits_for = missing;
-                        self.write_file()?;
+                        self.write_file();
                     }
                     Ok(_) => {}
                     Err(error) => show(Progress::Step(&format!("cannot look for pools: {error}"))),
@@ -321,18 +333,38 @@ impl Supervisor<'_> {
         }
         self.waits_for = None;
         if cluster.first_pools.take().is_some() {
-            // OSDs may have been added meanwhile.
-            let mut file = self.directory.cluster()?;
-            file.first_pools = None;
-            self.directory.write_cluster(&file)?;
+            let noted = self.directory.change_cluster(|file| {
+                file.first_pools = None;
+                Ok(())
+            });
+            if let Err(error) = noted {
+                // The next start finds them made.
+                show(Progress::Step(&format!("it cannot be noted that the first pools are made: {error}")));
+            }
         }
         Ok(())
     }
 
-    async fn connect_state(&mut self, cluster: &ClusterFile) -> Result<ClusterClient, NodeError> {
+    /// Refuses to wait for a server of cluster state that cannot start: its log says why.
+    fn check_state_server(&self) -> Result<(), NodeError> {
+        let Some(server) = self.children.get(STATE_SERVER) else { return Ok(()) };
+        let cannot_open = server.ended.and_then(|status| status.code()) == Some(STATE_FILES_CODE.into());
+        if !cannot_open && server.restarts < STATE_STARTS_MAX {
+            return Ok(());
+        }
+        let said = last_lines(self.directory, STATE_SERVER);
+        Err(NodeError::StateEnds { log: self.directory.log_file(STATE_SERVER), said })
+    }
+
+    async fn connect_state(
+        &mut self,
+        cluster: &ClusterFile,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<ClusterClient, NodeError> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            self.watch(&|_| {}).await?;
+            self.watch(show);
+            self.check_state_server()?;
             match ClusterClient::connect(&cluster.connect_options()).await {
                 Ok(client) => return Ok(client),
                 // Waiting does not mend these.
@@ -363,7 +395,7 @@ impl Supervisor<'_> {
         let result = loop {
             tokio::select! {
                 result = &mut check => break result.expect("the check does not panic"),
-                () = tokio::time::sleep(POLL_PAUSE) => self.watch(show).await?,
+                () = tokio::time::sleep(POLL_PAUSE) => self.watch(show),
             }
         };
         if let Err(detail) = result {
@@ -375,7 +407,7 @@ impl Supervisor<'_> {
         }
         self.osds_down = self.wait_for_own_osds(cluster, show).await?;
         self.healthy = true;
-        self.write_file()?;
+        self.write_file();
         Ok(true)
     }
 
@@ -388,13 +420,13 @@ impl Supervisor<'_> {
     ) -> Result<Vec<String>, NodeError> {
         let deadline = Instant::now() + OSD_PATIENCE;
         loop {
-            self.watch(show).await?;
+            self.watch(show);
             let announced = own_osds_up(cluster).await.unwrap_or_default();
             let is_up = |managed: &&Managed| {
                 let pid = managed.child.as_ref().and_then(Child::id);
                 pid.is_some_and(|pid| announced.contains(&(managed.name.clone(), pid)))
             };
-            let down = self.processes.iter().filter(|managed| managed.is_osd() && !is_up(managed));
+            let down = self.children.osds().filter(|managed| !is_up(managed));
             let (hopeless, starting): (Vec<_>, Vec<_>) = down.partition(|managed| managed.restarts >= STARTS_MAX);
             if starting.is_empty() || Instant::now() > deadline {
                 return Ok(hopeless.into_iter().chain(starting).map(|managed| managed.name.clone()).collect());
@@ -403,113 +435,32 @@ impl Supervisor<'_> {
         }
     }
 
-    fn add(&mut self, name: &str, arguments: &[&str]) {
-        let now = Instant::now();
-        // In the order in which they are stopped, backwards.
-        let after = |managed: &Managed| group_of(&managed.name) > group_of(name);
-        let position = self.processes.iter().position(after).unwrap_or(self.processes.len());
-        let managed = Managed {
-            name: name.into(),
-            arguments: arguments.iter().map(|&argument| argument.into()).collect(),
-            child: None,
-            _pipe: None,
-            started: now,
-            restart_at: now,
-            restart_pause: RESTART_PAUSE_MIN,
-            restarts: 0,
-        };
-        self.processes.insert(position, managed);
+    /// Watches the processes, and writes down what has changed.
+    fn watch(&mut self, show: &dyn Fn(Progress<'_>)) {
+        self.children.watch(show);
+        self.write_file();
     }
 
-    /// Starts this host's OSDs that do not run yet, and ends those that were removed.
-    fn follow_members(&mut self) {
-        // A file that cannot be read is none to follow.
-        let Ok(cluster) = self.directory.cluster() else { return };
-        for osd in &cluster.osd_ids {
-            if !self.processes.iter().any(|managed| managed.name == osd.to_string()) {
-                self.add(&osd.to_string(), &["osd", "run", "--id", &osd.0.to_string()]);
-            }
-        }
-        let is_left = |managed: &Managed| {
-            !managed.is_osd() || cluster.osd_ids.iter().any(|osd| managed.name == osd.to_string())
-        };
-        let (left, removed): (Vec<_>, Vec<_>) = self.processes.drain(..).partition(is_left);
-        self.processes = left;
-        for pid in removed.iter().filter_map(|managed| managed.child.as_ref().and_then(Child::id)) {
-            ask_to_end(pid);
-        }
-    }
-
-    /// Starts what is due and notices what has died.
-    async fn watch(&mut self, show: &dyn Fn(Progress<'_>)) -> Result<(), NodeError> {
-        for managed in &mut self.processes {
-            let Some(child) = &mut managed.child else {
-                if managed.restart_at <= Instant::now() {
-                    let mut child = start(self.directory, self.executable, managed)?;
-                    managed._pipe = child.stdin.take();
-                    managed.child = Some(child);
-                    managed.started = Instant::now();
-                }
-                continue;
-            };
-            let Some(status) = child.try_wait().map_err(NodeError::file(&managed.name))? else { continue };
-            show(Progress::Died { name: &managed.name, how: status.to_string() });
-            managed.child = None;
-            managed.restarts += 1;
-            managed.restart_pause = if managed.started.elapsed() > STEADY_AFTER {
-                RESTART_PAUSE_MIN
-            } else {
-                (managed.restart_pause * 2).min(RESTART_PAUSE_MAX)
-            };
-            managed.restart_at = Instant::now() + managed.restart_pause;
-        }
-        if let Err(error) = self.write_file() {
-            // The cluster goes on without the file; tools that read it see an old state.
-            tracing::warn!("{error}");
-        }
-        Ok(())
-    }
-
-    fn write_file(&mut self) -> Result<(), NodeError> {
-        let status = |managed: &Managed| ChildStatus {
-            name: managed.name.clone(),
-            pid: managed.child.as_ref().and_then(Child::id),
-            restarts: managed.restarts,
-        };
+    fn write_file(&mut self) {
         let file = ProcessesFile {
             supervisor: std::process::id(),
             healthy: self.healthy,
             waits_for: self.waits_for.clone(),
             osds_down: self.osds_down.clone(),
-            children: self.processes.iter().map(status).collect(),
+            children: self.children.statuses(),
         };
-        if file != self.written {
-            file.write(self.directory)?;
-            self.written = file;
+        if file == self.written {
+            return;
         }
-        Ok(())
+        match file.write(self.directory) {
+            Ok(()) => self.written = file,
+            // The cluster goes on without the file; tools that read it see an old state.
+            Err(error) => tracing::warn!("{error}"),
+        }
     }
 
-    /// Asks the processes to end, the ones that clients use first, and makes them end if they do
-    /// not.
     async fn stop_all(&mut self) {
-        while let Some(last) = self.processes.last().map(|managed| group_of(&managed.name)) {
-            let at = self.processes.iter().position(|managed| group_of(&managed.name) == last).unwrap_or(0);
-            let mut group = self.processes.split_off(at);
-            for managed in &mut group {
-                if let Some(pid) = managed.child.as_ref().and_then(Child::id) {
-                    ask_to_end(pid);
-                }
-            }
-            let deadline = tokio::time::Instant::now() + STOP_LIMIT;
-            for managed in &mut group {
-                let Some(child) = &mut managed.child else { continue };
-                if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
-                    // It did not end in time; every process survives being killed.
-                    let _ = tokio::time::timeout(KILL_LIMIT, child.kill()).await;
-                }
-            }
-        }
+        self.children.stop().await;
         // Without its lock the file means nothing; removing it is tidiness.
         let _ = std::fs::remove_file(self.directory.processes_file());
     }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use atoll_files::{Access, Held, Previous};
 use atoll_keys::sha256;
 use atoll_types::records::RECORD_FORMAT;
 use rcgen::{
@@ -19,8 +20,9 @@ use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bootstrap::unix_ms;
-use crate::data_dir::{ClusterFile, DataDir, read_json, write_json, write_public, write_secret};
+use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
+use crate::json_files::{create_missing, read_json, write_json};
 
 const DAY_S: u64 = 86_400;
 const AUTHORITY_DAYS: u64 = 3_650;
@@ -105,7 +107,7 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
     let server_sha256 = present.iter().map(|old| digest(old)).chain([digest(chain.as_bytes())]).collect();
     let authority_sha256 = digest(authority_pem.as_bytes());
     write_json(&files.made, &Made { format: RECORD_FORMAT, server_sha256, authority_sha256 })?;
-    write_public(&files.server, chain.as_bytes())?;
+    replace_server(&files.server, present.as_deref(), &chain)?;
     let is_another = !had_authority && cluster.is_founded && cluster.joined_by.is_none();
     Ok(is_another.then(|| {
         format!(
@@ -114,6 +116,15 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
             files.authority.display()
         )
     }))
+}
+
+/// Puts a certificate in the place of this one, unless an operator has put his own there meanwhile.
+fn replace_server(path: &Path, present: Option<&[u8]>, chain: &str) -> Result<(), NodeError> {
+    let held = Held::open(path).map_err(NodeError::file(path))?;
+    if held.bytes() != present {
+        return Err(NodeError::Invalid(format!("{} was changed meanwhile; it stays as it is", path.display())));
+    }
+    held.replace(chain.as_bytes(), Access::Everybody, Previous::Kept).map_err(NodeError::file(path))
 }
 
 /// The authority that clients of this host's servers need to know, if `DIR/tls` has it: an operator's
@@ -154,7 +165,7 @@ fn ensure_authority(
         let certificate = parameters
             .self_signed(&key)
             .map_err(|error| NodeError::Invalid(format!("cannot make {}: {error}", files.authority.display())))?;
-        write_public(&files.authority, certificate.pem().as_bytes())?;
+        create_missing(&files.authority, certificate.pem().as_bytes(), Access::Everybody)?;
     }
     let pem = String::from_utf8(read(&files.authority)?);
     let pem = pem.map_err(|error| malformed(&files.authority, error))?;
@@ -164,14 +175,13 @@ fn ensure_authority(
 
 /// A key stays the same for good: so it fits its certificate at every moment.
 fn ensure_key(path: &Path) -> Result<KeyPair, NodeError> {
-    if path.exists() {
-        let pem = String::from_utf8(read(path)?).map_err(|error| malformed(path, error))?;
-        return KeyPair::from_pem(&pem).map_err(|error| malformed(path, error));
+    if !path.exists() {
+        let made = KeyPair::generate();
+        let key = made.map_err(|error| NodeError::Invalid(format!("cannot make {}: {error}", path.display())))?;
+        create_missing(path, key.serialize_pem().as_bytes(), Access::Owner)?;
     }
-    let made = KeyPair::generate();
-    let key = made.map_err(|error| NodeError::Invalid(format!("cannot make {}: {error}", path.display())))?;
-    write_secret(path, key.serialize_pem().as_bytes())?;
-    Ok(key)
+    let pem = String::from_utf8(read(path)?).map_err(|error| malformed(path, error))?;
+    KeyPair::from_pem(&pem).map_err(|error| malformed(path, error))
 }
 
 /// A certificate for the server, and its chain.

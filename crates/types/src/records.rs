@@ -1,6 +1,8 @@
 //! The records kept in cluster state, as JSON values under the keys of `atoll-cluster`. Each says
 //! the version of its own format, so that later releases can tell what they read.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::access::BucketAccess;
@@ -92,6 +94,10 @@ pub struct KeyBackupRecord {
     pub format: u32,
     /// Unix time when, in milliseconds.
     pub made_unix_ms: u64,
+    /// What the backup has of the key service: ids of local keys' versions, and where Transit is. Earlier releases did
+    /// not say it.
+    #[serde(default)]
+    pub holds: BTreeSet<String>,
 }
 
 /// Why an OSD could not start; gone when it could.

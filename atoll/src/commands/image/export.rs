@@ -105,7 +105,7 @@ fn export_to_file(
     if exported.is_err() {
         let _ = std::fs::remove_file(&partial);
     } else {
-        std::fs::rename(&partial, &arguments.file)?;
+        atoll_files::rename(&partial, &arguments.file)?;
     }
     exported
 }

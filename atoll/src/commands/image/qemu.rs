@@ -46,7 +46,8 @@ pub fn export(access: &ImageAccess, source: &str, file: &Path) -> anyhow::Result
         let _ = std::fs::remove_file(&partial);
         return Err(error);
     }
-    std::fs::rename(&partial, file)?;
+    std::fs::File::open(&partial)?.sync_all()?;
+    atoll_files::rename(&partial, file)?;
     print_line!("exported '{source}' to {}", file.display());
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use atoll_files::Access;
 use serde::{Deserialize, Serialize};
 
 use super::ImageAccess;
@@ -49,7 +50,7 @@ pub fn export(access: &ImageAccess, source: &str, path: &Path, resumes: bool) ->
     access.admin_call(|_, _| image.close())?;
     let bytes = copied.with_context(|| format!("{} is not whole", partial.display()))?;
     file.sync_all()?;
-    std::fs::rename(&partial, path)?;
+    atoll_files::rename(&partial, path)?;
     forget(path)?;
     Ok(bytes)
 }
@@ -76,9 +77,7 @@ fn done_before(note_path: &Path, source: &str) -> anyhow::Result<u64> {
 }
 
 fn write_note(path: &Path, note: &Note) -> anyhow::Result<()> {
-    let new = path.with_added_extension("new");
-    std::fs::write(&new, serde_json::to_vec(note)?)?;
-    Ok(std::fs::rename(&new, path)?)
+    Ok(atoll_files::replace(path, &serde_json::to_vec(note)?, Access::Everybody)?)
 }
 
 /// Removes what is noted of an export to this file, if anything is.

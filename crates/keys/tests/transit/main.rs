@@ -187,8 +187,12 @@ async fn a_cluster_moves_from_local_keys_to_transit() {
     let old = local.wrap("image 1", &secret()).await.unwrap();
     local.create("project").await.unwrap();
     let named = local.wrap_with(Some("project"), "bucket 1", &secret()).await.unwrap();
-    let file = KeyFile::read(&path).unwrap().with_transit(server.settings(server.token_file("root")));
-    file.replace(&path).unwrap();
+    let settings = server.settings(server.token_file("root"));
+    KeyFile::change(&path, |file| {
+        file.transit = Some(settings);
+        Ok(())
+    })
+    .unwrap();
 
     let ring = KeyRing::open(&path).unwrap();
     ring.make_default_key().await.unwrap();

@@ -1,10 +1,10 @@
 //! The file of what operations cost when it was recorded.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::Path;
 
 use atoll_bench::HostFacts;
+use atoll_files::Access;
 use serde::{Deserialize, Serialize};
 
 use super::yardstick::ByKind;
@@ -90,20 +90,12 @@ impl Budget {
 
     /// Replaces the file at once: a crash leaves the old one or the new one.
     pub fn write(&self, path: &Path) -> Result<(), LabError> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".unfinished");
-        let unfinished = Path::new(&name);
         let mut text = serde_json::to_vec_pretty(self).expect("a budget can be written as JSON");
         text.push(b'\n');
-        let write = || {
-            let mut file = std::fs::File::create(unfinished)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(unfinished, path)
-        };
-        write().map_err(|error: std::io::Error| {
-            let _ = std::fs::remove_file(unfinished);
-            LabError::File { path: path.into(), detail: format!("the budget cannot be written: {error}") }
+        let replaced = atoll_files::replace(path, &text, Access::Everybody);
+        replaced.map_err(|error| LabError::File {
+            path: path.into(),
+            detail: format!("the budget cannot be written: {error}"),
         })
     }
 }

@@ -108,3 +108,26 @@ fn a_device_that_is_made_in_place_of_an_encrypted_one_is_encrypted_too() {
     assert!(create_osd(directory, &choices, None).unwrap_err().to_string().contains("none"));
     assert!(!choices.device.exists(), "nothing is made without a passphrase");
 }
+
+#[test]
+fn osds_that_are_created_at_once_get_numbers_of_their_own() {
+    let fixture = Fixture::new();
+    let fixture = &fixture;
+    let create = |number: u32| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let choices = fixture.choices(&format!("device{number}"));
+        runtime.block_on(crate::members::add_osd(&fixture.directory, &choices)).unwrap()
+    };
+    let mut created: Vec<CreatedOsd> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || create(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    created.sort_by_key(|osd| osd.id);
+    let ids: Vec<u32> = created.iter().map(|osd| osd.id.0).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+    for osd in &created {
+        assert_eq!(fs::read_link(fixture.directory.device(osd.id)).unwrap(), osd.device);
+        let made = fs::read_to_string(fixture.directory.osd(osd.id).join("new-store")).unwrap();
+        assert_eq!(made, osd.store_id);
+    }
+}

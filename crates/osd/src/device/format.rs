@@ -120,7 +120,8 @@ pub fn make_file(path: &Path, size_bytes: u64) -> Result<(), DeviceError> {
     let make = || {
         let file = fs::File::options().write(true).create_new(true).open(path)?;
         file.set_len(size_bytes)?;
-        file.sync_all()
+        file.sync_all()?;
+        atoll_files::sync_directory_of(path)
     };
     make().map_err(|reason| DeviceError { path: path.to_owned(), reason })
 }

@@ -1,0 +1,19 @@
+//! Small files that are replaced whole. A crash leaves the old file or the new one, and names survive a power cut as
+//! well as what they name.
+//!
+//! A file that is read, changed and replaced is [`Held`] meanwhile: of several processes that change it each begins
+//! with what the one before has made of it. One that is only ever written whole needs [`replace`], and one that must
+//! not be there yet needs [`create`].
+
+mod durable;
+mod held;
+
+pub use durable::{Access, create, create_directories, rename, replace, sync_directory_of};
+pub use held::{Held, Lock, Previous, previous_path};
+
+/// Whether a file is one of those that this crate puts beside others: a lock, a file before, or what a write that was
+/// cut short has left.
+pub fn is_beside(path: &std::path::Path) -> bool {
+    let extension = path.extension().and_then(std::ffi::OsStr::to_str);
+    matches!(extension, Some("lock" | "before" | "new"))
+}
