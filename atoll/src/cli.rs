@@ -222,7 +222,7 @@ impl Command {
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Operator(command) => operator::run(&command)?,
             Command::Admin(command) => admin::run(&command, execute)?,
-            Command::State(command) => state::run(&command)?,
+            Command::State(command) => return state::run(&command),
             Command::Gateway(command) => gateway::run(&command)?,
             Command::Nbd(command) => nbd::run(command)?,
             Command::Nvme(command) => nvme::run(command)?,

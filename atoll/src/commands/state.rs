@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use atoll_cluster::server::StartError;
 use atoll_cluster::{EmbeddedServer, Protection, verify_snapshot};
-use atoll_node::{DataDir, raise_restored, restore_state};
+use atoll_node::{DataDir, STATE_FILES_CODE, raise_restored, restore_state};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use clap::Subcommand;
@@ -70,13 +72,14 @@ writers, numbers of pools. OSDs would take what is new for old, and pools would 
 }
 
 /// Runs a command about cluster state.
-pub fn run(command: &StateCommand) -> anyhow::Result<()> {
+pub fn run(command: &StateCommand) -> anyhow::Result<ExitCode> {
     match command {
-        StateCommand::Run(arguments) => serve(arguments),
-        StateCommand::Snapshot { output, file } => snapshot(output, file),
-        StateCommand::Restore { output, file, replace } => restore(output, file, *replace),
-        StateCommand::Raise(output) => raise(output),
+        StateCommand::Run(arguments) => return serve(arguments),
+        StateCommand::Snapshot { output, file } => snapshot(output, file)?,
+        StateCommand::Restore { output, file, replace } => restore(output, file, *replace)?,
+        StateCommand::Raise(output) => raise(output)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
@@ -96,7 +99,7 @@ fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     writer.sync_all().with_context(in_file)?;
     let state_bytes = verify_snapshot(&partial).with_context(in_file)?;
     let state_bytes = state_bytes.context("what cluster state has sent is not whole; try again")?;
-    std::fs::rename(&partial, file).with_context(|| file.display().to_string())?;
+    atoll_files::rename(&partial, file).with_context(|| file.display().to_string())?;
     if output.json {
         return print_json(&json!({ "file": file, "state_bytes": state_bytes }));
     }
@@ -133,7 +136,7 @@ fn raise(output: &OutputArguments) -> anyhow::Result<()> {
 }
 
 /// Runs the embedded cluster-state server.
-fn serve(arguments: &DaemonArguments) -> anyhow::Result<()> {
+fn serve(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
     let open = prepare(arguments, "cluster-state")?;
     let listen = open.cluster.state_listen.clone().context("this cluster uses an etcd of its own")?;
     let listen: std::net::SocketAddr = listen.parse().context("state_listen in cluster.json")?;
@@ -147,7 +150,13 @@ fn serve(arguments: &DaemonArguments) -> anyhow::Result<()> {
     let mut has_reserve = None;
     keep_reserve(&open.directory, &mut has_reserve);
     tokio_runtime()?.block_on(async {
-        let server = EmbeddedServer::start(listen, &directory, Protection { credentials, tls }).await?;
+        let server = match EmbeddedServer::start(listen, &directory, Protection { credentials, tls }).await {
+            Err(StartError::Disk(error)) if error.is_lasting() => {
+                tracing::error!("{error}");
+                return Ok(ExitCode::from(STATE_FILES_CODE));
+            }
+            started => started?,
+        };
         tracing::info!("cluster state is served on {}", server.local_addr());
         loop {
             tokio::select! {

@@ -1,26 +1,23 @@
-//! The state on disk: one redb file with a table of keys, one of leases and one of numbers. A
-//! commit has reached the disk when it returns.
+//! The state on disk, twice: each commit is in both files when it is answered. What one file has lost, to a flipped bit
+//! or a device that forgets, the other one has.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::time::{Duration, Instant};
 
 use super::change::Finished;
-use super::state::{Entry, Key, LeaseState, State};
+use super::snapshot::newest_snapshot;
+use super::state::{Entry, Key, State};
+use super::state_file::{Content, FORMAT, StateFile};
 
-const KEYS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("keys");
-const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
-const NUMBERS: TableDefinition<&str, i64> = TableDefinition::new("numbers");
+const FIRST: &str = "state.redb";
+const SECOND: &str = "state.copy.redb";
+/// How long after the second file could not be written it is made anew.
+const SECOND_PAUSE: Duration = Duration::from_secs(60);
 
-/// Raised when the layout of these tables changes.
-const FORMAT: i64 = 1;
-/// Four numbers precede the value of a key: create revision, mod revision, version, lease.
-const ENTRY_HEADER_BYTES: usize = 32;
-
-/// Why the file cannot be used.
+/// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// Files and directories.
@@ -37,8 +34,26 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
+    /// What is in the file is not what was written.
+    #[error("{path} is damaged: {detail}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Both files are damaged.
+    #[error("{first}; and so is its copy: {second}. {remedy}")]
+    BothDamaged {
+        /// The one.
+        first: Box<DiskError>,
+        /// The other.
+        second: Box<DiskError>,
+        /// What to do.
+        remedy: String,
+    },
     /// The database's own complaint.
-    #[error("{path}: {source}; if the file is damaged, restore it from a copy")]
+    #[error("{path}: {source}")]
     Database {
         /// The file.
         path: PathBuf,
@@ -53,12 +68,40 @@ pub enum DiskError {
         /// Its format.
         found: i64,
     },
-    /// A row that this code cannot have written.
-    #[error("{path} holds a key whose record is cut short: restore it from a copy")]
-    Row {
-        /// The file.
-        path: PathBuf,
-    },
+}
+
+impl DiskError {
+    pub(super) fn of(path: &Path, error: redb::Error) -> Self {
+        use redb::Error::{Io, LockPoisoned, PreviousIo};
+        let is_of_the_system = match &error {
+            Io(source) => !is_of_content(source.kind()),
+            PreviousIo | LockPoisoned(_) => true,
+            // Tables that are not there, another version: nothing that was written.
+            _ => false,
+        };
+        match is_of_the_system {
+            true => DiskError::Database { path: path.into(), source: Box::new(error) },
+            false => DiskError::Damaged { path: path.into(), detail: error.to_string() },
+        }
+    }
+
+    /// Whether trying again does not mend it: another file does, or another release.
+    pub fn is_lasting(&self) -> bool {
+        self.is_damage() || matches!(self, DiskError::Format { .. })
+    }
+
+    fn is_damage(&self) -> bool {
+        matches!(self, DiskError::Damaged { .. } | DiskError::BothDamaged { .. })
+    }
+
+    fn is_absence(&self) -> bool {
+        matches!(self, DiskError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    }
+}
+
+/// What redb says of bytes that are none of its own.
+fn is_of_content(kind: std::io::ErrorKind) -> bool {
+    matches!(kind, std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
 }
 
 /// Drawn once, when the file is made; every answer's header carries both.
@@ -68,21 +111,36 @@ pub struct Identity {
     pub member: u64,
 }
 
-/// The open file.
-pub struct Disk {
-    database: Database,
-    path: PathBuf,
+impl Identity {
+    pub(super) fn random() -> Result<Self, DiskError> {
+        let mut bytes = [0; 16];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut bytes))
+            .map_err(|source| DiskError::Io { path: "/dev/urandom".into(), source })?;
+        let (cluster, member) = bytes.split_at(8);
+        let number = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte));
+        Ok(Identity { cluster: number(cluster), member: number(member) })
+    }
 }
 
 /// The effects of several requests, for one commit. Later ones replace earlier ones.
 #[derive(Default)]
 pub struct Batch {
-    keys: BTreeMap<Key, Option<Arc<Entry>>>,
-    leases: BTreeMap<i64, Option<i64>>,
+    pub(super) keys: BTreeMap<Key, Option<Arc<Entry>>>,
+    pub(super) leases: BTreeMap<i64, Option<i64>>,
     compacted: bool,
 }
 
 impl Batch {
+    /// All of a state.
+    pub(super) fn of(state: &State) -> Self {
+        Batch {
+            keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
+            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted_seconds))).collect(),
+            compacted: false,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.leases.is_empty() && !self.compacted
     }
@@ -96,181 +154,137 @@ impl Batch {
     }
 }
 
-fn make_database(directory: &Path, path: &Path) -> Result<(), DiskError> {
-    let unfinished = directory.join("state.redb.new");
-    let io_error = |source| DiskError::Io { path: unfinished.clone(), source };
-    if unfinished.exists() {
-        std::fs::remove_file(&unfinished).map_err(io_error)?;
-    }
-    let made = Database::create(&unfinished);
-    drop(made.map_err(|error| DiskError::Database { path: unfinished.clone(), source: Box::new(error.into()) })?);
-    std::fs::rename(&unfinished, path).map_err(io_error)?;
-    std::fs::File::open(directory).and_then(|file| file.sync_all()).map_err(io_error)
+/// Both files, open.
+pub struct Disk {
+    first: StateFile,
+    /// Absent while it cannot be written. It is then not there at all: it must never be taken for the newest state.
+    second: Option<StateFile>,
+    second_failed: Option<Instant>,
+    identity: Identity,
+    commits: i64,
+    directory: PathBuf,
 }
 
+type Opened = Result<(StateFile, Content), DiskError>;
+
 impl Disk {
-    /// Opens or makes the file and reads it whole.
+    /// Opens or makes the files and reads them whole.
     pub fn open(directory: &Path) -> Result<(Disk, State, Identity), DiskError> {
-        std::fs::create_dir_all(directory)
+        atoll_files::create_directories(directory)
             .map_err(|source| DiskError::Io { path: directory.to_path_buf(), source })?;
-        let path = directory.join("state.redb");
-        if !path.exists() {
-            // The file gets its name only when it is whole: a first start that is cut short must not
-            // leave a file that no later start can open.
-            make_database(directory, &path)?;
+        let (first_path, second_path) = (directory.join(FIRST), directory.join(SECOND));
+        if !first_path.exists() && !second_path.exists() {
+            let content = Content { state: State::new(), identity: Identity::random()?, commits: 0 };
+            StateFile::make(&first_path, &content)?;
         }
-        let database = Database::create(&path).map_err(|error| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => DiskError::InUse { path: path.clone() },
-            other => DiskError::Database { path: path.clone(), source: Box::new(other.into()) },
-        })?;
-        let disk = Disk { database, path };
-        let identity = disk.prepare()?;
-        let state = disk.read()?;
+        let (first, second) = (StateFile::open(&first_path), StateFile::open(&second_path));
+        let (first, content) = Self::first_of(directory, first, &second)?;
+        // What is wrong with the second one is mended by making it anew; another process may have it.
+        let second = match second {
+            Ok((file, copied)) if copied.age() == content.age() => Some(file),
+            Err(error @ DiskError::InUse { .. }) => return Err(error),
+            other => {
+                drop(other);
+                None
+            }
+        };
+        let Content { state, identity, commits } = content;
+        let directory = directory.to_path_buf();
+        let mut disk = Disk { first, second, second_failed: None, identity, commits, directory };
+        disk.make_second(&state)?;
         Ok((disk, state, identity))
     }
 
-    /// Writes a state to a new file, which can be opened as this one can.
-    pub fn copy_to(path: &Path, state: &State, identity: Identity) -> Result<(), DiskError> {
-        let failure = |error: redb::Error| DiskError::Database { path: path.into(), source: Box::new(error) };
-        let database = Database::create(path).map_err(|error| failure(error.into()))?;
-        let copy = Disk { database, path: path.into() };
-        copy.numbers(identity.cluster as i64, identity.member as i64).map_err(failure)?;
-        let batch = Batch {
-            keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
-            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted_seconds))).collect(),
-            compacted: false,
+    /// The first file, made anew from the second if that has more.
+    fn first_of(directory: &Path, first: Opened, second: &Opened) -> Opened {
+        let (error, copied) = match (first, second) {
+            (Ok((file, content)), Ok((_, copied))) if copied.age() > content.age() => {
+                drop(file);
+                let detail = format!("it ends at revision {}", content.state.revision);
+                (DiskError::Damaged { path: directory.join(FIRST), detail }, copied)
+            }
+            (Ok(opened), _) => return Ok(opened),
+            (Err(error), Ok((_, copied))) if error.is_damage() || error.is_absence() => (error, copied),
+            (Err(first), Err(second)) if first.is_damage() && second.is_damage() => {
+                return Err(Self::both_damaged(directory, first, second));
+            }
+            (Err(error), _) => return Err(error),
         };
-        copy.commit(&batch, state)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Makes the batch durable, together with the numbers of the state it leads to.
-    pub fn commit(&self, batch: &Batch, state: &State) -> Result<(), DiskError> {
-        self.try_commit(batch, state).map_err(|error| self.failure(error))
-    }
-
-    fn try_commit(&self, batch: &Batch, state: &State) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut keys = transaction.open_table(KEYS)?;
-            for (key, entry) in &batch.keys {
-                match entry {
-                    Some(entry) => keys.insert(key.as_ref(), encode(entry).as_slice())?,
-                    None => keys.remove(key.as_ref())?,
-                };
+        let (path, aside) = (directory.join(FIRST), directory.join("state.redb.damaged"));
+        tracing::error!(
+            "{error}; it is made anew from {SECOND}, which has all, and what it was is {}",
+            aside.display()
+        );
+        if path.exists() {
+            let io_error = |source| DiskError::Io { path: aside.clone(), source };
+            if aside.exists() {
+                std::fs::remove_file(&aside).map_err(io_error)?;
             }
-            let mut leases = transaction.open_table(LEASES)?;
-            for (id, seconds) in &batch.leases {
-                match seconds {
-                    Some(seconds) => leases.insert(id, seconds)?,
-                    None => leases.remove(id)?,
-                };
-            }
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            numbers.insert("revision", state.revision)?;
-            numbers.insert("compacted", state.compacted)?;
+            // The file keeps its name until the new one has it.
+            std::fs::hard_link(&path, &aside).map_err(io_error)?;
         }
-        transaction.commit()?;
+        StateFile::make(&path, copied)?;
+        StateFile::open(&path)
+    }
+
+    fn both_damaged(directory: &Path, first: DiskError, second: &DiskError) -> DiskError {
+        let remedy = match newest_snapshot(directory) {
+            Some(path) => format!(
+                "Go back to the newest snapshot with 'atoll state restore --replace {}': what has changed since is lost",
+                path.display()
+            ),
+            None => "Put back a snapshot with 'atoll state restore --replace FILE'".into(),
+        };
+        let second = Box::new(DiskError::Damaged { path: directory.join(SECOND), detail: second.to_string() });
+        DiskError::BothDamaged { first: Box::new(first), second, remedy }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes the batch durable, together with the numbers of the state it leads to, in both files. Without the second
+    /// one it goes on: that is no worse than a single file.
+    pub fn commit(&mut self, batch: &Batch, state: &State) -> Result<(), DiskError> {
+        self.commits += 1;
+        self.first.commit(batch, state, self.commits)?;
+        let Some(second) = &self.second else {
+            if self.second_failed.is_none_or(|failed| failed.elapsed() > SECOND_PAUSE) {
+                self.make_second(state)?;
+            }
+            return Ok(());
+        };
+        match second.commit(batch, state, self.commits) {
+            Ok(()) => Ok(()),
+            Err(error) => self.give_up_second(&error),
+        }
+    }
+
+    /// Makes the second file, unless it is there.
+    fn make_second(&mut self, state: &State) -> Result<(), DiskError> {
+        if self.second.is_some() {
+            return Ok(());
+        }
+        let path = self.directory.join(SECOND);
+        let content = Content { state: state.clone(), identity: self.identity, commits: self.commits };
+        match StateFile::make(&path, &content).and_then(|()| StateFile::open(&path)) {
+            Ok((file, _)) => self.second = Some(file),
+            Err(error) => self.give_up_second(&error)?,
+        }
         Ok(())
     }
 
-    fn prepare(&self) -> Result<Identity, DiskError> {
-        let mut bytes = [0; 16];
-        std::fs::File::open("/dev/urandom")
-            .and_then(|mut random| random.read_exact(&mut bytes))
-            .map_err(|source| DiskError::Io { path: "/dev/urandom".into(), source })?;
-        let (cluster, member) = bytes.split_at(8);
-        let number = |bytes: &[u8]| bytes.iter().fold(0i64, |sum, byte| (sum << 8) | i64::from(*byte));
-        let numbers = self.numbers(number(cluster), number(member)).map_err(|error| self.failure(error))?;
-        match numbers {
-            (FORMAT, cluster, member) => Ok(Identity { cluster: cluster as u64, member: member as u64 }),
-            (found, ..) => Err(DiskError::Format { path: self.path.clone(), found }),
+    fn give_up_second(&mut self, error: &DiskError) -> Result<(), DiskError> {
+        tracing::warn!("cluster state has no copy for now: {error}");
+        (self.second, self.second_failed) = (None, Some(Instant::now()));
+        let path = self.directory.join(SECOND);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(DiskError::Io { path, source }),
+            _ => Ok(()),
         }
-    }
-
-    /// Format, cluster and member; these are written if the file is new.
-    fn numbers(&self, cluster: i64, member: i64) -> Result<(i64, i64, i64), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        transaction.open_table(KEYS)?;
-        transaction.open_table(LEASES)?;
-        let mut known = [FORMAT, cluster, member];
-        {
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            for (name, number) in ["format", "cluster", "member"].into_iter().zip(&mut known) {
-                let found = numbers.get(name)?.map(|found| found.value());
-                match found {
-                    Some(found) => *number = found,
-                    None => {
-                        numbers.insert(name, *number)?;
-                    }
-                }
-            }
-        }
-        transaction.commit()?;
-        let [format, cluster, member] = known;
-        Ok((format, cluster, member))
-    }
-
-    fn read(&self) -> Result<State, DiskError> {
-        let state = self.try_read().map_err(|error| self.failure(error))?;
-        state.ok_or_else(|| DiskError::Row { path: self.path.clone() })
-    }
-
-    /// Nothing, if a row is cut short.
-    fn try_read(&self) -> Result<Option<State>, redb::Error> {
-        let mut state = State::new();
-        let transaction = self.database.begin_read()?;
-        let numbers = transaction.open_table(NUMBERS)?;
-        if let Some(revision) = numbers.get("revision")? {
-            state.revision = revision.value();
-        }
-        if let Some(compacted) = numbers.get("compacted")? {
-            state.compacted = compacted.value();
-        }
-        for row in transaction.open_table(LEASES)?.iter()? {
-            let (id, seconds) = row?;
-            let lease = LeaseState { granted_seconds: seconds.value(), keys: Default::default() };
-            state.leases.insert(id.value(), lease);
-        }
-        for row in transaction.open_table(KEYS)?.iter()? {
-            let (key, bytes) = row?;
-            let key: Key = Arc::from(key.value());
-            let Some(entry) = decode(bytes.value()) else { return Ok(None) };
-            if let Some(lease) = state.leases.get_mut(&entry.lease) {
-                lease.keys.insert(key.clone());
-            }
-            state.stored_bytes += (key.len() + entry.value.len()) as u64;
-            state.keys.insert(key, Arc::new(entry));
-        }
-        Ok(Some(state))
-    }
-
-    fn failure(&self, error: redb::Error) -> DiskError {
-        DiskError::Database { path: self.path.clone(), source: Box::new(error) }
     }
 }
 
-fn encode(entry: &Entry) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ENTRY_HEADER_BYTES + entry.value.len());
-    for number in [entry.create_revision, entry.mod_revision, entry.version, entry.lease] {
-        bytes.extend_from_slice(&number.to_le_bytes());
-    }
-    bytes.extend_from_slice(&entry.value);
-    bytes
-}
-
-fn decode(bytes: &[u8]) -> Option<Entry> {
-    let (header, value) = bytes.split_at_checked(ENTRY_HEADER_BYTES)?;
-    let mut numbers = header.chunks_exact(8).map(|chunk| chunk.try_into().map(i64::from_le_bytes));
-    let mut next = || numbers.next()?.ok();
-    Some(Entry {
-        create_revision: next()?,
-        mod_revision: next()?,
-        version: next()?,
-        lease: next()?,
-        value: value.to_vec(),
-    })
-}
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,12 @@ pub const LEASE_TICK: Duration = Duration::from_millis(250);
 pub const TOKENS: usize = 10_000;
 /// A token not used for this long is forgotten, as in etcd.
 pub const TOKEN_IDLE: Duration = Duration::from_secs(300);
+/// Time between snapshots that are taken by themselves.
+pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(3_600);
+/// Time from the start to the first of them.
+pub const SNAPSHOT_FIRST: Duration = Duration::from_secs(60);
+/// Snapshots that are kept.
+pub const SNAPSHOTS: usize = 24;
 /// Streams of one connection.
 pub const STREAMS: u32 = 1024;
 /// How long a shutdown waits for answers in flight.

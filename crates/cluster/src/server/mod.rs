@@ -13,6 +13,7 @@ mod services;
 mod snapshot;
 mod span;
 mod state;
+mod state_file;
 mod status;
 mod tokens;
 mod txn;
@@ -124,7 +125,7 @@ struct Shared {
     gate: Gate,
     /// As clients name it.
     url: String,
-    file: PathBuf,
+    directory: PathBuf,
     /// Held while a snapshot is sent: all have the same file.
     snapshot: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the server stops, so that endless streams end.
@@ -151,6 +152,7 @@ pub struct EmbeddedServer {
     stop: latest::Sender<bool>,
     serving: JoinHandle<()>,
     expiring: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     writer: Option<WriterThread>,
 }
 
@@ -200,7 +202,7 @@ impl EmbeddedServer {
         let (disk, state, identity) = tokio::task::spawn_blocking(move || Disk::open(&directory))
             .await
             .map_err(|error| StartError::Thread(std::io::Error::other(error)))??;
-        let file = disk.path().to_path_buf();
+        let directory = disk.directory().to_path_buf();
         let (writer, thread) = WriterHandle::start(disk, state).map_err(StartError::Thread)?;
         let (stop, stopping) = latest::channel(false);
         let shared = Arc::new(Shared {
@@ -209,20 +211,21 @@ impl EmbeddedServer {
             lease_clock: Mutex::new(LeaseClock::default()),
             gate: Gate::new(credentials),
             url: format!("{scheme}://{address}"),
-            file,
+            directory,
             snapshot: Arc::default(),
             stop: stopping,
         });
         let expiring = tokio::spawn(expire_leases(shared.clone()));
+        let keeping = tokio::spawn(keep_snapshots(shared.clone()));
         let serving = tokio::spawn(serve(builder, listener, shared));
         let writer = Some(WriterThread { handle: writer, thread });
-        Ok(EmbeddedServer { address, stop, serving, expiring, writer })
+        Ok(EmbeddedServer { address, stop, serving, expiring, keeping, writer })
     }
 
     /// Has the state in a directory, which nobody serves, go on behind this revision, as if all before were compacted:
     /// who watches from a revision that this state has not come to would otherwise miss what comes next.
     pub fn pass_over_revisions(directory: &Path, to: i64) -> Result<(), StartError> {
-        let (disk, mut state, _) = Disk::open(directory)?;
+        let (mut disk, mut state, _) = Disk::open(directory)?;
         state.revision = state.revision.saturating_add(1).max(to);
         state.compacted = state.revision;
         Ok(disk.commit(&disk::Batch::default(), &state)?)
@@ -245,6 +248,7 @@ impl EmbeddedServer {
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         self.expiring.abort();
+        self.keeping.abort();
         if tokio::time::timeout(limits::SHUTDOWN_GRACE, &mut self.serving).await.is_err() {
             tracing::debug!("connections outlived the shutdown's patience");
             self.serving.abort();
@@ -261,6 +265,7 @@ impl Drop for EmbeddedServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.expiring.abort();
+        self.keeping.abort();
     }
 }
 
@@ -324,6 +329,29 @@ async fn serve(builder: Server, listener: tokio::net::TcpListener, shared: Arc<S
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the embedded cluster-state server stopped serving");
+    }
+}
+
+/// Takes a snapshot each hour.
+async fn keep_snapshots(shared: Arc<Shared>) {
+    // A start is not made slower, and after one that follows soon there is one already.
+    let age = snapshot::newest_age(&shared.directory).unwrap_or(limits::SNAPSHOT_EVERY);
+    let mut pause = limits::SNAPSHOT_EVERY.saturating_sub(age).max(limits::SNAPSHOT_FIRST);
+    loop {
+        tokio::time::sleep(pause).await;
+        let alone = shared.snapshot.clone().lock_owned().await;
+        let (directory, state, identity) = (shared.directory.clone(), shared.writer.state(), shared.identity);
+        let kept = tokio::task::spawn_blocking(move || {
+            let _alone = alone;
+            snapshot::keep(&directory, &state, identity)
+        });
+        pause = limits::SNAPSHOT_EVERY;
+        match kept.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("no hourly snapshot of cluster state was taken: {error}"),
+            // The server stops.
+            Err(_) => return,
+        }
     }
 }
 

@@ -225,13 +225,14 @@ impl maintenance_server::Maintenance for Services {
 
     async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let state = self.shared.state()?;
-        let file_bytes = tokio::fs::metadata(&self.shared.file).await.map_or(0, |metadata| metadata.len());
         Ok(Response::new(StatusResponse {
             header: self.shared.header(state.revision),
             // The version of the API that is spoken; clients parse it.
             version: "3.4.0".into(),
-            db_size: file_bytes as i64,
+            // What its limit is about.
+            db_size: state.stored_bytes as i64,
             db_size_in_use: state.stored_bytes as i64,
+            db_size_quota: limits::STORED_BYTES as i64,
             leader: self.shared.identity.member,
             raft_index: state.revision.unsigned_abs(),
             raft_applied_index: state.revision.unsigned_abs(),
@@ -247,10 +248,11 @@ impl maintenance_server::Maintenance for Services {
         _request: Request<SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let alone = self.shared.snapshot.clone().lock_owned().await;
-        let (state, identity, file) = (self.shared.state()?, self.shared.identity, self.shared.file.clone());
+        let (state, identity) = (self.shared.state()?, self.shared.identity);
+        let directory = self.shared.directory.clone();
         let (pieces, stream) = mpsc::channel(limits::WATCH_QUEUE);
         tokio::task::spawn_blocking(move || {
-            snapshot::send(&file, &state, identity, &pieces);
+            snapshot::send(&directory, &state, identity, &pieces);
             drop(alone);
         });
         Ok(Response::new(ReceiverStream::new(stream)))
