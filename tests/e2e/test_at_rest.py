@@ -169,6 +169,29 @@ def test_cryptsetup_opens_them_with_what_they_were_made_with(created):
             assert (done.returncode == 0) == path.name.endswith(number), f"{path.name} {number}: {done.returncode}"
 
 
+def test_a_store_is_checked_as_the_osd_would_unlock_it(filled):
+    """'store check' and 'dump' find what unlocks a device and its log, by its name in the data directory and by a link
+    to it there; without that they say what is missing, and nothing that would destroy it."""
+    atoll, data = filled.scenario.atoll, filled.cluster.data
+
+    def store(what, device, *more, ok=(0,), directory=data):
+        return filled.scenario.run(
+            atoll, "store", what, "--device", device, "--data-directory", directory, *more, ok=ok, timeout=60
+        )
+
+    for number in range(3):
+        report = json.loads(store("check", data / f"osd-{number}" / "device", "--json").stdout)
+        assert report["problem_count"] == 0 and report["objects"] > 0, f"{report}"
+    assert "superblock" in store("dump", filled.path("data-0")).stdout
+    nowhere = filled.scenario.directory / "nowhere"
+    said = store("check", filled.path("data-1"), ok=(1,), directory=nowhere).stderr
+    assert "is encrypted" in said and "--key-file" in said and "destroys" not in said, said
+    store("check", filled.path("data-1"), "--key-file", filled.key_file, directory=nowhere)
+    empty = filled.secret("empty-device", bytes(4 * MIB))
+    said = store("check", empty, ok=(1,), directory=nowhere).stderr
+    assert "no Atoll store" in said and "destroys" not in said, said
+
+
 def test_the_choice_is_remembered(created):
     """The choice is remembered, the passphrase is not."""
     remembered = [

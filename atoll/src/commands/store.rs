@@ -4,8 +4,9 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use atoll_osd::ReadOnlyDevice;
+use anyhow::{Context, anyhow};
+use atoll_node::{DataDir, osd_of_device};
+use atoll_osd::{OpenError, ReadOnlyDevice};
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
@@ -13,6 +14,7 @@ use atoll_types::{ObjectName, PgId};
 use clap::{Args, Subcommand};
 
 use super::arguments::parse_object_name;
+use super::osd::{UnlockArguments, unlock_with};
 use super::output::{print_json, progress_bar};
 
 #[derive(Subcommand)]
@@ -20,7 +22,7 @@ pub enum StoreCommand {
     /// Check a store without changing it: its metadata, its log, and with --data every block
     #[command(after_help = "\
 Examples:
-  atoll store check --device ./atoll-data/osd-0/device
+  atoll store check --device ./atoll-data/osd-0/device           # unlocked as the OSD would, if it is encrypted
   atoll store check --device /dev/disk/by-id/nvme-A --wal-device /dev/disk/by-id/nvme-C-part1 --data
   atoll store check --device ./atoll-data/osd-0/device --json | jq .problems
 
@@ -66,6 +68,12 @@ pub struct StoreDevices {
     /// The device with its log, if it has its own
     #[arg(long, value_name = "PATH")]
     pub wal_device: Option<PathBuf>,
+    /// The data directory that says what unlocks the device, and has the key service's file, unless the device is named
+    /// by its name there
+    #[arg(long, value_name = "DIR", env = "ATOLL_DATA", default_value = "./atoll-data")]
+    pub data_directory: PathBuf,
+    #[command(flatten)]
+    pub unlock: UnlockArguments,
 }
 
 /// Runs a store command.
@@ -78,8 +86,29 @@ pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
     }
 }
 
+/// Opens the devices, unlocked as the OSD would.
 fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
-    Ok(ReadOnlyDevice::open(&devices.device, devices.wal_device.as_deref())?)
+    let directory = DataDir::new(&devices.data_directory);
+    let osd = osd_of_device(&devices.device, &directory);
+    let remembered = osd.as_ref().map(|(directory, osd)| directory.unlock_with(*osd)).transpose()?.flatten();
+    let own_log = osd.as_ref().and_then(|(directory, osd)| directory.wal_device(*osd));
+    let log = devices.wal_device.clone().or(own_log);
+    let directory = osd.map_or(directory, |(directory, _)| directory);
+    let unlock_with = unlock_with(&devices.unlock).or(remembered);
+    let key = unlock_with.map(|choice| choice.device_key(&directory)).transpose()?;
+    Ok(ReadOnlyDevice::open(&devices.device, log.as_deref(), key.as_ref())?)
+}
+
+/// What is said of a device without a store must not lead to its end: it may be the wrong one, or one whose LUKS2 header
+/// is lost.
+fn without_store(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::NotAStore => anyhow!(
+            "there is no Atoll store on this device (no valid superblock): is it the right one? An encrypted device whose \
+             LUKS2 header is lost looks like this, too ('cryptsetup luksHeaderRestore' brings the header back)"
+        ),
+        other => other.into(),
+    }
 }
 
 /// What the message of a failure begins with.
@@ -96,7 +125,8 @@ fn check_store(devices: &StoreDevices, options: CheckOptions, json: bool) -> any
         CheckPhase::Metadata => metadata(done, all),
         CheckPhase::Data => data(done, all),
     };
-    let report = check(&mut disk, options, &mut progress).with_context(|| context(devices))?;
+    let report =
+        check(&mut disk, options, &mut progress).map_err(without_store).with_context(|| context(devices))?;
     if json {
         print_json(&report)?;
     } else {
@@ -163,6 +193,7 @@ fn dump_store(devices: &StoreDevices, options: &DumpOptions, json: bool) -> anyh
         };
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
+    .map_err(without_store)
     .with_context(|| context(devices))?;
     match written.and_then(|()| output.flush()) {
         // The reader has closed the pipe.

@@ -7,6 +7,7 @@ mod run;
 use clap::Subcommand;
 
 use self::create::OsdCreateArguments;
+pub use self::create::{UnlockArguments, unlock_with};
 use self::members::{OsdAddArguments, OsdLocationArguments, OsdReweightArguments, OsdRmArguments, OsdsArguments};
 use self::run::OsdRunArguments;
 use super::arguments::OutputArguments;

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
-use super::{BlockingDevice, DeviceError};
+use super::{AtRestError, BlockingDevice, DeviceKey};
 
 /// Devices that are read and never written. They are taken for this process alone all the same: what
 /// an OSD changes meanwhile would look like damage.
 pub struct ReadOnlyDevice(BlockingDevice);
 
 impl ReadOnlyDevice {
-    /// Takes the data device and, if there is one, the log device.
-    pub fn open(data: &Path, log: Option<&Path>) -> Result<Self, DeviceError> {
-        Ok(ReadOnlyDevice(BlockingDevice::open(data, log)?))
+    /// Takes the data device and, if there is one, the log device, and unlocks them if they are encrypted.
+    pub fn open(data: &Path, log: Option<&Path>, key: Option<&DeviceKey>) -> Result<Self, AtRestError> {
+        Ok(ReadOnlyDevice(BlockingDevice::open(data, log)?.unlock(key)?))
     }
 }
 
