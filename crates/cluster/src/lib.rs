@@ -13,7 +13,7 @@ pub mod server;
 
 pub use client::{
     Answer, ClusterClient, ClusterError, ConnectOptions, Contention, Lease, LeaseStatus, Listing, PrefixWatch,
-    SnapshotError, TermEnd, TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
+    SnapshotError, StateSize, TermEnd, TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

@@ -10,7 +10,7 @@ use atoll_types::{OsdId, PgId};
 use serde::Serialize;
 
 use crate::pgs::{PgAvailability, PgStatus, absent, pgs_by_osd, statuses};
-use crate::{View, track_down};
+use crate::{View, track_down, upkeep};
 
 /// PGs may peer for so long, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
@@ -109,6 +109,7 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
     backups(view, &mut problems);
+    problems.extend(view.state_size.as_ref().and_then(upkeep::problem));
     for problem in &mut problems {
         problem.since_unix_ms =
             problem.since_unix_ms.or_else(|| view.notes.problem_since_unix_ms.get(problem.code).copied());

@@ -15,6 +15,7 @@ mod membership;
 mod pgs;
 mod presence;
 mod round;
+mod upkeep;
 mod view;
 
 pub use leader::run;

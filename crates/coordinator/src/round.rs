@@ -14,6 +14,7 @@ use crate::events::Noting;
 use crate::membership::{MembershipChange, membership_changes, track_down};
 use crate::pgs::{is_settled, missing_pgs};
 use crate::presence::{Presence, track_failures};
+use crate::upkeep::Compaction;
 use crate::{View, health, invariants, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.
@@ -29,6 +30,7 @@ pub(crate) struct Rounds {
     client: ClusterClient,
     balanced: Option<Instant>,
     trimmed: Option<Instant>,
+    compaction: Compaction,
     /// As of the last round; none before the first.
     primaries: Option<BTreeMap<PgId, OsdId>>,
     started: Instant,
@@ -41,6 +43,7 @@ impl Rounds {
             client,
             balanced: None,
             trimmed: None,
+            compaction: Compaction::default(),
             primaries: None,
             started: Instant::now(),
             presence: Presence::default(),
@@ -54,6 +57,7 @@ impl Rounds {
         self.keep_notes(&mut view, &failed, &noting).await?;
         self.note_failover(map, &noting).await?;
         self.trim_events().await?;
+        self.compact(&view).await;
         for change in membership_changes(&view, &self.presence) {
             self.change_membership(change, &noting).await?;
         }
@@ -105,6 +109,19 @@ impl Rounds {
         match event {
             Some(event) => self.client.put(&keys::new_event(event.unix_ms), &event).await.map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Forgets what cluster state was before.
+    async fn compact(&mut self, view: &View) {
+        let revision = view.state_size.map(|size| size.revision);
+        let Some(revision) = revision.and_then(|newest| self.compaction.due(Instant::now(), newest)) else {
+            return;
+        };
+        match self.client.compact(revision).await {
+            Ok(()) => tracing::debug!("compacted cluster state to revision {revision}"),
+            // An etcd may compact itself; health says when it has too much.
+            Err(error) => tracing::warn!("cannot compact cluster state: {error}"),
         }
     }
 

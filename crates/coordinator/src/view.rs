@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, keys};
+use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, StateSize, keys};
 use atoll_types::OsdId;
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
 use atoll_types::records::{KeyBackupRecord, OsdEndsRecord, OsdFailureRecord, OsdUsageRecord};
@@ -31,6 +31,8 @@ pub struct View {
     pub osd_ends: BTreeMap<OsdId, OsdEndsRecord>,
     /// Hosts with a backup of their keys.
     pub key_backups: BTreeSet<String>,
+    /// How large cluster state is, if it says so.
+    pub state_size: Option<StateSize>,
 }
 
 impl View {
@@ -54,8 +56,14 @@ impl View {
             osd_failures: by_osd(client, keys::OSD_FAILURES).await?,
             osd_ends: by_osd(client, keys::OSD_ENDS).await?,
             key_backups: key_backups(client).await?,
+            state_size: state_size(client).await,
         })
     }
+}
+
+/// Not everybody may be allowed to ask, and all else is known without.
+async fn state_size(client: &ClusterClient) -> Option<StateSize> {
+    client.state_size().await.inspect_err(|error| tracing::debug!("{error}")).ok()
 }
 
 async fn key_backups(client: &ClusterClient) -> Result<BTreeSet<String>, ClusterError> {

@@ -2,7 +2,7 @@
 //! never waits for it.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Transaction, keys};
 use atoll_reactor::Wake;
@@ -15,6 +15,8 @@ use crate::proposals::Proposals;
 
 const LEASE_TERM: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Figures that stay the same are written again after so long, in case somebody has removed them.
+const USAGE_REPEATED: Duration = Duration::from_secs(60);
 
 /// What the control thread tells the loop.
 pub(crate) enum ControlEvent {
@@ -113,9 +115,42 @@ async fn run(
     let id = up.borrow().id;
     tokio::spawn(keep_presence(client.clone(), up));
     tokio::spawn(atoll_coordinator::run(client.clone(), id));
+    let (usage, reported) = watch::channel(None);
+    tokio::spawn(report_usage(client.clone(), id, reported));
     let proposals = Proposals::default();
     while let Some(request) = requests.recv().await {
-        tokio::spawn(serve(client.clone(), id, request, proposals.clone()));
+        tokio::spawn(serve(client.clone(), id, usage.clone(), request, proposals.clone()));
+    }
+}
+
+/// Writes figures to cluster state when they are others than before, and now and then although they are not: each write
+/// is a revision, which an etcd keeps.
+async fn report_usage(client: ClusterClient, osd: OsdId, mut usage: watch::Receiver<Option<OsdUsageRecord>>) {
+    let mut written = WrittenUsage::default();
+    // Without a sender the process is about to end.
+    while usage.changed().await.is_ok() {
+        let Some(record) = usage.borrow_and_update().clone() else { continue };
+        if !written.is_due(&record, Instant::now()) {
+            continue;
+        }
+        written = match client.put(&keys::osd_usage(osd), &record).await {
+            Ok(_) => WrittenUsage(Some((record, Instant::now()))),
+            Err(error) => {
+                tracing::debug!("cannot report usage: {error}");
+                WrittenUsage::default()
+            }
+        };
+    }
+}
+
+/// The figures that are in cluster state, as far as is known, and since when.
+#[derive(Default)]
+struct WrittenUsage(Option<(OsdUsageRecord, Instant)>);
+
+impl WrittenUsage {
+    fn is_due(&self, record: &OsdUsageRecord, now: Instant) -> bool {
+        let is_same = |(before, at): &(_, Instant)| before == record && now.duration_since(*at) < USAGE_REPEATED;
+        !self.0.as_ref().is_some_and(is_same)
     }
 }
 
@@ -176,7 +211,13 @@ async fn propose(
     client.transact(&transaction).await.map(drop)
 }
 
-async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest, proposals: Proposals) {
+async fn serve(
+    client: ClusterClient,
+    osd: OsdId,
+    usage: watch::Sender<Option<OsdUsageRecord>>,
+    request: ControlRequest,
+    proposals: Proposals,
+) {
     match request {
         ControlRequest::Propose { pg, expected_revision, record, split_off } => {
             // Its PG repeats it until it sees an answer.
@@ -206,10 +247,23 @@ async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest, propo
                 tracing::warn!("cluster state does not learn how old this device is: {error}");
             }
         }
-        ControlRequest::Usage(usage) => {
-            if let Err(error) = client.put(&keys::osd_usage(osd), &usage).await {
-                tracing::debug!("cannot report usage: {error}");
-            }
-        }
+        // In place of those before, if they are not written yet.
+        ControlRequest::Usage(record) => drop(usage.send_replace(Some(record))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_stay_the_same_are_not_written_again() {
+        let record = |used_bytes| OsdUsageRecord { used_bytes, ..OsdUsageRecord::default() };
+        let begun = Instant::now();
+        assert!(WrittenUsage::default().is_due(&record(1), begun));
+        let written = WrittenUsage(Some((record(1), begun)));
+        assert!(!written.is_due(&record(1), begun + USAGE_REPEATED / 2));
+        assert!(written.is_due(&record(2), begun));
+        assert!(written.is_due(&record(1), begun + USAGE_REPEATED));
     }
 }

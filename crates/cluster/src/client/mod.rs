@@ -8,6 +8,7 @@ mod lease;
 mod snapshot;
 mod tls;
 mod transaction;
+mod upkeep;
 mod watch;
 
 use std::future::Future;
@@ -28,6 +29,7 @@ pub use lease::{Lease, LeaseStatus, TermEnd};
 pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
 pub use transaction::Transaction;
+pub use upkeep::StateSize;
 pub use watch::{PrefixWatch, WatchEvent};
 
 /// Lists may be longer than the 4 MiB that the etcd client accepts by default.

@@ -15,6 +15,21 @@ pub async fn all(server: &Server) {
     prefixes(&client).await;
     leases(&client, server).await;
     watches(&client, server).await;
+    upkeep(&client).await;
+}
+
+async fn upkeep(client: &ClusterClient) {
+    let first = client.put("/upkeep", &1).await.unwrap();
+    let second = client.put("/upkeep", &2).await.unwrap();
+    let size = client.state_size().await.unwrap();
+    assert_eq!((size.revision, size.is_out_of_quota), (second, false));
+    assert!(size.bytes > 0 && size.bytes < size.quota_bytes, "{size:?}");
+    client.compact(second).await.unwrap();
+    // Somebody else was faster.
+    client.compact(first).await.unwrap();
+    client.compact(second).await.unwrap();
+    assert_eq!(client.get("/upkeep").await.unwrap(), Some((2, second)));
+    assert!(client.compact(second + 1_000).await.is_err(), "that has not come");
 }
 
 async fn next(watch: &mut PrefixWatch) -> WatchEvent {

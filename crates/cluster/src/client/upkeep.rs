@@ -1,0 +1,60 @@
+//! How large cluster state is, and forgetting what it was.
+
+use etcd_client::{AlarmAction, AlarmType};
+
+use super::{ClusterClient, ClusterError, Repeat, repeat};
+
+/// What an etcd takes unless it is told otherwise; those before 3.6 do not say what they were told.
+const ETCD_QUOTA_BYTES: u64 = 2 << 30;
+
+/// How large cluster state is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateSize {
+    /// Its newest revision.
+    pub revision: i64,
+    /// What counts for the quota, in bytes: of an etcd what its file has, whether in use or not.
+    pub bytes: u64,
+    /// The most that it takes, in bytes.
+    pub quota_bytes: u64,
+    /// It has had as much, and takes no writes until an operator lets it.
+    pub is_out_of_quota: bool,
+}
+
+impl ClusterClient {
+    /// Asks how large cluster state is, at the member of an etcd that answers.
+    pub async fn state_size(&self) -> Result<StateSize, ClusterError> {
+        let operation = "ask how large cluster state is";
+        let maintenance = self.etcd.maintenance_client();
+        let status = || {
+            let mut maintenance = maintenance.clone();
+            async move { maintenance.status().await }
+        };
+        let status = repeat(&self.options, operation, Repeat::Freely, status).await?;
+        let alarms = || {
+            let mut maintenance = maintenance.clone();
+            async move { maintenance.alarm(AlarmAction::Get, AlarmType::None, None).await }
+        };
+        let alarms = repeat(&self.options, operation, Repeat::Freely, alarms).await?;
+        let told = u64::try_from(status.db_size_quota()).ok().filter(|bytes| *bytes > 0);
+        Ok(StateSize {
+            revision: status.header().map_or(0, |header| header.revision()),
+            bytes: u64::try_from(status.db_size()).unwrap_or(0),
+            quota_bytes: told.unwrap_or(ETCD_QUOTA_BYTES),
+            is_out_of_quota: alarms.alarms().iter().any(|alarm| alarm.alarm() == AlarmType::Nospace),
+        })
+    }
+
+    /// Forgets what keys were before this revision; whoever watches from before it begins anew. What somebody else has
+    /// forgotten already is no error.
+    pub async fn compact(&self, revision: i64) -> Result<(), ClusterError> {
+        let compacted =
+            self.call("compact cluster state", Repeat::Freely, |mut kv| async move {
+                kv.compact(revision, None).await
+            })
+            .await;
+        match compacted {
+            Err(ClusterError::Refused { cause, .. }) if cause.contains("has been compacted") => Ok(()),
+            compacted => compacted.map(drop),
+        }
+    }
+}

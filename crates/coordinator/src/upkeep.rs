@@ -1,0 +1,82 @@
+//! Upkeep of cluster state itself: an etcd keeps every value that a key ever had until somebody compacts it, and takes
+//! no writes once it has its quota.
+
+use std::time::{Duration, Instant};
+
+use atoll_cluster::StateSize;
+use atoll_types::size::format_size;
+
+use crate::health::{Problem, Severity};
+
+/// What cluster state was is kept for at least so long, and at most twice: whoever was cut off for less goes on watching
+/// where he was.
+const HISTORY_KEPT: Duration = Duration::from_secs(600);
+
+/// When to compact, and to which revision.
+#[derive(Default)]
+pub(crate) struct Compaction {
+    /// A moment, and the revision that was the newest one then.
+    noted: Option<(Instant, i64)>,
+}
+
+impl Compaction {
+    /// Gives the revision before which all is to be forgotten, if it is time.
+    pub fn due(&mut self, now: Instant, revision: i64) -> Option<i64> {
+        let Some((since, noted)) = self.noted else {
+            self.noted = Some((now, revision));
+            return None;
+        };
+        if now.duration_since(since) < HISTORY_KEPT {
+            return None;
+        }
+        self.noted = Some((now, revision));
+        (revision > noted).then_some(noted)
+    }
+}
+
+const ACTION: &str = "of an etcd: 'etcdctl defrag --cluster' gives back what is compacted, which the coordinator does every \
+                      10 minutes, and 'etcdctl alarm disarm' lets it take writes again; or give it a larger \
+                      --quota-backend-bytes. The embedded server keeps nothing old: remove buckets, images and users that \
+                      are not needed";
+
+/// Whether cluster state comes near to what it takes.
+pub(crate) fn problem(size: &StateSize) -> Option<Problem> {
+    let share = format!("{} of {}", format_size(size.bytes), format_size(size.quota_bytes));
+    let (code, severity, summary) = if size.is_out_of_quota {
+        let summary = format!("cluster state takes no writes, for it has had all of its quota; it has {share}");
+        ("STATE_OUT_OF_QUOTA", Severity::Error, summary)
+    } else if size.bytes > size.quota_bytes / 2 {
+        ("STATE_NEAR_QUOTA", Severity::Warning, format!("cluster state has {share} that it may have"))
+    } else {
+        return None;
+    };
+    Some(Problem { code, severity, summary, subjects: Vec::new(), action: ACTION.into(), since_unix_ms: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_is_forgotten_when_it_is_old_enough() {
+        let (mut compaction, begun) = (Compaction::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(compaction.due(at(0), 1_000), None, "how old that is nobody knows");
+        assert_eq!(compaction.due(at(599), 1_500), None);
+        assert_eq!(compaction.due(at(600), 1_600), Some(1_000));
+        assert_eq!(compaction.due(at(1_100), 1_700), None);
+        assert_eq!(compaction.due(at(1_200), 1_600), None, "nothing has changed");
+        assert_eq!(compaction.due(at(1_800), 1_601), Some(1_600));
+    }
+
+    #[test]
+    fn half_of_the_quota_is_a_warning_and_the_alarm_an_error() {
+        let size = |bytes, is_out_of_quota| StateSize { revision: 1, bytes, quota_bytes: 100, is_out_of_quota };
+        assert_eq!(problem(&size(50, false)), None);
+        let near = problem(&size(51, false)).unwrap();
+        assert_eq!((near.code, near.severity), ("STATE_NEAR_QUOTA", Severity::Warning));
+        // After a compaction it is less, and the alarm stays.
+        let out = problem(&size(10, true)).unwrap();
+        assert_eq!((out.code, out.severity), ("STATE_OUT_OF_QUOTA", Severity::Error));
+    }
+}
