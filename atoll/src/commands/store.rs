@@ -22,11 +22,11 @@ pub enum StoreCommand {
     /// Check a store without changing it: its metadata, its log, and with --data every block
     #[command(after_help = "\
 Examples:
-  atoll store check --device ./atoll-data/osd-0/device           # unlocked as the OSD would, if it is encrypted
+  atoll store check --device ./atoll-data/osd-0/device
   atoll store check --device /dev/disk/by-id/nvme-A --wal-device /dev/disk/by-id/nvme-C-part1 --data
   atoll store check --device ./atoll-data/osd-0/device --json | jq .problems
 
-Stop the OSD first. Exit codes: 0 no problems, 1 problems were found or it failed, 2 wrong usage.")]
+Stop the OSD first; encrypted devices are unlocked as it does. Exit codes: 0 no problems, 1 problems were found or it failed, 2 wrong usage.")]
     Check {
         #[command(flatten)]
         devices: StoreDevices,
