@@ -1,7 +1,7 @@
 //! The record of a matrix: a file of JSON lines, to which each run adds one. It is all that reports
 //! are made of, and what a run that was cut short goes on from.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
@@ -204,10 +204,18 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens a record, or makes it. A last line that was cut short is cut off.
+    /// Opens a record for this run alone, or makes it. A last line that was cut short is cut off.
     pub fn open(path: &Path) -> Result<Self, LabError> {
         let wrong = |error: std::io::Error| LabError::File { path: path.into(), detail: error.to_string() };
         let file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(wrong)?;
+        // What looks like a line that was cut short may be one that another run is writing.
+        file.try_lock().map_err(|error| match error {
+            TryLockError::Error(error) => wrong(error),
+            TryLockError::WouldBlock => {
+                let detail = "another run writes to it; name another file, or wait".into();
+                LabError::File { path: path.into(), detail }
+            }
+        })?;
         let text = std::fs::read(path).map_err(wrong)?;
         let whole_bytes = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         file.set_len(whole_bytes as u64).map_err(wrong)?;
@@ -243,6 +251,9 @@ mod tests {
         text.extend_from_slice(b"{\"line\":\"run\",\"subj");
         std::fs::write(&path, text).unwrap();
         assert_eq!(Record::read(&path).unwrap().failed.len(), 1);
+        let error = RecordWriter::open(&path).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("another run"), "{error}");
+        drop(writer);
         RecordWriter::open(&path).unwrap().write(&failed(1)).unwrap();
         let record = Record::read(&path).unwrap();
         assert_eq!((record.begun, record.failed.len()), (begun, 2));
