@@ -160,10 +160,6 @@ def abort_and_delete_all():
         s3.delete_object(Bucket="bucket", Key=entry["Key"])
 
 
-def put_times(content, times):
-    s3.put_object(Bucket="bucket", Key="k", Body=content.encode() * int(times))
-
-
 def work_at_once():
     s3.create_bucket(Bucket="bucket")
     assert all(together(*[lambda number=number: work(number) for number in range(16)]))
