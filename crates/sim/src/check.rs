@@ -227,7 +227,7 @@ impl Checked<'_> {
             let exists = |other: &ObjectName| state.objects.contains_key(other);
             let failed = failed_condition(&write.conditions, object, meta, exists, pg_num);
             assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
-            assert_eq!(entry.touched, Touched::by(&write.mutations));
+            assert_eq!(entry.touched, Touched::by(&write.mutations).for_log());
             if let Some(source) = clone_source(&write.mutations) {
                 assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which did not exist");
             }
