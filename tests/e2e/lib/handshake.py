@@ -10,7 +10,7 @@ import socket
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-GREETING = b"ATOLL\0\0\x0a"
+GREETING = b"ATOLL\0\0\x0b"
 
 
 class Initiator:
