@@ -4,8 +4,8 @@
 //!
 //! All members have the whole history and the same objects with the same versions; only the bytes
 //! differ. So peering, backfill and scrubs work as in replicated PGs, with two differences. A write
-//! that some elector lacks is rolled back, because fewer than `data` shards of it cannot give it to
-//! the others. And what a member lacks is computed from the shards of others.
+//! that fewer than `data` electors have is rolled back, because they cannot give it to the others.
+//! And what a member lacks is computed from the shards of others.
 //!
 //! [`Erasure`] decides by itself what is read and what is undone; `effects` hands it what concerns it
 //! and carries its effects out.
