@@ -77,7 +77,7 @@ fn ended(open: &OpenCluster, id: OsdId, store_id: [u8; 16], reason: &str) {
     not_noted(told);
 }
 
-/// What a panic says is told at the next start.
+/// Notes a panic's message, which the next start reports.
 fn note_panics(directory: &DataDir, id: OsdId) {
     let (directory, before) = (directory.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {

@@ -62,13 +62,14 @@ impl Log {
         self.last_sequence
     }
 
-    /// Sequence of the newest write that all members are known to have had. What is known never gets
-    /// less, even if this copy is emptied.
+    /// Sequence of the newest write that all members are known to have had. It never falls, even if this
+    /// copy is emptied.
     pub fn committed_sequence(&self) -> u64 {
         self.committed_sequence
     }
 
-    /// All members have the writes up to this sequence. Of more than this copy has, no one can have told it.
+    /// Notes that all members have the writes up to this sequence. One beyond this copy's end counts as its
+    /// end.
     pub fn note_committed(&mut self, sequence: u64) {
         self.committed_sequence = self.committed_sequence.max(sequence.min(self.last_sequence));
     }
