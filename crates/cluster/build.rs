@@ -3,5 +3,5 @@
 fn main() -> std::io::Result<()> {
     tonic_prost_build::configure()
         .build_client(false)
-        .compile_protos(&["proto/kv.proto", "proto/rpc.proto"], &["proto"])
+        .compile_protos(&["proto/auth.proto", "proto/kv.proto", "proto/rpc.proto"], &["proto"])
 }

@@ -35,12 +35,14 @@ pub enum SecurityEvent {
     BadPassword,
     /// A request to cluster state without a token, or with one that does not hold.
     BadToken,
+    /// A request to cluster state for keys, or for users and roles, that its sender has no right to.
+    RefusedRight,
     /// An NVMe host that could not prove itself.
     FailedNvmeAuthentication,
 }
 
 impl SecurityEvent {
-    const ALL: [SecurityEvent; 9] = [
+    const ALL: [SecurityEvent; 10] = [
         SecurityEvent::RefusedKey,
         SecurityEvent::FailedHandshake,
         SecurityEvent::MalformedInput,
@@ -49,6 +51,7 @@ impl SecurityEvent {
         SecurityEvent::UnknownAccessKey,
         SecurityEvent::BadPassword,
         SecurityEvent::BadToken,
+        SecurityEvent::RefusedRight,
         SecurityEvent::FailedNvmeAuthentication,
     ];
 
@@ -63,6 +66,7 @@ impl SecurityEvent {
             SecurityEvent::UnknownAccessKey => "unknown_access_key",
             SecurityEvent::BadPassword => "bad_password",
             SecurityEvent::BadToken => "bad_token",
+            SecurityEvent::RefusedRight => "refused_right",
             SecurityEvent::FailedNvmeAuthentication => "failed_nvme_authentication",
         }
     }

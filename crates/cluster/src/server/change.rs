@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
+use super::auth::Auth;
 use super::limits;
 use super::proto::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader,
@@ -29,6 +30,7 @@ pub struct Change {
     /// Leases granted (with their TTL) and revoked.
     leases: Vec<(i64, Option<i64>)>,
     compacted: bool,
+    has_new_auth: bool,
 }
 
 /// A change that is over.
@@ -37,11 +39,19 @@ pub struct Finished {
     pub events: Vec<Event>,
     pub leases: Vec<(i64, Option<i64>)>,
     pub compacted: bool,
+    /// Users or roles are not what they were.
+    pub has_new_auth: bool,
 }
 
 impl Change {
     pub fn begin(state: &State) -> Change {
-        Change { state: state.clone(), events: Vec::new(), leases: Vec::new(), compacted: false }
+        Change {
+            state: state.clone(),
+            events: Vec::new(),
+            leases: Vec::new(),
+            compacted: false,
+            has_new_auth: false,
+        }
     }
 
     /// The state with everything applied so far.
@@ -65,7 +75,16 @@ impl Change {
 
     pub fn finish(mut self) -> Finished {
         self.state.revision = self.revision();
-        Finished { state: self.state, events: self.events, leases: self.leases, compacted: self.compacted }
+        let Change { state, events, leases, compacted, has_new_auth } = self;
+        Finished { state, events, leases, compacted, has_new_auth }
+    }
+
+    /// Users and roles, to be changed. That makes no revision of keys.
+    pub fn auth(&mut self) -> &mut Auth {
+        self.has_new_auth = true;
+        let auth = Arc::make_mut(&mut self.state.auth);
+        auth.revision += 1;
+        auth
     }
 
     pub fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::auth::Auth;
 use super::change::Finished;
 use super::snapshot::newest_snapshot;
 use super::state::{Entry, Key, State};
@@ -128,6 +129,7 @@ impl Identity {
 pub struct Batch {
     pub(super) keys: BTreeMap<Key, Option<Arc<Entry>>>,
     pub(super) leases: BTreeMap<i64, Option<i64>>,
+    pub(super) auth: Option<Arc<Auth>>,
     compacted: bool,
 }
 
@@ -137,12 +139,13 @@ impl Batch {
         Batch {
             keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
             leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted_seconds))).collect(),
+            auth: Some(state.auth.clone()),
             compacted: false,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.leases.is_empty() && !self.compacted
+        self.keys.is_empty() && self.leases.is_empty() && self.auth.is_none() && !self.compacted
     }
 
     pub fn add(&mut self, finished: &Finished) {
@@ -150,6 +153,9 @@ impl Batch {
             self.keys.insert(event.key.clone(), event.now.clone());
         }
         self.leases.extend(finished.leases.iter().copied());
+        if finished.has_new_auth {
+            self.auth = Some(finished.state.auth.clone());
+        }
         self.compacted |= finished.compacted;
     }
 }

@@ -10,7 +10,7 @@ use tonic::codegen::http::{Request, Response};
 use tower_service::Service;
 
 /// Of etcd's API, what this server has. Strangers may ask for anything, and names of series must not be theirs.
-const METHODS: [&str; 14] = [
+const METHODS: [&str; 31] = [
     "Range",
     "Put",
     "DeleteRange",
@@ -24,7 +24,24 @@ const METHODS: [&str; 14] = [
     "Watch",
     "MemberList",
     "Status",
+    "Snapshot",
     "Authenticate",
+    "AuthEnable",
+    "AuthDisable",
+    "AuthStatus",
+    "UserAdd",
+    "UserGet",
+    "UserList",
+    "UserDelete",
+    "UserChangePassword",
+    "UserGrantRole",
+    "UserRevokeRole",
+    "RoleAdd",
+    "RoleGet",
+    "RoleList",
+    "RoleDelete",
+    "RoleGrantPermission",
+    "RoleRevokePermission",
 ];
 const OTHER_METHOD: &str = "other";
 

@@ -2,6 +2,8 @@
 //! for clusters of one machine. Everything is held in memory, every write is on disk before it is
 //! answered, and there is no replication: a cluster of several machines runs etcd itself.
 
+mod auth;
+mod auth_calls;
 mod change;
 mod disk;
 mod history;
@@ -9,6 +11,8 @@ mod join_login;
 mod lease_clock;
 mod limits;
 mod metrics;
+mod passwords;
+mod permissions;
 mod services;
 mod snapshot;
 mod span;
@@ -23,7 +27,10 @@ mod writer;
 /// What `build.rs` makes of `proto/`.
 #[allow(missing_docs, clippy::all)]
 mod proto {
-    /// The generated code of each package expects the other as its neighbour.
+    /// The generated code of each package expects the others as its neighbours.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");
     }
@@ -105,7 +112,7 @@ impl From<std::net::TcpListener> for Listen {
 /// Who may come in, and whether others on the way can listen.
 #[derive(Clone, Default)]
 pub struct Protection {
-    /// User and password; with them every call but the one for a token needs a token.
+    /// User and password of somebody who may do everything; with them every call but the one for a token needs a token.
     pub credentials: Option<(String, String)>,
     /// Certificate chain and private key as PEM; with them the server speaks TLS only.
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
@@ -209,7 +216,7 @@ impl EmbeddedServer {
             identity,
             writer: writer.clone(),
             lease_clock: Mutex::new(LeaseClock::default()),
-            gate: Gate::new(credentials),
+            gate: Gate::new(credentials, writer.clone()),
             url: format!("{scheme}://{address}"),
             directory,
             snapshot: Arc::default(),

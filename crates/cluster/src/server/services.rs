@@ -1,6 +1,7 @@
-//! The unary calls: keys, leases, members, status, authentication.
+//! The unary calls: keys, leases, members, status.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::auth::Caller;
 use super::change::Change;
 use super::lease_clock::LeaseClock;
 use super::limits;
-use super::proto::{auth_server, cluster_server, kv_server, lease_server, maintenance_server, *};
-use super::tokens::peer_of;
-use super::{Shared, join_login, snapshot, status, stopped, txn};
+use super::proto::{cluster_server, kv_server, lease_server, maintenance_server, *};
+use super::tokens::{caller_of, peer_of};
+use super::{Shared, snapshot, status, stopped, txn};
 
 /// All services of the API; they differ only in their methods.
 #[derive(Clone)]
@@ -27,8 +29,17 @@ impl Services {
         clock(&self.shared.lease_clock)
     }
 
-    fn header(&self) -> Option<ResponseHeader> {
+    pub fn header(&self) -> Option<ResponseHeader> {
         self.shared.header(self.shared.writer.state().revision)
+    }
+
+    /// Notes a refusal for lack of rights.
+    pub fn noted<R>(&self, peer: Option<SocketAddr>, result: Result<R, Status>) -> Result<R, Status> {
+        result.inspect_err(|error| {
+            if error.code() == tonic::Code::PermissionDenied {
+                note(SecurityEvent::RefusedRight, peer_of(peer), error.message());
+            }
+        })
     }
 
     /// Names the cluster in a header that has only a revision yet.
@@ -47,14 +58,21 @@ pub fn clock(clock: &Mutex<LeaseClock>) -> std::sync::MutexGuard<'_, LeaseClock>
 impl kv_server::Kv for Services {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         let state = self.shared.state()?;
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
+        self.noted(peer, state.check_range_allowed(&caller, request.get_ref()))?;
         let mut response = state.range(request.get_ref())?;
         response.header = self.shared.header(state.revision);
         Ok(Response::new(response))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let request = request.into_inner();
-        let mut response = self.shared.writer.submit(move |change| change.put(&request)).await?;
+        let done = self.shared.writer.submit(move |change| {
+            change.state().check_put_allowed(&caller, &request)?;
+            change.put(&request)
+        });
+        let mut response = self.noted(peer, done.await)?;
         response.header = self.complete(response.header);
         Ok(Response::new(response))
     }
@@ -63,20 +81,32 @@ impl kv_server::Kv for Services {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let request = request.into_inner();
-        let mut response = self.shared.writer.submit(move |change| change.delete_range(&request)).await?;
+        let done = self.shared.writer.submit(move |change| {
+            change.state().check_delete_allowed(&caller, &request)?;
+            change.delete_range(&request)
+        });
+        let mut response = self.noted(peer, done.await)?;
         response.header = self.complete(response.header);
         Ok(Response::new(response))
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let request = request.into_inner();
         txn::check(&request)?;
-        let mut response = if txn::is_read_only(&request) {
-            txn::apply(&mut Change::begin(&*self.shared.state()?), &request)?
-        } else {
-            self.shared.writer.submit(move |change| txn::apply(change, &request)).await?
+        let is_read_only = txn::is_read_only(&request);
+        let perform = move |change: &mut Change| {
+            change.state().check_txn_allowed(&caller, &request)?;
+            txn::apply(change, &request)
         };
+        let done = if is_read_only {
+            perform(&mut Change::begin(&*self.shared.state()?))
+        } else {
+            self.shared.writer.submit(perform).await
+        };
+        let mut response = self.noted(peer, done)?;
         response.header = self.complete(response.header);
         Ok(Response::new(response))
     }
@@ -109,8 +139,13 @@ impl lease_server::Lease for Services {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let id = request.get_ref().id;
-        self.shared.writer.submit(move |change| change.revoke_lease(id)).await?;
+        let done = self.shared.writer.submit(move |change| {
+            change.state().check_lease_allowed(&caller, id)?;
+            change.revoke_lease(id)
+        });
+        self.noted(peer, done.await)?;
         Ok(Response::new(LeaseRevokeResponse { header: self.header() }))
     }
 
@@ -120,6 +155,7 @@ impl lease_server::Lease for Services {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let caller = caller_of(request.extensions());
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(limits::WATCH_QUEUE);
         let services = self.clone();
@@ -131,7 +167,7 @@ impl lease_server::Lease for Services {
                     () = stopped(&mut stop) => Err(status::stopped()),
                 };
                 let answer = match request {
-                    Ok(Some(request)) => services.keep_alive(request.id),
+                    Ok(Some(request)) => services.keep_alive(&caller, request.id),
                     Ok(None) => return,
                     Err(status) => Err(status),
                 };
@@ -148,8 +184,12 @@ impl lease_server::Lease for Services {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let asked = request.into_inner();
         let state = self.shared.state()?;
+        if asked.keys {
+            self.noted(peer, state.check_lease_readable(&caller, asked.id))?;
+        }
         let mut response = LeaseTimeToLiveResponse {
             header: self.shared.header(state.revision),
             id: asked.id,
@@ -180,8 +220,9 @@ impl lease_server::Lease for Services {
 
 impl Services {
     /// A term of zero tells the holder that the lease is lost.
-    fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+    fn keep_alive(&self, caller: &Caller, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
         let state = self.shared.state()?;
+        state.check_known(caller)?;
         let renewed = state
             .leases
             .get(&id)
@@ -243,10 +284,10 @@ impl maintenance_server::Maintenance for Services {
 
     type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
 
-    async fn snapshot(
-        &self,
-        _request: Request<SnapshotRequest>,
-    ) -> Result<Response<Self::SnapshotStream>, Status> {
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        // It has everything.
+        let caller = caller_of(request.extensions());
+        self.noted(request.remote_addr(), self.shared.state()?.auth.check_root(&caller))?;
         let alone = self.shared.snapshot.clone().lock_owned().await;
         let (state, identity) = (self.shared.state()?, self.shared.identity);
         let directory = self.shared.directory.clone();
@@ -256,33 +297,5 @@ impl maintenance_server::Maintenance for Services {
             drop(alone);
         });
         Ok(Response::new(ReceiverStream::new(stream)))
-    }
-}
-
-impl Services {
-    fn log_in(&self, request: &AuthenticateRequest) -> Result<String, Status> {
-        let AuthenticateRequest { name, password } = request;
-        match join_login::token_of(name) {
-            Some(token) if join_login::may_log_in(&*self.shared.state()?, token, password) => {
-                self.shared.gate.login_of_hosts()
-            }
-            Some(_) => Err(status::auth_failed()),
-            None => self.shared.gate.authenticate(name, password),
-        }
-    }
-}
-
-#[tonic::async_trait]
-impl auth_server::Auth for Services {
-    async fn authenticate(
-        &self,
-        request: Request<AuthenticateRequest>,
-    ) -> Result<Response<AuthenticateResponse>, Status> {
-        let peer = peer_of(request.remote_addr());
-        let request = request.into_inner();
-        let token = self.log_in(&request).inspect_err(|error| {
-            note(SecurityEvent::BadPassword, peer, error.message());
-        })?;
-        Ok(Response::new(AuthenticateResponse { header: self.header(), token }))
     }
 }

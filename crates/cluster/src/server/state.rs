@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
+use super::auth::Auth;
 use super::proto::{KeyValue, RangeRequest, RangeResponse, range_request};
 use super::span::Span;
 use super::status;
@@ -65,12 +66,21 @@ pub struct State {
     pub leases: OrdMap<i64, LeaseState>,
     /// Bytes of all keys and values, held under [`super::limits::STORED_BYTES`].
     pub stored_bytes: u64,
+    /// Who may do what with them.
+    pub auth: Arc<Auth>,
 }
 
 impl State {
     /// An empty store; the first write makes revision 2, as in etcd.
     pub fn new() -> State {
-        State { revision: 1, compacted: -1, keys: OrdMap::new(), leases: OrdMap::new(), stored_bytes: 0 }
+        State {
+            revision: 1,
+            compacted: -1,
+            keys: OrdMap::new(),
+            leases: OrdMap::new(),
+            stored_bytes: 0,
+            auth: Arc::default(),
+        }
     }
 
     /// The entries of `span` in the order of their keys.

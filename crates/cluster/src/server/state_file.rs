@@ -1,18 +1,22 @@
-//! One file with the state: redb with a table of keys, one of leases and one of numbers. A commit has reached the disk
+//! One file with the state: redb with a table of keys, one of leases, one of numbers, and one of users and roles. A commit has reached the disk
 //! when it returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 
+use super::auth::Auth;
 use super::disk::{Batch, DiskError, Identity};
 use super::state::{Entry, Key, LeaseState, State};
 
 const KEYS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("keys");
 const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
 const NUMBERS: TableDefinition<&str, i64> = TableDefinition::new("numbers");
+/// One row, as JSON. Files of earlier releases lack the table, and earlier releases overlook it.
+const AUTH: TableDefinition<&str, &[u8]> = TableDefinition::new("auth");
+const AUTH_ROW: &str = "users and roles";
 
 /// Raised when the layout of these tables changes.
 pub const FORMAT: i64 = 1;
@@ -117,6 +121,10 @@ impl StateFile {
                     None => leases.remove(id)?,
                 };
             }
+            if let Some(auth) = &batch.auth {
+                let json = serde_json::to_vec(&**auth).expect("users and roles are plain JSON");
+                transaction.open_table(AUTH)?.insert(AUTH_ROW, json.as_slice())?;
+            }
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("revision", state.revision)?;
             numbers.insert("compacted", state.compacted)?;
@@ -132,10 +140,16 @@ impl StateFile {
         if format != FORMAT {
             return Err(DiskError::Format { path: self.path.clone(), found: format });
         }
-        let (state, commits) = self.try_read().map_err(failure)?.ok_or_else(|| DiskError::Damaged {
-            path: self.path.clone(),
-            detail: "it holds a key whose record is cut short".into(),
-        })?;
+        let damaged = |detail: String| DiskError::Damaged { path: self.path.clone(), detail };
+        let (mut state, commits) = self
+            .try_read()
+            .map_err(failure)?
+            .ok_or_else(|| damaged("it holds a key whose record is cut short".into()))?;
+        if let Some(json) = self.read_auth().map_err(failure)? {
+            let auth: Auth =
+                serde_json::from_slice(&json).map_err(|error| damaged(format!("users and roles: {error}")))?;
+            state.auth = Arc::new(auth);
+        }
         Ok(Content { state, identity, commits })
     }
 
@@ -166,6 +180,15 @@ impl StateFile {
         }
         let [format, cluster, member] = known;
         Ok((format, Identity { cluster: cluster as u64, member: member as u64 }))
+    }
+
+    /// Nothing in a file of an earlier release.
+    fn read_auth(&self) -> Result<Option<Vec<u8>>, redb::Error> {
+        match self.database.begin_read()?.open_table(AUTH) {
+            Ok(table) => Ok(table.get(AUTH_ROW)?.map(|row| row.value().to_vec())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Nothing, if a row is cut short.

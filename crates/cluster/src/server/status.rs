@@ -91,3 +91,64 @@ pub fn disk_failed() -> Status {
         "the embedded server could not write to its disk and accepts nothing more; see its log, then restart it",
     )
 }
+
+// ---- users and roles -----------------------------------------------------------------------------
+
+pub fn permission_denied() -> Status {
+    Status::permission_denied("etcdserver: permission denied")
+}
+
+pub fn user_empty() -> Status {
+    Status::invalid_argument("etcdserver: user name is empty")
+}
+
+pub fn user_exists() -> Status {
+    Status::failed_precondition("etcdserver: user name already exists")
+}
+
+pub fn user_not_found() -> Status {
+    Status::failed_precondition("etcdserver: user name not found")
+}
+
+pub fn role_empty() -> Status {
+    Status::invalid_argument("etcdserver: role name is empty")
+}
+
+pub fn role_exists() -> Status {
+    Status::failed_precondition("etcdserver: role name already exists")
+}
+
+pub fn role_not_found() -> Status {
+    Status::failed_precondition("etcdserver: role name not found")
+}
+
+pub fn role_not_granted() -> Status {
+    Status::failed_precondition("etcdserver: role is not granted to the user")
+}
+
+pub fn permission_not_given() -> Status {
+    Status::invalid_argument("etcdserver: permission not given")
+}
+
+pub fn permission_not_granted() -> Status {
+    Status::failed_precondition("etcdserver: permission is not granted to the role")
+}
+
+pub fn no_root_user() -> Status {
+    Status::failed_precondition("etcdserver: root user does not exist")
+}
+
+pub fn no_root_role() -> Status {
+    Status::failed_precondition("etcdserver: root user does not have root role")
+}
+
+pub fn invalid_auth_management() -> Status {
+    Status::invalid_argument("etcdserver: invalid auth management")
+}
+
+/// Only this server says this: its data directory has the password of one user, who can then not be changed by requests.
+pub fn owner_is_fixed() -> Status {
+    Status::failed_precondition(
+        "the user of the embedded server is that of its data directory and is not changed here",
+    )
+}

@@ -1,4 +1,4 @@
-//! One user with one password, and the tokens given out for it.
+//! Who asks: passwords, and the tokens given out for them.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -7,88 +7,120 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use atoll_security_log::{SecurityEvent, note};
+use tonic::metadata::MetadataMap;
 use tonic::service::Interceptor;
-use tonic::{Request, Status};
+use tonic::{Extensions, Request, Status};
 
-use super::{join_login, limits, status};
+use super::auth::{Auth, Caller};
+use super::passwords::PasswordDigest;
+use super::writer::WriterHandle;
+use super::{limits, status};
 
-/// Checks credentials and tokens. Without credentials everyone may do everything.
+/// Checks credentials and tokens. Without an owner, and while users are not asked for, everyone may do everything.
 #[derive(Clone)]
 pub struct Gate {
-    guard: Option<Arc<Guard>>,
+    /// The user and the password of the server's data directory.
+    owner: Option<Arc<(String, String)>>,
+    tokens: Arc<Mutex<HashMap<String, Token>>>,
+    writer: WriterHandle,
 }
 
-struct Guard {
-    user: String,
-    password: String,
-    /// When each was last used.
-    tokens: Mutex<HashMap<String, Instant>>,
+struct Token {
+    caller: Caller,
+    /// Of the user when the token was given: with another password, or another user of that name, it is void.
+    password: Option<PasswordDigest>,
+    last_used: Instant,
 }
 
 impl Gate {
-    pub fn new(credentials: Option<(String, String)>) -> Gate {
-        let guard = credentials
-            .map(|(user, password)| Arc::new(Guard { user, password, tokens: Mutex::new(HashMap::new()) }));
-        Gate { guard }
+    pub fn new(owner: Option<(String, String)>, writer: WriterHandle) -> Gate {
+        Gate { owner: owner.map(Arc::new), tokens: Arc::default(), writer }
     }
 
-    /// A new token for the right credentials.
-    pub fn authenticate(&self, user: &str, password: &str) -> Result<String, Status> {
-        let guard = self.guard.as_ref().ok_or_else(status::auth_not_enabled)?;
-        let is_right =
-            same(user.as_bytes(), guard.user.as_bytes()) & same(password.as_bytes(), guard.password.as_bytes());
-        if !is_right {
-            return Err(status::auth_failed());
-        }
+    /// The name of the user who may do everything by the data directory.
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref().map(|(user, _)| user.as_str())
+    }
+
+    /// The owner's name and password.
+    pub fn owner_login(&self) -> Option<&(String, String)> {
+        self.owner.as_deref()
+    }
+
+    /// Whether callers have to say who they are.
+    pub fn is_shut(&self, auth: &Auth) -> bool {
+        self.owner.is_some() || auth.is_enabled
+    }
+
+    /// Whether these are the credentials of the owner.
+    pub fn is_owner(&self, user: &str, password: &str) -> bool {
+        let Some((name, known)) = self.owner.as_deref() else { return false };
+        same(user.as_bytes(), name.as_bytes()) & same(password.as_bytes(), known.as_bytes())
+    }
+
+    /// A new token for somebody whose password was compared.
+    pub fn issue(&self, caller: Caller, password: Option<PasswordDigest>) -> Result<String, Status> {
         let mut bytes = [0u8; 16];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut bytes))
             .map_err(|error| Status::internal(format!("/dev/urandom: {error}")))?;
-        let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut tokens = guard.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = hex::encode(bytes);
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        tokens.retain(|_, used| now.duration_since(*used) < limits::TOKEN_IDLE);
+        tokens.retain(|_, token| now.duration_since(token.last_used) < limits::TOKEN_IDLE);
         if tokens.len() >= limits::TOKENS {
             return Err(Status::resource_exhausted("too many tokens are in use; wait for some to expire"));
         }
-        tokens.insert(token.clone(), now);
-        Ok(token)
-    }
-}
-
-impl Gate {
-    /// What a host that joins needs to log in as all hosts do.
-    pub fn login_of_hosts(&self) -> Result<String, Status> {
-        let guard = self.guard.as_ref().ok_or_else(status::auth_not_enabled)?;
-        Ok(join_login::answer(&guard.user, &guard.password))
+        tokens.insert(text.clone(), Token { caller, password, last_used: now });
+        Ok(text)
     }
 
-    /// Whether a request has a token that holds.
-    fn check(&self, request: &Request<()>) -> Result<(), Status> {
-        let Some(guard) = &self.guard else { return Ok(()) };
-        let metadata = request.metadata();
-        let token = metadata
-            .get("token")
-            .or_else(|| metadata.get("authorization"))
-            .and_then(|value| value.to_str().ok())
-            .ok_or_else(status::invalid_token)?;
-        let mut tokens = guard.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Who sends a request. Without a token it is nobody.
+    pub fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        let state = self.writer.state();
+        let value = metadata.get("token").or_else(|| metadata.get("authorization"));
+        let Some(text) = value.and_then(|value| value.to_str().ok()).filter(|_| self.is_shut(&state.auth)) else {
+            return Ok(Caller::Nobody);
+        };
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        match tokens.get_mut(token) {
-            Some(used) if now.duration_since(*used) < limits::TOKEN_IDLE => *used = now,
-            _ => return Err(status::invalid_token()),
+        let token = tokens.get_mut(text).ok_or_else(status::invalid_token)?;
+        let is_fresh = now.duration_since(token.last_used) < limits::TOKEN_IDLE;
+        let is_of_now = match &token.caller {
+            Caller::User(name) => {
+                state.auth.users.get(&**name).is_some_and(|user| user.password == token.password)
+            }
+            Caller::Owner | Caller::Nobody => true,
+        };
+        if !is_fresh || !is_of_now {
+            tokens.remove(text);
+            return Err(status::invalid_token());
         }
-        Ok(())
+        token.last_used = now;
+        Ok(token.caller.clone())
+    }
+
+    fn admit(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        match self.caller(metadata)? {
+            Caller::Nobody if self.is_shut(&self.writer.state().auth) => Err(status::invalid_token()),
+            caller => Ok(caller),
+        }
     }
 }
 
 impl Interceptor for Gate {
-    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        self.check(&request).inspect_err(|error| {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let caller = self.admit(request.metadata()).inspect_err(|error| {
             note(SecurityEvent::BadToken, peer_of(request.remote_addr()), error.message());
         })?;
+        request.extensions_mut().insert(caller);
         Ok(request)
     }
+}
+
+/// Who sends a request that has passed the gate.
+pub fn caller_of(extensions: &Extensions) -> Caller {
+    extensions.get::<Caller>().cloned().expect("the gate has put it there")
 }
 
 /// A peer in the log.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::auth::{Access, Auth, Caller};
 use super::change::Event;
 use super::history::{Revision, TooOld};
 use super::limits;
@@ -19,10 +20,14 @@ use super::proto::{self, KeyValue, WatchCreateRequest, WatchRequest, WatchRespon
 use super::services::Services;
 use super::span::Span;
 use super::state::State;
+use super::tokens::caller_of;
 use super::{Shared, status, stopped};
 
 /// The id of answers that concern no watch.
 const NO_WATCH: i64 = -1;
+
+/// As etcd writes it here.
+const PERMISSION_DENIED: &str = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
 
 type Answers = mpsc::Sender<Result<WatchResponse, Status>>;
 
@@ -34,13 +39,17 @@ impl watch_server::Watch for Services {
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = caller_of(request.extensions());
         let (answers, stream) = mpsc::channel(limits::WATCH_QUEUE);
+        let auth = self.shared.writer.state().auth.clone();
         let session = Session {
             shared: self.shared.clone(),
             states: self.shared.writer.follow(),
             answers,
             watches: BTreeMap::new(),
             next_id: 0,
+            caller,
+            auth,
         };
         tokio::spawn(session.run(request.into_inner()));
         Ok(Response::new(ReceiverStream::new(stream)))
@@ -52,6 +61,9 @@ struct Gone;
 
 struct Watch {
     span: Span,
+    /// The span as it was asked for.
+    key: Vec<u8>,
+    range_end: Vec<u8>,
     /// The next revision to look at.
     next: i64,
     with_before: bool,
@@ -86,6 +98,9 @@ struct Session {
     answers: Answers,
     watches: BTreeMap<i64, Watch>,
     next_id: i64,
+    caller: Caller,
+    /// What the watches were last compared with.
+    auth: Arc<Auth>,
 }
 
 impl Session {
@@ -149,6 +164,10 @@ impl Session {
         if span.is_empty() {
             return self.refuse("mvcc: watcher range is empty").await;
         }
+        let auth = self.states.borrow().auth.clone();
+        if auth.check_range(&self.caller, key, &request.range_end, Access::Read).is_err() {
+            return self.refuse_as(request.watch_id, PERMISSION_DENIED).await;
+        }
         if self.watches.len() >= limits::WATCHES {
             return self.refuse("the stream holds as many watches as it may: open another").await;
         }
@@ -170,6 +189,8 @@ impl Session {
         let now = self.states.borrow().revision;
         let watch = Watch {
             span,
+            key: key.to_vec(),
+            range_end: request.range_end.clone(),
             next: if request.start_revision <= 0 { now + 1 } else { request.start_revision },
             with_before: request.prev_kv,
             with_puts: !request.filters.contains(&(FilterType::Noput as i32)),
@@ -185,8 +206,12 @@ impl Session {
     }
 
     async fn refuse(&mut self, reason: &str) -> Result<(), Gone> {
+        self.refuse_as(NO_WATCH, reason).await
+    }
+
+    async fn refuse_as(&mut self, watch_id: i64, reason: &str) -> Result<(), Gone> {
         let refusal = WatchResponse {
-            watch_id: NO_WATCH,
+            watch_id,
             created: true,
             canceled: true,
             cancel_reason: reason.into(),
@@ -195,8 +220,28 @@ impl Session {
         self.answer(refusal).await
     }
 
+    /// Ends the watches of somebody who may not have them any more. An etcd has them go on.
+    async fn check_rights(&mut self) -> Result<(), Gone> {
+        let auth = self.states.borrow().auth.clone();
+        if Arc::ptr_eq(&auth, &self.auth) {
+            return Ok(());
+        }
+        let refused =
+            |watch: &Watch| auth.check_range(&self.caller, &watch.key, &watch.range_end, Access::Read).is_err();
+        let ended: Vec<i64> = self.watches.iter().filter(|(_, watch)| refused(watch)).map(|(id, _)| *id).collect();
+        for id in ended {
+            self.watches.remove(&id);
+            let cancel_reason = PERMISSION_DENIED.into();
+            self.answer(WatchResponse { watch_id: id, canceled: true, cancel_reason, ..Default::default() })
+                .await?;
+        }
+        self.auth = auth;
+        Ok(())
+    }
+
     /// Sends every watch what it has not seen up to the newest revision.
     async fn catch_up(&mut self) -> Result<(), Gone> {
+        self.check_rights().await?;
         let newest = self.states.borrow_and_update().revision;
         let behind: Vec<i64> =
             self.watches.iter().filter(|(_, watch)| watch.next <= newest).map(|(id, _)| *id).collect();

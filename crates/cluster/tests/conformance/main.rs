@@ -12,6 +12,7 @@ mod leases;
 mod members;
 mod persistence;
 mod random;
+mod rights;
 mod servers;
 mod tls;
 mod transactions;
@@ -41,4 +42,5 @@ on_all_servers! {
     crate::watches::all as watches,
     crate::leases::all as leases,
     crate::client::all as client,
+    crate::rights::all as rights,
 }

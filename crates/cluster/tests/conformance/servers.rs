@@ -89,10 +89,18 @@ impl Server {
         }
     }
 
+    /// What the plain etcd client needs for TLS.
+    pub fn tls_options(&self) -> Option<etcd_client::TlsOptions> {
+        self.certificates.as_ref().map(Certificates::etcd_client_options)
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.kind, Kind::Embedded(_))
+    }
+
     /// The plain etcd client.
     pub async fn etcd_client(&self) -> etcd_client::Client {
-        let tls = self.certificates.as_ref().map(Certificates::etcd_client_options);
-        let options = tls.map(|tls| etcd_client::ConnectOptions::new().with_tls(tls));
+        let options = self.tls_options().map(|tls| etcd_client::ConnectOptions::new().with_tls(tls));
         etcd_client::Client::connect([self.endpoint()], options).await.unwrap()
     }
 

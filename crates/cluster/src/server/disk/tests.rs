@@ -148,3 +148,21 @@ fn without_room_for_the_second_file_the_first_goes_on() {
     fs::write(directory.path().join(FIRST), "").unwrap();
     assert_eq!(rows(&Disk::open(directory.path()).unwrap().1), rows(&state));
 }
+
+/// Users and roles are a part of the state: in both files, and in whatever is made of it.
+#[test]
+fn users_and_roles_are_where_keys_are() {
+    let (directory, _) = filled();
+    let (mut disk, mut state, _) = Disk::open(directory.path()).unwrap();
+    assert!(state.auth.users.is_empty(), "files without the table open");
+    Arc::make_mut(&mut state.auth).add_user("somebody", None).unwrap();
+    disk.commit(&Batch { auth: Some(state.auth.clone()), ..Batch::default() }, &state).unwrap();
+    drop(disk);
+    fs::remove_file(directory.path().join(FIRST)).unwrap();
+    let (disk, from_second, identity) = Disk::open(directory.path()).unwrap();
+    assert_eq!(from_second.auth, state.auth);
+    drop(disk);
+    let copy = directory.path().join("copy.redb");
+    StateFile::write_new(&copy, &Content { state: from_second, identity, commits: 0 }).unwrap();
+    assert_eq!(StateFile::open(&copy).unwrap().1.state.auth, state.auth);
+}

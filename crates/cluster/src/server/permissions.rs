@@ -1,0 +1,81 @@
+//! What each request needs a permission for.
+
+use tonic::Status;
+
+use super::auth::{Access, Caller};
+use super::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request};
+use super::state::State;
+use super::status;
+
+impl State {
+    pub fn check_range_allowed(&self, caller: &Caller, request: &RangeRequest) -> Result<(), Status> {
+        self.auth.check_range(caller, &request.key, &request.range_end, Access::Read)
+    }
+
+    /// With a lease, all keys of which may be written, because they go together.
+    pub fn check_put_allowed(&self, caller: &Caller, request: &PutRequest) -> Result<(), Status> {
+        self.auth.check_range(caller, &request.key, &[], Access::Write)?;
+        self.check_lease_allowed(caller, request.lease)?;
+        // What was there is told, or kept and so told to whoever may read it.
+        if request.prev_kv {
+            self.auth.check_range(caller, &request.key, &[], Access::Read)?;
+        }
+        Ok(())
+    }
+
+    pub fn check_delete_allowed(&self, caller: &Caller, request: &DeleteRangeRequest) -> Result<(), Status> {
+        self.auth.check_range(caller, &request.key, &request.range_end, Access::Write)?;
+        if request.prev_kv {
+            self.auth.check_range(caller, &request.key, &request.range_end, Access::Read)?;
+        }
+        Ok(())
+    }
+
+    /// Whichever branch is taken: which one it is tells something, too.
+    pub fn check_txn_allowed(&self, caller: &Caller, txn: &TxnRequest) -> Result<(), Status> {
+        for comparison in &txn.compare {
+            self.auth.check_range(caller, &comparison.key, &comparison.range_end, Access::Read)?;
+        }
+        for operation in txn.success.iter().chain(&txn.failure) {
+            self.check_operation_allowed(caller, operation)?;
+        }
+        Ok(())
+    }
+
+    fn check_operation_allowed(&self, caller: &Caller, operation: &RequestOp) -> Result<(), Status> {
+        match &operation.request {
+            Some(Request::RequestRange(request)) => self.check_range_allowed(caller, request),
+            Some(Request::RequestPut(request)) => self.check_put_allowed(caller, request),
+            Some(Request::RequestDeleteRange(request)) => self.check_delete_allowed(caller, request),
+            // Stricter than etcd 3.4, which forgets to ask.
+            Some(Request::RequestTxn(inner)) => self.check_txn_allowed(caller, inner),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the caller may write all keys of a lease, and so may end it.
+    pub fn check_lease_allowed(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
+        let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
+        for key in &lease.keys {
+            self.auth.check_range(caller, key, &[], Access::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may read the names of all keys of a lease.
+    pub fn check_lease_readable(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
+        let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
+        for key in &lease.keys {
+            self.auth.check_range(caller, key, &[], Access::Read)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caller is still known: a stream may be older than that.
+    pub fn check_known(&self, caller: &Caller) -> Result<(), Status> {
+        match caller {
+            Caller::User(name) if !self.auth.users.contains_key(&**name) => Err(status::invalid_token()),
+            _ => Ok(()),
+        }
+    }
+}
