@@ -4,6 +4,7 @@ use atoll_types::limits::PG_LOG_ENTRIES;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{ObjectName, PgId};
 
+use crate::Setup;
 use crate::check::check;
 use crate::clients::{Answer, Kind};
 use crate::options::{Fault, Options};
@@ -24,7 +25,7 @@ impl Driven {
     /// The world of a seed, with a replicated or an erasure-coded pool.
     pub fn new(seed: u64, is_coded: bool) -> Self {
         let mut random = Random::new(seed);
-        let mut options = Options::draw(is_coded, &mut random);
+        let mut options = Options::draw(is_coded, &mut random).with_faults_of(Setup::default());
         // Damage is for scrubs, which the PG's own seeds try: without one, a read would wait for ever.
         options.faults.retain(|(fault, _)| *fault != Fault::DamageBlock);
         // A client with many requests must not outrun the log that knows which were done.

@@ -49,7 +49,11 @@ impl World {
             return;
         }
         self.after(self.options.fault_pace, Event::Fault);
-        match self.draw_fault() {
+        let fault = self.draw_fault();
+        if self.is_beyond_redundancy(fault) {
+            return;
+        }
+        match fault {
             Fault::BreakLink => {
                 let (a, b) = self.any_pair();
                 self.break_link(a, b);
@@ -280,6 +284,7 @@ impl World {
     pub fn wipe(&mut self, at: usize) {
         self.statistics.wipes += 1;
         self.wiped = Some(osd(at));
+        self.note_loss(at);
         self.note("wipe", &[at as u64]);
         let store = &mut self.members[at].store;
         let history = std::mem::take(&mut store.history);

@@ -4,16 +4,19 @@
 use std::collections::VecDeque;
 
 use atoll_store::simulated_disk::SimulatedDisk;
-use atoll_types::{PgId, Transaction};
+use atoll_types::{Epoch, PgId, Transaction};
 
 use crate::device::{RECORDS_FORGOTTEN_MAX, difference};
+use crate::options::Fault;
 use crate::random::Random;
 use crate::state::{PG, Pgs, SPLIT_PG};
 use crate::store::Store;
-use crate::world::{World, osd};
+use crate::world::{Event, World};
 
 /// Submissions that may be taken back.
 const SUBMISSIONS_MAX: usize = 64;
+/// Simulated time within which OSDs start again that stopped together.
+const TOGETHER: u64 = 1_500_000;
 
 /// What a store was before.
 #[derive(Default)]
@@ -125,7 +128,56 @@ impl Store {
 }
 
 impl World {
-    /// An OSD whose device may lose something now: the PGs have all copies or shards, and few others ever did.
+    /// A device has lost what was durable.
+    pub fn note_loss(&mut self, at: usize) {
+        let epoch = |pg: PgId| (pg, self.cluster.of(pg).expect("it is listed").record.epoch);
+        let epochs = self.cluster.pgs().into_iter().map(epoch).collect();
+        self.losses.insert(at, epochs);
+    }
+
+    /// Whether an OSD has lost something that is not everywhere again.
+    pub fn has_open_loss(&self, at: usize) -> bool {
+        let is_open = |(pg, epoch): &(PgId, Epoch)| {
+            let record = &self.cluster.of(*pg).expect("it is listed").record;
+            record.epoch <= *epoch || record.activated_epoch < record.epoch
+        };
+        self.losses.get(&at).is_some_and(|epochs| epochs.iter().any(is_open))
+    }
+
+    /// OSDs that have lost something, have a damaged block, or do not run.
+    fn away_or_lost(&self) -> usize {
+        let is_whole = |at: &usize| {
+            let member = &self.members[*at];
+            let is_damaged = self.cluster.pgs().iter().any(|pg| !member.store.damaged_objects(*pg).is_empty());
+            member.is_up && member.paused_until <= self.now && !is_damaged && !self.has_open_loss(*at)
+        };
+        self.members.len() - (0..self.members.len()).filter(is_whole).count()
+    }
+
+    /// Whether all OSDs that run reach each other.
+    fn all_reach_each_other(&self) -> bool {
+        let up = || (0..self.members.len()).filter(|at| self.members[*at].is_up);
+        let mut pairs = up().flat_map(|a| up().filter(move |b| a < *b).map(move |b| (a, b)));
+        pairs.all(|(a, b)| self.network.is_open(a, b, self.now))
+    }
+
+    /// Copies or shards that a PG can do without.
+    fn redundancy(&self) -> usize {
+        self.options.size() - self.options.shape.map_or(1, |shape| usize::from(shape.data))
+    }
+
+    /// Whether a fault, together with the devices that have lost something, might leave some members to themselves too few
+    /// of which have what was acknowledged: they cannot know of it.
+    pub fn is_beyond_redundancy(&self, fault: Fault) -> bool {
+        use Fault::{BreakLink, Crash, DamageBlock, Partition, Pause, ReplaceDevice, StopClock};
+        if !(0..self.members.len()).any(|at| self.has_open_loss(at)) {
+            return false;
+        }
+        let takes_one = matches!(fault, Crash | DamageBlock | Pause | ReplaceDevice | StopClock);
+        matches!(fault, BreakLink | Partition) || takes_one && self.away_or_lost() >= self.redundancy()
+    }
+
+    /// An OSD whose device may lose something now: the PGs have all copies or shards.
     fn may_forget(&mut self) -> Option<usize> {
         let is_whole = |pg: &PgId| {
             let state = self.cluster.of(*pg).expect("it is listed");
@@ -140,31 +192,34 @@ impl World {
         if is_splitting || !self.cluster.pgs().iter().all(is_whole) {
             return None;
         }
-        let most = self.options.shape.map_or(1, |shape| usize::from(shape.parity));
         let at = self.interesting_osd();
-        let at = match self.forgetful.iter().copied().collect::<Vec<_>>() {
-            all if all.len() >= most => all[self.random.below(all.len() as u64) as usize],
-            _ => at,
-        };
-        // Another fault must not take what redundancy is left.
-        let is_free = self.members[at].is_up && self.wiped.is_none_or(|wiped| wiped == osd(at));
-        is_free.then_some(at)
+        let others_lost = self.away_or_lost() - usize::from(self.has_open_loss(at));
+        let may_lose = self.members[at].is_up && others_lost < self.redundancy() && self.all_reach_each_other();
+        may_lose.then_some(at)
     }
 
     /// The power goes, at one OSD or at all, and one device lacks afterwards what was durable.
     fn lose(&mut self, lose: impl FnOnce(&mut Store, &mut Random) -> bool) {
         let Some(at) = self.may_forget() else { return };
-        let is_everywhere = self.random.chance(40);
-        for other in 0..self.members.len() {
-            if other == at || is_everywhere {
-                self.crash(other);
-            }
+        if self.random.chance(40) {
+            self.crash_together();
+        } else {
+            self.crash(at);
         }
         let has_forgotten = lose(&mut self.members[at].store, &mut self.random);
         self.note("forget", &[at as u64, has_forgotten.into()]);
         if has_forgotten {
-            self.forgetful.insert(at);
+            self.note_loss(at);
             self.statistics.forgotten += 1;
+        }
+    }
+
+    /// All OSDs stop, and start again soon: nobody goes on without one that is a little late.
+    fn crash_together(&mut self) {
+        for at in (0..self.members.len()).filter(|at| self.members[*at].is_up).collect::<Vec<_>>() {
+            self.kill(at);
+            let delay = self.random.below(TOGETHER);
+            self.at(self.now + delay, Event::Restart { at });
         }
     }
 

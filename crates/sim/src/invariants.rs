@@ -25,7 +25,9 @@ impl World {
         let Some(state) = self.cluster.of(pg) else { return };
         let electors = state.record.last_active_members.iter().map(|osd| osd.0 as usize - 1);
         let activated = state.record.activated_epoch;
-        let electors: Vec<usize> = electors.filter(|at| self.counts_as_elector(pg, *at, activated)).collect();
+        // A device that has lost something may have what was rolled back.
+        let counts = |at: &usize| self.counts_as_elector(pg, *at, activated) && !self.has_open_loss(*at);
+        let electors: Vec<usize> = electors.filter(counts).collect();
         if !electors.contains(&at) {
             return;
         }
@@ -79,7 +81,10 @@ impl World {
     pub fn writes_start_in_order(&mut self, at: usize, transaction: &Transaction) {
         let [LogEntry { version, request: Some(request), object, .. }] = &transaction.log[..] else { return };
         let record = self.members[at].pgs[&transaction.pg].record();
-        if self.options.shape.is_some() || record.epoch != version.epoch || record.primary != osd(at) {
+        let leads = record.primary == osd(at) && record.epoch == version.epoch;
+        // It may catch up with the primary of a record that it has not heard of.
+        let has_promised_more = self.members[at].store.promised.get(&transaction.pg) > Some(&record.epoch);
+        if self.options.shape.is_some() || !leads || has_promised_more {
             return;
         }
         let waiting = &mut self.members[at].waiting_writes;

@@ -54,8 +54,9 @@ pub use script::{
     Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_blocks, write_key,
     write_key_if,
 };
-pub use state::{PG, Pgs, SPLIT_PG};
+pub use state::{PG, Pgs, SPLIT_PG, name};
 pub use statistics::Statistics;
+pub use workload::object_name;
 pub use world::{Member, World};
 
 /// What one run did.
@@ -68,7 +69,7 @@ pub struct Outcome {
 /// writes full OSDs took in place, and how many writes were refused for lack of space.
 pub fn simulate_full(seed: u64) -> (u64, usize) {
     let mut random = random::Random::new(seed);
-    let mut options = Options::draw(true, &mut random);
+    let mut options = Options::draw(true, &mut random).with_faults_of(Setup::default());
     options.faults.push((Fault::Fill, 60));
     let mut world = world::World::with_options(options, random, false);
     world.run();
@@ -91,7 +92,7 @@ pub enum Stores {
 }
 
 /// What a run is, apart from its seed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The pool is erasure-coded.
     pub is_coded: bool,
@@ -104,6 +105,20 @@ pub struct Setup {
     pub has_standing_fault: bool,
     /// Prints what happens.
     pub is_verbose: bool,
+}
+
+impl Default for Setup {
+    /// Replicated, with every fault.
+    fn default() -> Self {
+        Setup {
+            is_coded: false,
+            stores: Stores::BySeed,
+            forgets: true,
+            puts_back: true,
+            has_standing_fault: false,
+            is_verbose: false,
+        }
+    }
 }
 
 impl Setup {

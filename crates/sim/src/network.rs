@@ -121,6 +121,14 @@ impl Network {
         self.link(at, other).ends[end(at, other)].is_some()
     }
 
+    /// Whether both ends know the connection as up, and nothing delays what they send.
+    pub fn is_open(&self, a: usize, b: usize, now: u64) -> bool {
+        let link = &self.links[&pair(a, b)];
+        !link.broken
+            && link.ends == [Some(link.generation); 2]
+            && link.blocked_until.iter().all(|until| *until <= now)
+    }
+
     /// When a message sent now arrives, and over which connection; `None` if it is lost at once.
     pub fn send(&mut self, from: usize, to: usize, now: u64, random: &mut Random) -> Option<(u64, u64)> {
         let link = self.link(from, to);

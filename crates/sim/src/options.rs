@@ -161,6 +161,11 @@ impl Options {
         self
     }
 
+    /// Gives the members the real store, and memory for all of its metadata.
+    pub fn on_real_stores(self) -> Self {
+        Options { real_store: Some(Budget { page_bytes: 16 << 20, pending_bytes: 16 << 20 }), ..self }
+    }
+
     /// An erasure-coded world in which only the script acts.
     pub fn scripted_coded(osds: usize, data: u8, parity: u8) -> Self {
         let shape = Some(CodeShape { data, parity, chunk_bytes: BLOCK_BYTES as u32 });

@@ -321,12 +321,15 @@ impl World {
         self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer, looks_again });
     }
 
-    /// Sometimes an operator mends what a read of a shard has met: with other shards away, too, the object may be lost.
+    /// Sometimes an operator mends what a read of a shard has met: with other shards away or incomplete, too, the object
+    /// may be lost.
     pub fn read_meets_damage(&mut self, pg: PgId, at: usize, object: &ObjectName, blocks: &[u32]) {
-        if let Some(shape) = self.options.shape
-            && self.cluster.of(pg).expect("the PG exists").shards() < shape.shards().into()
-            && self.random.chance(50)
-        {
+        let Some(shape) = self.options.shape else { return };
+        let state = self.cluster.of(pg).expect("the PG exists");
+        let is_incomplete = |osd: &OsdId| self.members[osd.0 as usize - 1].store.is_incomplete(pg);
+        let lacks_shards =
+            state.shards() < shape.shards().into() || state.record.members.iter().any(is_incomplete);
+        if lacks_shards && self.random.chance(50) {
             let bad = &mut self.members[at].store.bad;
             bad.retain(|(other, block)| other != object || !blocks.contains(block));
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_pg::{ClientId, Leases, Pg, PoolPolicy, Reached, Token};
 use atoll_terminal::print_line;
 use atoll_types::records::PgRecord;
-use atoll_types::{ObjectName, OsdId, PgId, RequestId, Version};
+use atoll_types::{Epoch, ObjectName, OsdId, PgId, RequestId, Version};
 
 use crate::Setup;
 use crate::clients::Clients;
@@ -124,8 +124,9 @@ pub struct World {
     pub store_pause: u64,
     /// What slow reads had come to, in the order of their answers.
     pub slow_reads: Vec<Vec<Reached>>,
-    /// OSDs whose devices have lost what was durable.
-    pub forgetful: BTreeSet<usize>,
+    /// OSDs whose devices have lost what was durable, and the epochs of the PGs then: until those are active under later
+    /// ones, not all members have what was acknowledged.
+    pub losses: BTreeMap<usize, Vec<(PgId, Epoch)>>,
     /// A fault that stands while clients must be served.
     pub standing: Standing,
     /// OSDs with the real store whose turn has not ended.
@@ -191,7 +192,7 @@ impl World {
             store_pause: 0,
             slow_reads: Vec::new(),
             standing: Standing::Over,
-            forgetful: BTreeSet::new(),
+            losses: BTreeMap::new(),
             turns: BTreeSet::new(),
         };
         for at in 0..count {

@@ -45,7 +45,7 @@ impl Pg {
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
             ReadPurpose::Client { client, sequence, object, request, began_at, .. }
-                if self.is_read_again(&object, &answer, began_at) =>
+                if self.has_gone(&object, &request, view) || self.is_read_again(&object, &answer, began_at) =>
             {
                 let waiting = Waiting::Read(request);
                 self.enqueue(WaitingRequest::new(client, sequence, object, waiting), view);
@@ -71,6 +71,16 @@ impl Pg {
                 let pg = self.config.id;
                 self.outbox.send(primary, Message::CopyReply { pg, epoch, tag, result, in_place, payload });
             }
+        }
+    }
+
+    /// Whether a split has taken away what a read is about since it began: it may have found what is there of the new
+    /// PG, or nothing.
+    pub(crate) fn has_gone(&self, object: &ObjectName, request: &ReadRequest, view: &impl ObjectView) -> bool {
+        let pg_num_here = self.config.pg_num_here(view);
+        match request {
+            ReadRequest::ObjectList { pg_num, .. } => pg_num.is_some_and(|pg_num| pg_num != pg_num_here),
+            _ => !self.config.has_place_for(object, pg_num_here),
         }
     }
 

@@ -142,9 +142,14 @@ impl Pg {
         let request = ReadRequest::checked_data(read.offset, read.length);
         // The copy may contain a newer write that is not committed, or the checksums are not in
         // memory any more: the read begins again.
-        // The view may still show an object that a split just ordered moves to another PG.
+        // A split may have moved the object to another PG, or the view still shows one that it will move.
         let is_in_flight = self.log.shows_in(&read.object, &request) || !self.outbox.view_is_current();
-        if is_in_flight || !self.may_read(view) || !view.is_read_loaded(self.config.id, &read.object, &request) {
+        let has_gone = self.has_gone(&read.object, &request, view);
+        if is_in_flight
+            || has_gone
+            || !self.may_read(view)
+            || !view.is_read_loaded(self.config.id, &read.object, &request)
+        {
             let CopyRead { client, sequence, object, .. } = read;
             return self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
         }

@@ -1,7 +1,12 @@
 //! Splits of PGs.
 
 use atoll_pg::PgState;
-use atoll_sim::{Options, PG, SPLIT_PG, World, half_of, remove, write_block};
+use atoll_sim::{
+    Answer, Kind, Options, PG, SPLIT_PG, World, block, data_of, half_of, read_block, remove, write_block,
+};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{ReadRequest, Refusal};
+use bytes::Bytes;
 
 use crate::{MS, SECOND, holds, three_osds, with_leases, written};
 
@@ -153,5 +158,67 @@ fn a_member_that_was_backfilled_during_a_split_can_lead() {
     written(&mut script, stays, 4);
     script.restart(1);
     holds(&mut script, goes, 2);
+    script.finish();
+}
+
+#[test]
+fn a_read_that_a_split_overtakes_is_done_in_the_new_pg() {
+    let (_, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, goes, 1);
+    // The store takes its time, and looks at the object once more before it answers.
+    script.store_pause = 100 * MS;
+    let read = script.start(1, read_block(goes, 0));
+    script.run_while("nothing is read", |world| !world.is_reading());
+    script.look_again(goes, 0);
+    script.store_pause = 0;
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.visible.of(PG).pg_num != Some(2));
+    assert!(script.is_reading(), "the split overtakes the read");
+    script.run_while("not answered", |world| world.answer_of(read).is_none());
+    assert_eq!(data_of(script.answer_of(read)), Some(&block(1)[..]), "it is found where it is now");
+    script.finish();
+}
+
+#[test]
+fn a_copy_read_that_a_split_overtakes_repairs_nothing() {
+    let (_, goes) = one_of_each_half();
+    let mut script = with_leases(Options::scripted(3).on_real_stores());
+    written(&mut script, goes, 1);
+    script.members[0].store.bad.insert((atoll_sim::object_name(goes), 0));
+    // The members answer late.
+    for other in [1, 2] {
+        script.cut_one_way(0, other, 200 * MS);
+    }
+    let read = script.start(1, read_block(goes, 0));
+    script.run_while("no copy is read", |world| world.statistics.copy_reads == 0);
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.visible.of(PG).pg_num != Some(2));
+    assert_eq!(script.answer_of(read), None, "the split overtakes the read");
+    script.run_while("not answered", |world| world.answer_of(read).is_none());
+    assert_eq!(data_of(script.answer_of(read)), Some(&block(1)[..]), "it is found where it is now");
+    let world = script.finish();
+    let old = &world.members[0].store.visible.of(PG).objects;
+    assert!(!old.contains_key(&atoll_sim::object_name(goes)), "nothing of it is in the old PG");
+}
+
+#[test]
+fn a_list_that_a_split_overtakes_begins_again() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    script.store_pause = 100 * MS;
+    let request =
+        ReadRequest::ObjectList { prefix: "object".into(), after: None, counts_blocks: false, pg_num: Some(1) };
+    let list = script.start(1, Kind::Read(atoll_sim::name(PG_META_OBJECT), request));
+    script.run_while("nothing is read", |world| !world.is_reading());
+    script.store_pause = 0;
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.visible.of(PG).pg_num != Some(2));
+    assert!(script.is_reading(), "the split overtakes the list");
+    script.run_while("not answered", |world| world.answer_of(list).is_none());
+    let refused = Answer::Found(Err(Refusal::ConditionFailed { index: 0 }), Bytes::new());
+    assert_eq!(script.answer_of(list), Some(&refused), "it may lack objects of the new PG");
     script.finish();
 }
