@@ -98,8 +98,7 @@ impl Osd {
         // A new PG looks at what its own object says.
         let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
         let has_key = |key: &[u8]| Condition::OmapExists { key: bytes::Bytes::copy_from_slice(key) };
-        let conditions =
-            vec![has_key(atoll_pg::EPOCH_KEY), has_key(atoll_pg::INCOMPLETE_KEY), has_key(atoll_pg::SHARD_KEY)];
+        let conditions: Vec<Condition> = atoll_pg::KEYS_AT_START.into_iter().map(has_key).collect();
         if !self.storage.store().is_write_loaded(pg, &own, &conditions, &[]) {
             let request = LoadRequest::Write { pg, object: own, conditions, mutations: Vec::new() };
             return self.storage.load_new_pg(pg, request);

@@ -37,6 +37,9 @@ impl Pg {
         }
         self.membership.record_changed(&self.config.record, has_new_epoch, view.now_ms());
         self.promises.notice_lost_device(&self.config);
+        if self.config.record.epoch > self.promises.epoch() {
+            self.drop_staged();
+        }
         if !self.config.is_primary() {
             if self.config.state != PgState::Member {
                 self.step_down();
@@ -93,6 +96,7 @@ impl Pg {
         }
         self.with_promises(view, Promises::answer_if_released);
         self.with_erasure(view, Erasure::try_roll_back_again);
+        self.move_staged_again(view);
         if let Some(erasure) = &mut self.erasure {
             erasure.pre_images.announce(&self.config, &self.log, &mut self.outbox);
         }
@@ -235,10 +239,14 @@ impl Pg {
         match message {
             Message::PeerPush { epoch, tag, transaction } => {
                 // While a stray copy is deleted nothing may be added to it.
-                let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
+                let is_wanted =
+                    epoch == self.promises.epoch() && !self.stray.has_begun() && !self.staged.is_whole();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
                     self.promises.note_completeness(&transaction);
+                    if self.note_staged(&transaction, (from, epoch, tag)) {
+                        return self.submit(Submission::Staged { from, epoch, tag }, transaction);
+                    }
                     if let Some(head) = transaction.reset_head() {
                         // A backfill begins, so writes up to `head` need no pre-images: if they had to
                         // be rolled back, the copy would be backfilled again.
@@ -311,7 +319,7 @@ impl Pg {
         let has_room = last.is_none() || overwrites.is_none_or(|overwrites| !overwrites.are_full());
         let follows =
             epoch == self.promises.epoch() && version.sequence == last.unwrap_or(self.log.last_sequence()) + 1;
-        follows && has_room && self.intake.is_whole() && !self.stray.has_begun()
+        follows && has_room && self.intake.is_whole() && !self.stray.has_begun() && !self.staged.is_whole()
     }
 
     /// Another OSD is the primary now.

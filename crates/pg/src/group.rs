@@ -20,6 +20,7 @@ use crate::replication::queue::Queue;
 use crate::replication::reads::Reads;
 use crate::replication::refusals::StoreRefusals;
 use crate::scrub::Scrub;
+use crate::staging::Staged;
 use crate::stray::StrayCopy;
 use crate::submissions::Submission;
 
@@ -42,6 +43,7 @@ pub struct Pg {
     pub(crate) refusals: StoreRefusals,
     pub(crate) primary_requests: PrimaryRequests,
     pub(crate) intake: Intake,
+    pub(crate) staged: Staged,
     pub(crate) scrub: Option<Scrub>,
     /// Only in an erasure-coded PG.
     pub(crate) erasure: Option<Erasure>,
@@ -85,6 +87,7 @@ impl Pg {
             refusals: StoreRefusals::default(),
             primary_requests: PrimaryRequests::default(),
             intake: Intake::default(),
+            staged: Staged::None,
             scrub: None,
             erasure: policy.shape.map(|shape| Erasure::new(shape, PreImages::find(id, view))),
             is_splitting: false,
@@ -92,6 +95,7 @@ impl Pg {
         };
         pg.duplicates.catch_up(&view.log(id), view.head(id));
         pg.promises.notice_lost_device(&pg.config);
+        pg.find_staged(view);
         pg.advance(view);
         pg
     }

@@ -205,12 +205,22 @@ pub(crate) fn answer_rests_on_a_durable_promise(is_durable: bool, is_bound: bool
     assert!(is_durable && !is_bound, "answer_rests_on_a_durable_promise: {is_durable}, bound {is_bound}");
 }
 
+/// A primary is answered only when the copy is what its history says.
+pub(crate) fn answer_rests_on_a_finished_copy(moves_objects: bool) {
+    assert!(!moves_objects, "answer_rests_on_a_finished_copy");
+}
+
 /// A lease binds for longer than it is relied on, though clocks differ in rate by a tenth.
 pub(crate) fn lease_binds_longer_than_it_is_relied_on(granted_ms: u64, held_ms: u64) {
     assert!(held_ms * 10 <= granted_ms * 9, "lease_binds_longer_than_it_is_relied_on: {granted_ms}, {held_ms}");
 }
 
 // ---- backfill, split, scrub, stray copies -------------------------------------------------------
+
+/// What a member that is staged gets of an object goes to the object's other name.
+pub(crate) fn staged_parts_change_no_object(object: &ObjectName, staged: Option<&ObjectName>) {
+    assert!(staged.is_some_and(|staged| staged != object), "staged_parts_change_no_object: {object}, {staged:?}");
+}
 
 /// An OSD heeds a backfill only under the epoch that it promised last.
 pub(crate) fn backfill_is_of_the_promised_epoch(promised: Epoch, epoch: Epoch) {
@@ -394,6 +404,8 @@ mod tests {
             ("promises_only_rise", Box::new(|| promises_only_rise(Epoch(3), Epoch(3)))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(false, false))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(true, true))),
+            ("answer_rests_on_a_finished_copy", Box::new(|| answer_rests_on_a_finished_copy(true))),
+            ("staged_parts_change_no_object", Box::new(|| staged_parts_change_no_object(&object, None))),
             ("object_is_copied_once", Box::new(|| object_is_copied_once(&object, true))),
             ("object_is_read_part_by_part", Box::new(|| object_is_read_part_by_part(&object, true))),
             ("learners_get_different_shards", Box::new(|| learners_get_different_shards(1, [0, 1].into_iter()))),

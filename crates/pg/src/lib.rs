@@ -15,6 +15,7 @@
 //! - `config`, `own_object`, `intake`, `primary_requests`: the configuration in force, what is durable
 //!   about this copy, and what a primary has asked of it.
 //! - `peering`: membership, promises, leases, and the comparison of heads.
+//! - `staging`: objects of a member that catches up, until all are there.
 //! - `replication`: clients' requests, from admission to the answer.
 //! - `backfill`: learners, and the objects on their way to them.
 //! - `scrub`, `split`, `stray`: comparing copies, splitting the PG, deleting stray copies.
@@ -40,6 +41,7 @@ mod progress;
 mod replication;
 mod scrub;
 mod split;
+mod staging;
 mod stray;
 mod submissions;
 mod waits_for;
@@ -50,7 +52,9 @@ pub use actions::{
 pub use config::{CodeShape, PgState, PoolPolicy};
 pub use erasure::is_hidden;
 pub use group::Pg;
-pub use own_object::{EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, SPLIT_KEY, mark_incomplete};
+pub use own_object::{
+    EPOCH_KEY, INCOMPLETE_KEY, KEYS_AT_START, SHARD_KEY, SPLIT_KEY, STAGED_KEY, mark_incomplete,
+};
 pub use peering::leases::{LEASE_RENEWAL_MS, Leases};
 pub use progress::{Progress, Reached};
 pub use scrub::ScrubReport;

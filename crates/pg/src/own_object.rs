@@ -10,6 +10,10 @@ pub const EPOCH_KEY: &[u8] = b"epoch";
 pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
 /// The key under which an OSD keeps the number of the shard that it holds.
 pub const SHARD_KEY: &[u8] = b"shard";
+/// The key under which an OSD notes what is staged of a copy that catches up.
+pub const STAGED_KEY: &[u8] = b"staged";
+/// The keys that a PG looks at when it begins: its shell has loaded them.
+pub const KEYS_AT_START: [&[u8]; 4] = [EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, STAGED_KEY];
 /// The key under which a split writes the pool's new number of PGs.
 pub const SPLIT_KEY: &[u8] = b"split";
 

@@ -170,12 +170,16 @@ impl Pg {
         if !self.holds_copy(view) {
             return self.stray.stop();
         }
+        if self.staged.is_whole() {
+            return;
+        }
         let Pg { stray, promises, config, log, peering, outbox, .. } = self;
         let mut context = Context { config, log, peering, outbox, view };
         match stray.delete(promises, &mut context) {
             Effect::Nothing => {}
             Effect::Begin => {
                 self.end_roll_back();
+                self.drop_staged();
                 self.promises.note_incomplete();
                 self.end_backfill_here(view);
                 self.outbox.warn(format!("{} deletes its stray copy", self.config.me));

@@ -26,6 +26,14 @@ pub(crate) enum Submission {
     Forget { through: Version },
     /// A write rolled back.
     RollBack,
+    /// The last part of a backfill of this OSD as a member that is staged.
+    Staged { from: OsdId, epoch: Epoch, tag: u64 },
+    /// A staged object at its place.
+    MoveStaged,
+    /// The removal of the other names of staged objects, all of which are at their places.
+    EndStaging,
+    /// The removal of staged objects that are not all.
+    DropStaged { count: u32 },
 }
 
 impl Pg {
@@ -49,13 +57,17 @@ impl Pg {
             Submission::Forget { through } => self.outbox.push(Action::ForgetPreImages { through }),
             Submission::RollBack => self.rolled_back(view),
             Submission::StrayCopy => self.removed(view),
+            Submission::Staged { .. } => self.move_staged(view),
+            Submission::MoveStaged => self.staged_moved(false),
+            Submission::EndStaging => self.staging_ended(false, view),
+            Submission::DropStaged { .. } => {}
         }
     }
 
     /// The store refused a submission.
     pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
         let submission = self.outbox.answered(token);
-        if let Submission::Push { epoch, tag, .. } = submission {
+        if let Submission::Push { epoch, tag, .. } | Submission::Staged { epoch, tag, .. } = submission {
             self.intake.break_backfill(epoch, tag);
         }
         let leader = match submission {
@@ -73,6 +85,13 @@ impl Pg {
             }
             Submission::RewriteOwnCopy { .. } => return self.own_copy_rewrite_failed(cause, view),
             Submission::StrayCopy => return self.removed(view),
+            Submission::MoveStaged => return self.staged_moved(true),
+            Submission::EndStaging => return self.staging_ended(true, view),
+            Submission::DropStaged { count } => return self.drop_staged_refused(count),
+            Submission::Staged { from, .. } => {
+                self.staged_refused();
+                from
+            }
             Submission::Write { version } => {
                 self.own_store_refused(version);
                 self.abandon(version);

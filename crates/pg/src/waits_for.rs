@@ -19,6 +19,9 @@ impl Pg {
         if self.is_rolling_back() {
             reasons.push("writes are being rolled back".into());
         }
+        if self.staged.is_whole() {
+            reasons.push("the objects that it caught up with move to their places".into());
+        }
         if self.promises.owes_answer() {
             reasons.push(self.promises.waits_for());
         }

@@ -153,8 +153,7 @@ impl World {
         let own = name(PG_META_OBJECT);
         let Some(device) = &mut self.members[at].store.device else { return true };
         let has_key = |key: &[u8]| Condition::OmapExists { key: Bytes::copy_from_slice(key) };
-        let conditions =
-            vec![has_key(atoll_pg::EPOCH_KEY), has_key(atoll_pg::INCOMPLETE_KEY), has_key(atoll_pg::SHARD_KEY)];
+        let conditions: Vec<Condition> = atoll_pg::KEYS_AT_START.into_iter().map(has_key).collect();
         let is_loaded = device.storage.store().is_write_loaded(pg, &own, &conditions, &[]);
         if !is_loaded {
             self.turns.insert(at);

@@ -13,6 +13,7 @@ use crate::invariants;
 use crate::outbox::Outbox;
 use crate::own_object::{MIXED_SHARDS, own_change, set_epoch, set_incomplete, set_shard};
 use crate::split::{is_split, split_whole};
+use crate::staging::can_be_staged;
 
 /// Bytes of log entries per message. The last entry may go beyond this; even the largest leaves the
 /// message within the control segment's limit.
@@ -137,6 +138,12 @@ impl Learners {
         let common = common.filter(|_| has_seen_splits);
         if let (Some(common), false) = (common, lacks_split_only) {
             learner.missing = differences(&own_log, &answer.log, common);
+        }
+        let stages = config.record.members.contains(&osd) && !lacks_split_only && can_be_staged(&behind);
+        if let Some(since) = common.filter(|common| stages && *common == answer.head) {
+            let entries = behind.into_iter().cloned().collect();
+            learner.begin_staging(since, entries, config, context.outbox);
+            return Effect::CopyMore { osd };
         }
         let start = match lacks_split_only {
             true => split_whole(pg_num_here),

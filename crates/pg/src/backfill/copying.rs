@@ -49,7 +49,7 @@ impl Learners {
             return Some(Part { token, shard: learner.shard, object, touched, from: 0 });
         }
         // The learner's copy is from before a split, and the object belongs to the new PG now.
-        let removal = change(config.id, object.clone(), vec![Mutation::Remove]);
+        let removal = learner.under_its_name(change(config.id, object.clone(), vec![Mutation::Remove]));
         learner.send(removal, Sent::Object(object), config.record.epoch, outbox);
         None
     }
@@ -59,6 +59,10 @@ impl Learners {
         let Some(learner) = self.learners.get_mut(&osd) else { return };
         if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
             learner.is_finishing = true;
+            if let Some(staging) = &mut learner.staging {
+                let end = staging.end(config);
+                return learner.send(end, Sent::Done, config.record.epoch, outbox);
+            }
             let shard = learner.shard.filter(|_| learner.is_of_other_shard).map(set_shard);
             let done = [Some(set_complete()), shard].into_iter().flatten().collect();
             learner.send(own_change(config.id, done), Sent::Done, config.record.epoch, outbox);
@@ -82,7 +86,7 @@ impl Learners {
         parts: ObjectParts,
         epoch: Epoch,
         outbox: &mut Outbox,
-    ) {
+    ) -> Effect {
         let learner = self.learners.get_mut(&osd).expect("found above");
         let copying = learner.copying.get_mut(&object).expect("found above");
         copying.reading = None;
@@ -90,22 +94,17 @@ impl Learners {
         let ObjectParts { mut transactions, next } = parts;
         if object == own_object() {
             keep_fences(&mut transactions);
+            if let Some(staging) = &mut learner.staging {
+                staging.keep_own(transactions);
+                return learner.own_object_kept(object, next);
+            }
         } else if is_first && (transactions.len() > 1 || next.is_some()) {
             // Until the last part arrives, the learner's copy has no version.
             let version = Version::default();
             transactions[0].mutations.insert(0, Mutation::SetVersion { version });
         }
-        let last = transactions.pop().expect("an object has one part at least");
-        if let Some(next) = next {
-            return learner.send(last, Sent::Part(object, next), epoch, outbox);
-        }
-        let Some(but_last) = transactions.pop() else {
-            return learner.send(last, Sent::Object(object), epoch, outbox);
-        };
-        for transaction in transactions {
-            learner.send(transaction, Sent::Other, epoch, outbox);
-        }
-        learner.send(but_last, Sent::ButLast(object, Box::new(last)), epoch, outbox);
+        learner.send_in_order(object, transactions, next, epoch, outbox);
+        Effect::Nothing
     }
 
     /// A learner has made durable what it was sent.
@@ -155,6 +154,45 @@ impl Learners {
         let is_time = |learner: &&mut Learner| now_ms >= learner.retry_failed_at_ms;
         for learner in self.learners.values_mut().filter(is_time) {
             learner.missing.append(&mut learner.failed);
+        }
+    }
+}
+
+impl Learner {
+    /// Sends the parts of an object. The last one follows when the one before is durable.
+    fn send_in_order(
+        &mut self,
+        object: ObjectName,
+        parts: Vec<Transaction>,
+        next: Option<u64>,
+        epoch: Epoch,
+        outbox: &mut Outbox,
+    ) {
+        let is_own = object == own_object();
+        let named = |part| if is_own { part } else { self.under_its_name(part) };
+        let mut parts: Vec<Transaction> = parts.into_iter().map(named).collect();
+        let last = parts.pop().expect("an object has one part at least");
+        if let Some(next) = next {
+            return self.send(last, Sent::Part(object, next), epoch, outbox);
+        }
+        let Some(but_last) = parts.pop() else {
+            return self.send(last, Sent::Object(object), epoch, outbox);
+        };
+        for part in parts {
+            self.send(part, Sent::Other, epoch, outbox);
+        }
+        self.send(but_last, Sent::ButLast(object, Box::new(last)), epoch, outbox);
+    }
+
+    /// What a member that is staged lacks of the PG's own object goes with the last part.
+    fn own_object_kept(&mut self, object: ObjectName, next: Option<u64>) -> Effect {
+        let osd = self.osd;
+        match next {
+            Some(from) => Effect::NextPart { osd, object, from },
+            None => {
+                self.copying.remove(&object);
+                Effect::ObjectArrived { osd }
+            }
         }
     }
 }

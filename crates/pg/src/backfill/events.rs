@@ -165,9 +165,9 @@ impl Pg {
         }
         let Some((osd, object)) = self.learners.read_under(token) else { return };
         match result {
-            Ok(parts) => {
-                self.learners.send_parts(osd, object, parts, self.config.record.epoch, &mut self.outbox);
-            }
+            Ok(parts) => self.with_learners(view, |learners, context| {
+                learners.send_parts(osd, object, parts, context.config.record.epoch, context.outbox)
+            }),
             Err(cause) => {
                 self.outbox.warn(format!("cannot read '{object}' to backfill {osd}, and will try again: {cause}"));
                 self.repair_for_backfill(object.clone());

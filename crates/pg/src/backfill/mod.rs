@@ -5,7 +5,8 @@
 //! From the start a learner gets every write in order: with its data, or as a mere log entry if the
 //! object is still to be copied, because the copy will contain it. Writes of an object wait while
 //! it is copied, so a copy begins only when the shell can read it at once. The learner has a
-//! durable mark that it is incomplete until the backfill is done.
+//! durable mark that it is incomplete until the backfill is done. A member that lacks the last writes
+//! has none: it is staged ([`crate::staging`]).
 //!
 //! [`Learners`] decide what each learner gets, and give back an [`Effect`]; `events` hands them what
 //! concerns them and carries their effects out.
@@ -14,6 +15,7 @@ mod begin;
 mod comparison;
 mod copying;
 mod events;
+mod staging;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,6 +29,7 @@ use crate::actions::Token;
 use crate::config::Configuration;
 use crate::outbox::Outbox;
 use crate::own_object::own_object;
+use staging::Staging;
 
 /// A learner that failed or does not answer is tried again after this time.
 const RETRY_PAUSE_MS: u64 = 1_000;
@@ -87,6 +90,8 @@ struct Learner {
     sent: VecDeque<Sent>,
     is_finishing: bool,
     is_ready: bool,
+    /// Only of a member that catches up.
+    staging: Option<Staging>,
 }
 
 /// An object on its way to a learner.
@@ -247,6 +252,7 @@ impl Learner {
             sent: VecDeque::new(),
             is_finishing: false,
             is_ready: false,
+            staging: None,
         }
     }
 

@@ -211,8 +211,11 @@ impl Pg {
     /// At the primary: does what the state calls for.
     pub(crate) fn lead(&mut self, view: &impl ObjectView) {
         if !self.promises.is_copy_usable(&self.config) {
-            // Another elector must lead, and has to hear that.
             self.config.state = PgState::Inactive;
+            if self.staged.is_whole() {
+                return;
+            }
+            // Another elector must lead, and has to hear that.
             return self.tell_electors(view);
         }
         let all_usable = self.config.record.members.iter().all(|member| self.is_usable(*member));

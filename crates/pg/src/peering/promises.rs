@@ -36,6 +36,8 @@ pub(crate) struct Promises {
     first_since_start: Option<Epoch>,
     /// Objects may be missing or old, so this copy does not tell what was acknowledged.
     is_incomplete: bool,
+    /// This copy is about to be what its history says: no primary is answered before.
+    holds_answers: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
     asked_by: Option<OsdId>,
     /// Whether that primary wants the log with the answer.
@@ -87,6 +89,7 @@ impl Promises {
             durable: epoch,
             first_since_start: None,
             is_incomplete: incomplete.is_some() || is_left_over || is_damaged,
+            holds_answers: false,
             asked_by: None,
             shard,
             wants_shard: None,
@@ -125,6 +128,11 @@ impl Promises {
         self.shard
     }
 
+    /// Holds answers back until the copy is what its history says, or releases them.
+    pub fn hold_answers(&mut self, holds: bool) {
+        self.holds_answers = holds;
+    }
+
     pub fn note_incomplete(&mut self) {
         self.is_incomplete = true;
     }
@@ -149,6 +157,9 @@ impl Promises {
         let asked_by = self.asked_by.map_or("itself".into(), |osd| osd.to_string());
         if !self.is_durable() {
             return format!("its promise of epoch {} to {asked_by} is not durable", self.epoch.0);
+        }
+        if self.holds_answers {
+            return format!("it owes {asked_by} an answer, and its copy is not finished");
         }
         format!("it owes {asked_by} an answer, and leases bind it to {:?}", self.bound_to)
     }
@@ -185,7 +196,7 @@ impl Promises {
     pub fn is_copy_usable(&self, config: &Configuration) -> bool {
         let listed = config.policy.shape.and_then(|_| config.record.shard_of(config.me));
         let is_of_other_shard = self.shard.is_some_and(|held| listed.is_some_and(|shard| shard != held));
-        !self.is_incomplete && !is_of_other_shard
+        !self.is_incomplete && !self.holds_answers && !is_of_other_shard
     }
 
     /// Makes a promise, unless it is made already, and answers when it may.
@@ -249,10 +260,11 @@ impl Promises {
     /// OSD.
     pub fn answer_if_released(&mut self, context: &mut Context<'_, impl ObjectView>) -> Effect {
         let is_bound = context.view.now_ms() < self.bound_until_ms && !self.bound_to.is_empty();
-        if !self.is_owed || !self.is_durable() || is_bound {
+        if !self.is_owed || !self.is_durable() || is_bound || self.holds_answers {
             return Effect::Nothing;
         }
         invariants::answer_rests_on_a_durable_promise(self.is_durable(), is_bound);
+        invariants::answer_rests_on_a_finished_copy(self.holds_answers);
         self.is_owed = false;
         let primary = self.asked_by.unwrap_or(context.config.me);
         self.answered = Some(primary);
@@ -342,6 +354,7 @@ impl Pg {
     ) {
         self.stray.stop();
         if epoch != self.promises.epoch {
+            self.drop_staged();
             if primary != self.config.me && self.config.is_primary() && epoch > self.config.record.epoch {
                 // Another OSD leads by cluster state, and this one has yet to see that record.
                 self.restart_peering();

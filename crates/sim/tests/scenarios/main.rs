@@ -4,6 +4,7 @@
 //! `ATOLL_SIM_TRACE` prints what happens.
 
 mod backfills;
+mod catching_up;
 mod members;
 mod refusals;
 mod requests;
