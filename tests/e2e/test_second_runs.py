@@ -28,6 +28,8 @@ def once(name):
 FLAKY = "def test_{0}():\n    once('{0}')\n"
 BROKEN = "def test_broken():\n    assert times('broken') == 0, 'always'\n"
 
+HERE = pathlib.Path(__file__).parent
+
 
 class Run:
     """One run, what it said, and the names that its tests noted in their order."""
@@ -36,7 +38,7 @@ class Run:
         for name, text in modules.items():
             (directory / f"test_{name}.py").write_text(HEAD + text)
         (directory / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\nmarkers = nightly: slow\n")
-        environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parent), "PYTEST_ADDOPTS": "-p conftest"}
+        environment = os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}", "PYTEST_ADDOPTS": "-p conftest"}
         # As in a first run, also when these tests run for the second time.
         environment.pop(SECOND_RUN, None)
         command = [sys.executable, "-m", "pytest", "--second-runs", "-m", "", *options, str(directory)]
@@ -145,7 +147,7 @@ def test_many_failures_are_not_run_again(run):
 
 def test_without_the_option_nothing_is_run_again(tmp_path):
     (tmp_path / "test_a.py").write_text(HEAD + FLAKY.format("slow"))
-    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"}
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120

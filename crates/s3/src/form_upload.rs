@@ -32,6 +32,7 @@ use policy::{LengthRange, Policy};
 use signature::Proof;
 
 use crate::access::{FORM, FormRequest, Gate};
+use crate::authentication::Authentication;
 use crate::gateway::Gateway;
 use crate::observed::Observed;
 use crate::shell::Arrival;
@@ -84,7 +85,7 @@ pub(crate) async fn upload(
     let key = expanded(fields.required("key")?, file_name.as_deref());
     fields.set("key", key.clone());
     fields.set("bucket", bucket.clone());
-    let (caller, allowed) = check_policy(gateway, &fields).await?;
+    let (caller, authentication, allowed) = check_policy(gateway, &fields).await?;
     if named_bucket.is_some_and(|named| named != bucket) {
         return Err(s3_error!(InvalidArgument, "The form names another bucket than its URL"));
     }
@@ -94,6 +95,7 @@ pub(crate) async fn upload(
     let headers = put_request::headers(&fields)?;
     let request = FormRequest {
         access_key: caller.as_ref().map(|caller| caller.access_key.as_str()),
+        authentication,
         bucket: &bucket,
         key: &key,
         headers: &headers,
@@ -129,11 +131,21 @@ pub(crate) async fn upload(
 }
 
 /// Who signed the form's policy, if it has one, and how long its file may be.
-async fn check_policy(gateway: &Gateway, fields: &Fields) -> S3Result<(Option<Credentials>, LengthRange)> {
-    let Some(proof) = Proof::find(fields)? else { return Ok((None, LengthRange::ANY)) };
+async fn check_policy(
+    gateway: &Gateway,
+    fields: &Fields,
+) -> S3Result<(Option<Credentials>, Authentication, LengthRange)> {
+    let Some(proof) = Proof::find(fields)? else { return Ok((None, Authentication::default(), LengthRange::ANY)) };
+    let authentication = proof.authentication();
+    if authentication.is_of_version_2() && !gateway.config.allows_version_2 {
+        return Err(s3_error!(
+            InvalidRequest,
+            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+        ));
+    }
     let caller = proof.verify(&gateway.users, &gateway.config.region).await?;
     let policy = Policy::parse(fields.required("policy")?)?;
-    Ok((Some(caller), policy.check(fields, SystemTime::now())?))
+    Ok((Some(caller), authentication, policy.check(fields, SystemTime::now())?))
 }
 
 /// A key with the name of the file in it. Of a path, which some browsers send, only the end counts.

@@ -49,6 +49,9 @@ pub struct GatewayConfig {
     pub region: String,
     /// To whom the objects of new buckets belong, and whether ACLs count in them, unless the request says.
     pub object_ownership: ObjectOwnership,
+    /// Whether forms and URLs may be signed with version 2, which rests on HMAC-SHA1 and covers neither bodies nor
+    /// most headers.
+    pub allows_version_2: bool,
     /// With a domain `d`, buckets can also be addressed as `bucket.d`.
     pub domain: Option<String>,
     /// Proxies that are trusted to name the client and to say whether it came over TLS.
@@ -87,6 +90,7 @@ impl GatewayConfig {
             index_shards: 8,
             region: "us-east-1".into(),
             object_ownership: ObjectOwnership::BucketOwnerEnforced,
+            allows_version_2: true,
             domain: None,
             trusted_proxies: Vec::new(),
             connections_max: 4_096,

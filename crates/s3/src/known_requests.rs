@@ -5,7 +5,9 @@
 use http::{HeaderMap, Method, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
-use crate::query::{is_presigned, parameters};
+use crate::header_table::{Coverage, coverage};
+use crate::query::{is_presigned, is_presigned_with_version_2, parameters};
+use crate::signature_v2::{HEADERS, QUERY, changes_no_operation};
 
 /// What one operation knows. Headers are in lower case and stand without `x-amz-`.
 pub(crate) struct Known {
@@ -18,7 +20,7 @@ pub(crate) struct Known {
 
 /// What any request may carry: who signs it and how, how its body is framed, and what the body's
 /// checksum is.
-const COMMON_HEADERS: &[&str] = &[
+pub(crate) const COMMON_HEADERS: &[&str] = &[
     "content-sha256",
     "date",
     "decoded-content-length",
@@ -29,7 +31,6 @@ const COMMON_HEADERS: &[&str] = &[
     // Of temporary credentials.
     "security-token",
     "trailer",
-    "user-agent",
 ];
 const BODY_CHECKSUMS: &[&str] =
     &["checksum-crc32", "checksum-crc32c", "checksum-crc64nvme", "checksum-sha1", "checksum-sha256"];
@@ -303,10 +304,11 @@ impl Known {
     pub(crate) fn check_headers(&self, headers: &HeaderMap) -> S3Result<()> {
         for (name, value) in headers {
             let Some(short) = name.as_str().strip_prefix("x-amz-") else { continue };
-            if !self.knows_header(short) {
+            if self.knows_header(short) {
+                check_value(short, value.as_bytes())?;
+            } else if coverage(name.as_str()) == Coverage::Signed {
                 return Err(self.unknown_header(short));
             }
-            check_value(short, value.as_bytes())?;
         }
         Ok(())
     }
@@ -325,15 +327,23 @@ impl Known {
 
     pub(crate) fn check_query(&self, method: &Method, uri: &Uri) -> S3Result<()> {
         let is_read = method == Method::GET || method == Method::HEAD;
+        let is_of_version_2 = is_presigned_with_version_2(uri);
         for parameter in parameters(uri) {
             let name = &parameter.name;
+            if is_of_version_2 {
+                check_query_of_version_2(name)?;
+            }
             if is_common_query(name) || self.queries.contains(&&**name) {
                 continue;
             }
             let lower = name.to_ascii_lowercase();
             // The shell has made headers of the parameters of a presigned URL.
-            let of_header = |short: &str| is_presigned(uri) && self.knows_header(short);
-            if lower.strip_prefix("x-amz-").is_some_and(of_header) {
+            let is_header = is_presigned(uri) || is_of_version_2;
+            if is_header && lower.strip_prefix("x-amz-").is_some_and(|short| self.knows_header(short)) {
+                continue;
+            }
+            let is_signature = QUERY.contains(&&**name) || HEADERS.contains(&&*lower);
+            if is_of_version_2 && is_signature {
                 continue;
             }
             if !is_read || parameter.value().is_empty() || is_of_s3(&lower) {
@@ -346,6 +356,17 @@ impl Known {
         }
         Ok(())
     }
+}
+
+/// Refuses a parameter that asks for another operation, or for more, and that a signature of version 2 does not cover.
+fn check_query_of_version_2(name: &str) -> S3Result<()> {
+    if changes_no_operation(name) || !is_of_s3(name) || name.to_ascii_lowercase().starts_with("x-amz-") {
+        return Ok(());
+    }
+    Err(s3_error!(
+        AccessDenied,
+        "A signature of version 2 does not cover the query parameter '{name}'. Please use AWS4-HMAC-SHA256."
+    ))
 }
 
 /// Whether a query parameter belongs to a signature, or asks for nothing.
@@ -392,13 +413,17 @@ mod tests {
     /// Headers of S3 that no operation of the gateway knows.
     const OTHER_HEADERS: &[&str] = &[
         "abort-date",
+        "checksum-xxhash64",
         "if-match-initiated-time",
         "mfa",
         "rename-source",
+        "server-side-encryption-new",
         "transition-default-minimum-object-size",
         "website-redirect-location",
         "write-offset-bytes",
     ];
+    /// Headers of clients and proxies that nothing reads, and what nobody has heard of.
+    const STRANGE_HEADERS: &[&str] = &["api-version", "cf-id", "foo", "id-2", "te", "user-agent"];
 
     fn uri(query: &str) -> Uri {
         format!("/b/k?{query}").parse().unwrap()
@@ -424,6 +449,34 @@ mod tests {
                 assert!(known.check_headers(&headers(name, "x")).is_err(), "{} with {name}", known.operation);
             }
         }
+    }
+
+    /// What nothing reads passes: clients, libraries and proxies send it.
+    #[test]
+    fn what_nothing_reads_passes() {
+        for known in KNOWN {
+            for name in STRANGE_HEADERS {
+                assert!(known.check_headers(&headers(name, "x")).is_ok(), "{} with {name}", known.operation);
+            }
+        }
+    }
+
+    /// With version 2, each parameter of each operation is signed, chooses what a list shows, or is refused.
+    #[test]
+    fn version_2_changes_no_operation() {
+        for known in KNOWN {
+            for name in known.queries {
+                let query = format!("{name}=1&AWSAccessKeyId=k&Expires=1&Signature=s");
+                let is_taken = known.check_query(&Method::PUT, &uri(&query)).is_ok();
+                assert_eq!(is_taken, changes_no_operation(name), "{} with {name}", known.operation);
+            }
+        }
+        let put = Known::find("PutObject").unwrap();
+        let of_put = |query: &str| put.check_query(&Method::PUT, &uri(query)).is_ok();
+        let signature = "AWSAccessKeyId=k&Expires=1&Signature=s";
+        assert!(of_put(&format!("x-amz-acl=private&content-type=text%2Fplain&{signature}")));
+        assert!(!of_put("content-type=text%2Fplain"), "nobody signed it");
+        assert!(!of_put("Expires=1"), "nobody signed it");
     }
 
     /// Every operation with every query parameter of S3: it knows the parameter, or refuses it.

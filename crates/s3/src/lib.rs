@@ -7,6 +7,7 @@
 
 mod access;
 mod audit;
+mod authentication;
 mod bucket;
 mod clock;
 mod collector;
@@ -21,6 +22,7 @@ mod form_upload;
 #[cfg(test)]
 mod fuzz;
 mod gateway;
+mod header_table;
 mod index;
 mod key_cache;
 mod known_documents;
@@ -37,6 +39,7 @@ mod query_api;
 mod record;
 mod shell;
 mod sightings;
+mod signature_v2;
 mod signing;
 mod store;
 mod temporary_credentials;

@@ -54,8 +54,6 @@ pub(crate) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub is_presigned: bool,
-    /// Whether it is presigned with version 2.
-    pub is_of_version_2: bool,
     /// For how many seconds it is valid, if that is a number.
     pub expires_seconds: Option<i64>,
     pub is_of_attributes: bool,
@@ -70,7 +68,6 @@ impl Marks {
             match &*parameter.name {
                 "X-Amz-Signature" => marks.is_presigned = true,
                 "X-Amz-Expires" => expires = expires.or_else(|| Some(parameter.value())),
-                "Signature" => marks.is_of_version_2 = true,
                 "attributes" => marks.is_of_attributes = true,
                 _ => {}
             }
@@ -83,6 +80,11 @@ impl Marks {
 /// Whether s3s takes a URL for one that is presigned.
 pub(crate) fn is_presigned(uri: &Uri) -> bool {
     parameter(uri, "X-Amz-Signature").is_some()
+}
+
+/// Whether s3s takes a URL for one that is presigned with version 2.
+pub(crate) fn is_presigned_with_version_2(uri: &Uri) -> bool {
+    parameter(uri, "Signature").is_some()
 }
 
 #[cfg(test)]
@@ -104,9 +106,8 @@ mod tests {
     #[test]
     fn marks_are_found_however_they_are_written() {
         let marks = |query: &str| Marks::of(&format!("/b/k?{query}").parse().unwrap());
-        let found = marks("%58-Amz-Signature=1&X-Amz-Expires=%360&X-Amz-Expires=9&attributes&Signature");
-        let all =
-            Marks { is_presigned: true, is_of_version_2: true, expires_seconds: Some(60), is_of_attributes: true };
+        let found = marks("%58-Amz-Signature=1&X-Amz-Expires=%360&X-Amz-Expires=9&attributes");
+        let all = Marks { is_presigned: true, expires_seconds: Some(60), is_of_attributes: true };
         assert_eq!(found, all);
         assert_eq!(marks("x-amz-signature=1&signature=&X-Amz-Expires=soon&Attributes"), Marks::default());
     }

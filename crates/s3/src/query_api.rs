@@ -24,7 +24,7 @@ use s3s::Body;
 
 use crate::gateway::Gateway;
 use crate::observed::Observed;
-use crate::shell::{REQUEST_ID, request_id};
+use crate::shell::{REQUEST_ID, Refused, request_id};
 
 use error::QueryError;
 use form::Form;
@@ -121,6 +121,20 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
         Ok(answer) => response(StatusCode::OK, xml::answer(api, &request.form.action, &answer, &id), &id),
         Err(error) => error_response(api, &error, &id),
     })
+}
+
+/// Says why a request that [`is_query`] was not let in.
+pub(crate) fn refusal(refused: Refused) -> Response<Body> {
+    let error = match refused {
+        Refused::Unsigned(names) => QueryError::denied(format!(
+            "There were headers present in the request which were not signed: {}",
+            names.join(", ")
+        )),
+        Refused::Malformed(error) => {
+            QueryError::IncompleteSignature(error.message().unwrap_or("The request cannot be read").to_owned())
+        }
+    };
+    error_response(Api::Iam, &error, &request_id())
 }
 
 async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result<Bytes, QueryError> {

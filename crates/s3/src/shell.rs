@@ -1,5 +1,6 @@
 //! The HTTP shell around s3s: connections, TLS, limits, time-outs, health, orderly shutdown.
 
+mod admission;
 mod answer;
 mod arrival;
 mod certificates;
@@ -18,6 +19,7 @@ mod tls;
 mod unsigned_chunks;
 mod workers;
 
+pub(crate) use admission::Refused;
 pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use arrival::Arrival;
 pub(crate) use arrival::TrustedProxies;

@@ -48,6 +48,21 @@ pub(crate) fn signing_time_of(unix_ms: u64) -> String {
     signing_time(&Timestamp::from(system_time(unix_ms))).unwrap_or_default()
 }
 
+/// Milliseconds since the Unix epoch of a time as signatures have it.
+pub(crate) fn unix_ms_of(text: &str) -> Option<u64> {
+    if !is_signing_time(text) {
+        return None;
+    }
+    let (date, time) = text.split_once('T')?;
+    let iso =
+        format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &time[..2], &time[2..4], &time[4..6]);
+    let time = Timestamp::parse(TimestampFormat::DateTime, &iso).ok()?;
+    let mut seconds = Vec::new();
+    time.format(TimestampFormat::EpochSeconds, &mut seconds).ok()?;
+    let seconds = String::from_utf8(seconds).ok()?;
+    seconds.split('.').next()?.parse::<u64>().ok()?.checked_mul(1_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +71,8 @@ mod tests {
     fn times_have_one_form() {
         assert_eq!(signing_time_of(1_700_000_000_999), "20231114T221320Z");
         assert!(is_signing_time("20231114T221320Z"));
+        assert_eq!(unix_ms_of("20231114T221320Z"), Some(1_700_000_000_000));
+        assert_eq!(unix_ms_of("20231314T221320Z"), None);
         for wrong in ["", "20231114", "2023-11-14T22:13Z", "20231114T221320+", "20231114t221320z"] {
             assert!(!is_signing_time(wrong), "{wrong}");
         }

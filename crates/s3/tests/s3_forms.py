@@ -204,7 +204,7 @@ def what_a_put_cannot_do_a_form_cannot():
         sha256 = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
         not_stored(name, 400, "BadDigest", policy(name) | {"x-amz-checksum-sha256": sha256})
         not_stored(name, 400, "InvalidRequest", policy(name) | {"x-amz-checksum-sha256": "nonsense"})
-        not_stored(name, 501, "NotImplemented", policy(name), headers={"x-amz-acl": "private"})
+        not_stored(name, 403, "AccessDenied", policy(name), headers={"x-amz-acl": "private"})
         not_stored(name, 501, "NotImplemented", policy(name), path=f"/{name}?delete")
         not_stored(name, 501, "NotImplemented", policy(name), path=f"/{name}/k")
         customer = {f"x-amz-server-side-encryption-customer-{part}": value for part, value in CUSTOMER_KEY.items()}

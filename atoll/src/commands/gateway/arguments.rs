@@ -70,6 +70,10 @@ pub struct GatewayArguments {
         default_value = "bucket-owner-enforced"
     )]
     pub object_ownership: ObjectOwnershipArgument,
+    /// Whether forms and presigned URLs may be signed with version 2, as older clients do by default; it rests on
+    /// HMAC-SHA1 and does not cover bodies
+    #[arg(long, value_name = "on|off", env = "ATOLL_S3_SIGNATURE_VERSION_2", default_value = "on")]
+    pub signature_version_2: Switch,
     /// Threads that serve requests, each with connections of its own to OSDs [default: one for each two processors,
     /// 1 to 8]
     #[arg(long, value_name = "NUMBER", env = "ATOLL_S3_THREADS", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -108,6 +112,14 @@ impl From<ObjectOwnershipArgument> for ObjectOwnership {
             ObjectOwnershipArgument::ObjectWriter => ObjectOwnership::ObjectWriter,
         }
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// They are taken
+    On,
+    /// They are refused
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,7 +13,7 @@ use atoll_gateway::{ClusterObjects, EtcdDirectory};
 use atoll_s3::{Gateway, GatewayConfig, Workers, check_data_pool};
 use clap::Subcommand;
 
-use self::arguments::GatewayArguments;
+use self::arguments::{GatewayArguments, Switch};
 pub use self::arguments::{S3ListenArguments, parse_listen};
 use self::listeners::listeners;
 use super::daemon::{DaemonArguments, prepare};
@@ -77,6 +77,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
             GatewayConfig {
                 data_pool,
                 object_ownership: serving.object_ownership.into(),
+                allows_version_2: serving.signature_version_2 == Switch::On,
                 trusted_proxies: serving.trusted_proxies.clone(),
                 audit: serving.audit_log.as_ref().map(open_audit_log).transpose()?,
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),

@@ -8,6 +8,7 @@ use atoll_iam::ConditionValues;
 use http::{HeaderMap, Uri, header};
 use s3s::dto::{Timestamp, TimestampFormat};
 
+use crate::authentication::{Authentication, Mechanism};
 use crate::clock::system_time;
 use crate::query::parameter;
 use crate::shell::Arrival;
@@ -18,6 +19,7 @@ pub(crate) struct RequestConditions<'a> {
     pub headers: &'a HeaderMap,
     pub uri: &'a Uri,
     pub arrival: Option<Arrival>,
+    pub authentication: Authentication,
     pub now_ms: u64,
     /// Id of the account that owns the bucket.
     pub resource_account: Option<&'a str>,
@@ -78,8 +80,29 @@ impl<'a> RequestConditions<'a> {
         }
     }
 
-    fn is_presigned(&self) -> bool {
-        self.headers.get(header::AUTHORIZATION).is_none()
+    /// `s3:authType`; what nobody has signed has none.
+    fn authentication_type(&self) -> Option<&'static str> {
+        Some(match self.authentication.mechanism {
+            Mechanism::Anonymous => return None,
+            Mechanism::Header => "REST-HEADER",
+            Mechanism::Query | Mechanism::QueryOfVersion2 => "REST-QUERY-STRING",
+            Mechanism::Form | Mechanism::FormOfVersion2 => "POST",
+        })
+    }
+
+    /// `s3:signatureversion`.
+    fn signature_version(&self) -> Option<&'static str> {
+        match self.authentication {
+            authentication if !authentication.is_signed() => None,
+            authentication if authentication.is_of_version_2() => Some("AWS"),
+            _ => Some("AWS4-HMAC-SHA256"),
+        }
+    }
+
+    /// `s3:signatureAge`, in milliseconds. A signature that is of later than now, by its clock, has the age of none.
+    fn signature_age(&self) -> Option<String> {
+        let signed_ms = self.authentication.signed_unix_ms?;
+        Some(self.now_ms.saturating_sub(signed_ms).to_string())
     }
 
     fn of_s3(&self, name: &str) -> Vec<Cow<'a, str>> {
@@ -87,9 +110,9 @@ impl<'a> RequestConditions<'a> {
             "prefix" if self.prefix.is_some() => self.prefix.map(one).unwrap_or_default(),
             "prefix" | "delimiter" | "max-keys" => self.query(name),
             "versionid" => self.query("versionId"),
-            "signatureversion" => one("AWS4-HMAC-SHA256"),
-            "authtype" if self.is_presigned() => one("REST-QUERY-STRING"),
-            "authtype" => one("REST-HEADER"),
+            "signatureversion" => self.signature_version().map(one).unwrap_or_default(),
+            "signatureage" => self.signature_age().map(one).unwrap_or_default(),
+            "authtype" => self.authentication_type().map(one).unwrap_or_default(),
             "object-lock-mode" | "object-lock-retain-until-date" | "object-lock-legal-hold" => {
                 self.header(&format!("x-amz-{name}"))
             }
@@ -150,6 +173,11 @@ mod tests {
             headers: &headers,
             uri: &uri,
             arrival: Some(Arrival { is_encrypted: true, client: Some("10.1.2.3:0".parse().unwrap()) }),
+            authentication: Authentication {
+                mechanism: Mechanism::Query,
+                signed_unix_ms: Some(1_699_999_940_000),
+                ..Authentication::default()
+            },
             now_ms: 1_700_000_000_000,
             resource_account: Some("100000000000"),
             existing_tags: Some(&tags),
@@ -176,9 +204,24 @@ mod tests {
             ("s3:existingobjecttag/owner", &[]),
             ("s3:resourceaccount", &["100000000000"]),
             ("s3:authtype", &["REST-QUERY-STRING"]),
+            ("s3:signatureversion", &["AWS4-HMAC-SHA256"]),
+            ("s3:signatureage", &["60000"]),
             ("ec2:region", &[]),
         ] {
             assert_eq!(conditions.values(key), expected, "{key}");
+        }
+        for (mechanism, kind, version) in [
+            (Mechanism::Anonymous, None, None),
+            (Mechanism::Header, Some("REST-HEADER"), Some("AWS4-HMAC-SHA256")),
+            (Mechanism::QueryOfVersion2, Some("REST-QUERY-STRING"), Some("AWS")),
+            (Mechanism::Form, Some("POST"), Some("AWS4-HMAC-SHA256")),
+            (Mechanism::FormOfVersion2, Some("POST"), Some("AWS")),
+        ] {
+            let authentication = Authentication { mechanism, ..Authentication::default() };
+            let conditions = RequestConditions { authentication, ..conditions };
+            assert_eq!(conditions.values("s3:authtype"), Vec::from_iter(kind), "{mechanism:?}");
+            assert_eq!(conditions.values("s3:signatureversion"), Vec::from_iter(version), "{mechanism:?}");
+            assert!(conditions.values("s3:signatureage").is_empty());
         }
         let hidden = RequestConditions { prefix: Some("private/x"), ..conditions };
         assert_eq!(hidden.values("s3:prefix"), ["private/x"]);

@@ -12,6 +12,7 @@ use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
+use crate::authentication::Authentication;
 use crate::known_requests::Known;
 use crate::observed::Observed;
 use crate::ops::Service;
@@ -48,6 +49,7 @@ pub(crate) const FORM: &str = "PostObject";
 pub(crate) struct FormRequest<'a> {
     /// The access key that signed the form's policy, if it has one.
     pub access_key: Option<&'a str>,
+    pub authentication: Authentication,
     pub bucket: &'a str,
     pub key: &'a str,
     /// Those of a PutObject that the fields mean.
@@ -89,6 +91,7 @@ impl Gate {
 
     /// Checks an upload by form before its fields are read. It is they who sign it and say what is wanted.
     pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+        // What is signed with version 2 is refused with the other parameters.
         let is_presigned = parameters(uri).any(|one| one.name.eq_ignore_ascii_case("x-amz-signature"));
         if is_presigned || headers.contains_key(http::header::AUTHORIZATION) {
             return Err(s3_error!(InvalidRequest, "A form is signed in its fields, not in a header or its URL"));
@@ -112,7 +115,7 @@ impl Gate {
             Some(access_key) => Some(self.signed(access_key, token.as_deref()).await?),
             None => None,
         };
-        let permit = Permit { caller, pending: Vec::new() };
+        let permit = Permit { caller, authentication: form.authentication, pending: Vec::new() };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
         let rules = rule_of(FORM).into_iter().chain(extra_rules(FORM, form.headers));
@@ -175,9 +178,19 @@ impl Gate {
     }
 }
 
+/// How a request is signed. The headers were judged by that, so what s3s has verified must be the same.
+fn authentication_of(context: &mut S3AccessContext<'_>) -> S3Result<Authentication> {
+    let authentication = context.extensions_mut().get::<Authentication>().copied().unwrap_or_default();
+    if authentication.is_signed() != context.credentials().is_some() || authentication.is_of_other_service {
+        return Err(access_denied());
+    }
+    Ok(authentication)
+}
+
 #[async_trait]
 impl S3Access for Gate {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let authentication = authentication_of(context)?;
         let caller = self.caller(context).await?;
         if caller.is_some() {
             self.check_region(context.headers(), context.uri())?;
@@ -197,7 +210,7 @@ impl S3Access for Gate {
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
         self.check_owners(context).await?;
-        let mut permit = Permit { caller, pending: Vec::new() };
+        let mut permit = Permit { caller, authentication, pending: Vec::new() };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();

@@ -10,6 +10,7 @@ use http::{Extensions, HeaderMap, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::{AclNeed, LIST_BUCKET, RequestConditions, Rule, Target};
+use crate::authentication::Authentication;
 use crate::bucket::{Bucket, BucketPolicy};
 use crate::clock::unix_ms;
 use crate::record::EntryHead;
@@ -29,6 +30,8 @@ pub(crate) fn access_denied() -> S3Error {
 pub(crate) struct Permit {
     /// `None` for a request without a signature.
     pub caller: Option<Arc<Caller>>,
+    /// How it is signed.
+    pub authentication: Authentication,
     /// What is allowed only if the object that the operation finds allows it.
     pub pending: Vec<Rule>,
 }
@@ -136,6 +139,7 @@ impl<'a> Asking<'a> {
             headers: self.headers,
             uri: self.uri,
             arrival: self.arrival,
+            authentication: self.permit.authentication,
             now_ms: unix_ms(),
             resource_account: asked.and_then(|asked| asked.bucket.owner_account.as_deref()),
             existing_tags: asked.and_then(|asked| asked.object).map(|object| &object.tags),

@@ -8,7 +8,8 @@ use s3s::auth::{Credentials, S3Auth};
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::fields::Fields;
-use crate::signing::{Scope, is_signing_time, signing_key};
+use crate::authentication::{Authentication, Mechanism};
+use crate::signing::{Scope, is_signing_time, signing_key, unix_ms_of};
 
 const V4_ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const V4_FIELDS: &[&str] = &["x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"];
@@ -22,6 +23,7 @@ pub(super) struct Proof<'a> {
     signature: &'a str,
     /// For version 4.
     scope: Option<Scope<'a>>,
+    signed_unix_ms: Option<u64>,
 }
 
 fn mismatch() -> S3Error {
@@ -43,6 +45,7 @@ impl<'a> Proof<'a> {
                 policy: fields.required("policy")?,
                 signature: fields.required("signature")?,
                 scope: None,
+                signed_unix_ms: None,
             })),
             (_, false) => Self::of_version_4(fields).map(Some),
         }
@@ -70,7 +73,13 @@ impl<'a> Proof<'a> {
             ));
         }
         let (policy, signature) = (fields.required("policy")?, fields.required("x-amz-signature")?);
-        Ok(Proof { access_key, policy, signature, scope: Some(Scope { date, region, service }) })
+        let scope = Some(Scope { date, region, service });
+        Ok(Proof { access_key, policy, signature, scope, signed_unix_ms: unix_ms_of(time) })
+    }
+
+    pub(super) fn authentication(&self) -> Authentication {
+        let mechanism = if self.scope.is_some() { Mechanism::Form } else { Mechanism::FormOfVersion2 };
+        Authentication { mechanism, signed_unix_ms: self.signed_unix_ms, ..Authentication::default() }
     }
 
     /// The user who signed, if one did.

@@ -8,6 +8,7 @@ use atoll_iam::ConditionValues;
 
 use super::QueryRequest;
 use crate::access::RequestConditions;
+use crate::authentication::Authentication;
 use crate::clock::unix_ms;
 use crate::shell::Arrival;
 
@@ -31,6 +32,8 @@ impl QueryRequest<'_> {
             headers: &self.parts.headers,
             uri: &self.parts.uri,
             arrival: self.parts.extensions.get::<Arrival>().copied(),
+            // Its keys are S3's own.
+            authentication: Authentication::default(),
             now_ms: unix_ms(),
             resource_account: Some(account),
             existing_tags: None,

@@ -57,12 +57,19 @@ async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
 
 /// Puts the id of its request into an error, where clients look for it.
 fn tell_request_id(response: &mut Response<Body>, id: &str) {
+    add_element(response, "RequestId", id);
+}
+
+/// Puts an element into an error.
+pub(super) fn add_element(response: &mut Response<Body>, name: &str, text: &str) {
     if response.status().is_success() {
         return;
     }
     let Some(document) = response.body().bytes() else { return };
     let Some(before) = document.strip_suffix(ERROR_END) else { return };
-    let told = [before, format!("<RequestId>{id}</RequestId>").as_bytes(), ERROR_END].concat();
+    // Of the characters that mean something in XML, names of headers can have this one.
+    let text = text.replace('&', "&amp;");
+    let told = [before, format!("<{name}>{text}</{name}>").as_bytes(), ERROR_END].concat();
     *response.body_mut() = Body::from(told);
     response.headers_mut().remove(header::CONTENT_LENGTH);
 }

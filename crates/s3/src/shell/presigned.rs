@@ -4,9 +4,11 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3Result, s3_error};
 
+use crate::authentication::Mechanism;
 use crate::error::custom_error;
 use crate::known_requests::is_common_query;
 use crate::query::{Marks, parameters};
+use crate::signature_v2;
 
 /// Seconds for which a presigned request may be valid: a week.
 const EXPIRES_SECONDS_MAX: i64 = 604_800;
@@ -26,17 +28,20 @@ pub(super) fn check_expiry(marks: &Marks) -> S3Result<()> {
 
 /// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
 /// headers.
-pub(super) fn take_presigned_headers(parts: &mut Parts, marks: &Marks) -> Result<(), S3Error> {
-    if !marks.is_presigned {
-        return Ok(());
-    }
+pub(super) fn take_presigned_headers(parts: &mut Parts, mechanism: Mechanism) -> Result<(), S3Error> {
+    let is_of_version_2 = match mechanism {
+        Mechanism::Query => false,
+        Mechanism::QueryOfVersion2 => true,
+        _ => return Ok(()),
+    };
     for parameter in parameters(&parts.uri) {
-        if is_common_query(&parameter.name) {
-            continue;
-        }
         let name = parameter.name.to_ascii_lowercase();
-        // The others are looked at where they are.
-        if !name.starts_with("x-amz-") {
+        // Version 2 signs them as headers; version 4 where they stand, and the others are looked at there.
+        let is_header = match is_of_version_2 {
+            true => name.starts_with("x-amz-") || signature_v2::HEADERS.contains(&&*name),
+            false => name.starts_with("x-amz-") && !is_common_query(&parameter.name),
+        };
+        if !is_header {
             continue;
         }
         let value = parameter.value();
@@ -55,9 +60,14 @@ pub(super) fn take_presigned_headers(parts: &mut Parts, marks: &Marks) -> Result
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{HeaderMap, Request};
 
     use super::*;
+    use crate::authentication::Claim;
+
+    const SIGNATURE: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/s3/aws4_request&X-Amz-Date=1&\
+         X-Amz-Expires=60&X-Amz-SignedHeaders=host&X%2DAmz-Signature=0";
+    const SIGNATURE_OF_VERSION_2: &str = "AWSAccessKeyId=k&Expires=1&Signature=s";
 
     #[test]
     fn headers_of_presigned_urls_count() {
@@ -67,20 +77,24 @@ mod tests {
                 request = request.header("x-amz-acl", value);
             }
             let (mut parts, ()) = request.body(()).unwrap().into_parts();
-            let marks = Marks::of(&parts.uri);
-            take_presigned_headers(&mut parts, &marks).map(|()| parts.headers)
+            let claim = Claim::of(&HeaderMap::new(), &parts.uri).unwrap();
+            take_presigned_headers(&mut parts, claim.authentication.mechanism).map(|()| parts.headers)
         };
-        let presigned = "X-Amz-Signature=0&X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-a=b%20c";
-        let headers = taken(presigned, None).unwrap();
+        let presigned = format!("{SIGNATURE}&x-amz-acl=public-read&x-amz-meta-a=b%20c");
+        let headers = taken(&presigned, None).unwrap();
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-amz-acl"], "public-read");
         assert_eq!(headers["x-amz-meta-a"], "b c");
-        let encoded = taken("X%2DAmz-Signature=0&x-amz%2Dmeta-a=b=c%3D", None).unwrap();
+        let encoded = taken(&format!("{SIGNATURE}&x-amz%2Dmeta-a=b=c%3D"), None).unwrap();
         assert_eq!(encoded["x-amz-meta-a"], "b=c=");
-        assert!(taken(presigned, Some("public-read")).is_ok());
-        assert!(taken(presigned, Some("private")).is_err());
-        assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
+        assert!(taken(&presigned, Some("public-read")).is_ok());
+        assert!(taken(&presigned, Some("private")).is_err());
+        assert!(taken(&format!("{SIGNATURE}&x-amz-acl=a%0Ab"), None).is_err());
         assert!(taken("x-amz-acl=public-read", None).unwrap().is_empty(), "nobody signed it");
+        let of_2 = format!("{SIGNATURE_OF_VERSION_2}&x-amz-security-token=t&content-type=text%2Fplain");
+        let headers = taken(&of_2, None).unwrap();
+        assert_eq!(headers["x-amz-security-token"], "t");
+        assert_eq!(headers["content-type"], "text/plain");
     }
 
     #[test]

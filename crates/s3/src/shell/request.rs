@@ -10,35 +10,33 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
-use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
-use super::answer::{REQUEST_ID, put_right};
+use super::admission::{Refused, admit};
+use super::answer::{REQUEST_ID, add_element, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::document::Document;
 use super::guarded_body::GuardedBody;
 use super::measured_body::MeasuredBody;
-use super::presigned::{check_expiry, take_presigned_headers};
 use super::unsigned_chunks;
+use crate::authentication::Authentication;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
 use crate::observed::Observed;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
-use crate::signing::signing_time;
 
-const AMZ_DATE: &str = "x-amz-date";
-const HEALTH_PATH: &str = "/-/health";
+pub(super) const HEALTH_PATH: &str = "/-/health";
 /// What metrics call it.
 const HEALTH_OPERATION: &str = "Health";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+const NOT_SIGNED: &str = "There were headers present in the request which were not signed";
+/// The element of an error that names what nobody has signed.
+const HEADERS_NOT_SIGNED: &str = "HeadersNotSigned";
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
 const ACCESS_LOG: &str = "access";
-/// Header lines that a request may have; clients send about twenty, and metadata.
-const HEADER_LINES_MAX: usize = 128;
-
 /// Says in the log who has tried credentials that do not hold.
 fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
     if response.status() != StatusCode::FORBIDDEN {
@@ -58,6 +56,8 @@ fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
         );
     } else if has(&S3ErrorCode::InvalidAccessKeyId) {
         note(SecurityEvent::UnknownAccessKey, client, "there is no such access key");
+    } else if memchr::memmem::find(&document, format!("<{HEADERS_NOT_SIGNED}>").as_bytes()).is_some() {
+        note(SecurityEvent::BadSignature, client, "a request has headers that its signature does not cover");
     }
 }
 
@@ -96,15 +96,11 @@ async fn answer_unmeasured(
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;
     let marks = Marks::of(request.uri());
-    let refusal = refuse(gateway, &request, &marks);
     let (mut parts, body) = request.into_parts();
-    if let Some(date) = date_of_signature(&parts.headers) {
-        parts.headers.insert(AMZ_DATE, date);
-    }
-    let refusal = refusal.or_else(|| take_presigned_headers(&mut parts, &marks).err());
+    let admitted = admit(gateway, &mut parts, &marks);
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
-    let is_signed = marks.is_presigned || parts.headers.contains_key(header::AUTHORIZATION);
+    let is_signed = admitted.as_ref().is_ok_and(Authentication::is_signed);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
     let is_head = parts.method == Method::HEAD;
@@ -116,27 +112,27 @@ async fn answer_unmeasured(
         gateway.config.stall_timeout,
         Arc::clone(observed),
     );
-    let mut response = match refusal {
-        Some(error) => {
+    let mut response = match admitted {
+        Err(refused) => {
             drop(body);
-            error_response(error)
+            refusal_response(refused, &parts)
         }
-        None if parts.uri.path() == HEALTH_PATH => {
+        Ok(_) if parts.uri.path() == HEALTH_PATH => {
             observed.is_of_operation(HEALTH_OPERATION);
             health(gateway, &parts.method).await
         }
-        None if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {
+        Ok(_) if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {
             Ok(()) => Response::new(Body::empty()),
             Err(error) => error_response(error),
         },
-        None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
-        None if is_query(&parts) => call_query_api(gateway, parts, body).await,
-        None if is_chunked && !is_signed => match unsigned_chunks::decoded(&mut parts, body) {
+        Ok(_) if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
+        Ok(_) if is_query(&parts) => call_query_api(gateway, parts, body).await,
+        Ok(_) if is_chunked && !is_signed => match unsigned_chunks::decoded(&mut parts, body) {
             Ok(body) => call_operation(gateway, parts, body).await,
             Err(error) => error_response(error),
         },
-        None if [Method::PUT, Method::POST].contains(&parts.method) => call_operation(gateway, parts, body).await,
-        None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
+        Ok(_) if [Method::PUT, Method::POST].contains(&parts.method) => call_operation(gateway, parts, body).await,
+        Ok(_) => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
@@ -154,6 +150,19 @@ async fn answer_unmeasured(
         tracing::debug!(target: ACCESS_LOG, %client, is_encrypted = arrival.is_encrypted, status, "{line}");
     }
     response
+}
+
+/// Says why a request was not let in, as the API that it asks would.
+fn refusal_response(refused: Refused, parts: &Parts) -> Response<Body> {
+    match refused {
+        refused if is_query(parts) => query_api::refusal(refused),
+        Refused::Malformed(error) => error_response(error),
+        Refused::Unsigned(names) => {
+            let mut response = error_response(s3_error!(AccessDenied, "{NOT_SIGNED}"));
+            add_element(&mut response, HEADERS_NOT_SIGNED, &names.join(", "));
+            response
+        }
+    }
 }
 
 /// s3s never sees a form: it would collect all of it in memory before it looks at its signature.
@@ -192,21 +201,6 @@ async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
     })
 }
 
-/// The time of a signature that covers `Date` in place of `x-amz-date`, as s3s looks for it.
-fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
-    let authorization = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (_, signed) = authorization.split_once("SignedHeaders=")?;
-    let mut signed = signed.split(',').next()?.split(';');
-    if headers.contains_key(AMZ_DATE) || !signed.any(|name| name == "date") {
-        return None;
-    }
-    let date = headers.get(header::DATE)?.to_str().ok()?;
-    // As mail has it, and botocore, too.
-    let date = date.strip_suffix("-0000").map_or_else(|| date.to_owned(), |time| format!("{time}GMT"));
-    let time = signing_time(&Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?)?;
-    HeaderValue::from_str(&time).ok()
-}
-
 pub(super) fn error_response(error: S3Error) -> Response<Body> {
     error.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
@@ -219,36 +213,6 @@ pub(super) fn error_response(error: S3Error) -> Response<Body> {
 pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     let sha256 = headers.get("x-amz-content-sha256");
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
-}
-
-fn refuse(gateway: &Gateway, request: &Request<Incoming>, marks: &Marks) -> Option<S3Error> {
-    let headers = request.headers();
-    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if bytes > gateway.config.header_bytes_max || headers.len() > HEADER_LINES_MAX {
-        let mut error = s3_error!(
-            RequestHeaderSectionTooLarge,
-            "Your request header section exceeds the maximum allowed: {} bytes in {HEADER_LINES_MAX} lines",
-            gateway.config.header_bytes_max
-        );
-        error.set_status_code(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        return Some(error);
-    }
-    // A preflight asks before anything is signed, and its URL may be one that is presigned.
-    if request.method() == Method::OPTIONS {
-        return None;
-    }
-    // Version 2 signatures rest on HMAC-SHA1 and do not cover the body.
-    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    if authorization.is_empty() && headers.contains_key(header::AUTHORIZATION) {
-        return Some(s3_error!(AccessDenied, "Signature is required"));
-    }
-    if authorization.starts_with(b"AWS ") || marks.is_of_version_2 {
-        return Some(s3_error!(
-            InvalidRequest,
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
-        ));
-    }
-    check_expiry(marks).err()
 }
 
 /// 200 if cluster state and the pool of new buckets answer.
@@ -280,25 +244,5 @@ async fn probe(gateway: &Gateway) -> Result<(), String> {
     match stat {
         Err(error) if !error.is_no_such_object() => Err(error.to_string()),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signed_date_serves_in_place_of_amz_date() {
-        let found = |signed: &str, date: &str| {
-            let authorization = format!("AWS4-HMAC-SHA256 Credential=x, SignedHeaders={signed}, Signature=y");
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-            headers.insert(header::DATE, date.parse().unwrap());
-            date_of_signature(&headers)
-        };
-        assert_eq!(found("date;host", "Tue, 24 Nov 2026 08:09:10 GMT").unwrap(), "20261124T080910Z");
-        assert_eq!(found("date;host", "Tue, 24 Nov 2026 08:09:10 -0000").unwrap(), "20261124T080910Z");
-        assert_eq!(found("host", "Tue, 24 Nov 2026 08:09:10 GMT"), None, "not signed");
-        assert_eq!(found("date;host", "yesterday"), None);
     }
 }

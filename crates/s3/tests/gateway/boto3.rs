@@ -73,6 +73,29 @@ async fn boto3_credentials() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// What signatures cover, in every place where they stand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_signed_headers() {
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_signed_headers.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
+/// Forms and URLs that are signed with version 2, where that is off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_without_version_2() {
+    let gateway = start(|config| {
+        config.garbage_grace = std::time::Duration::ZERO;
+        config.allows_version_2 = false;
+    })
+    .await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_signed_headers.py");
+    let said = python(&gateway, &[script, "--without-version-2"]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+}
+
 /// Users, groups, roles and policies, and temporary credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_identities() {
