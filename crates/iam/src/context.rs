@@ -11,11 +11,12 @@ use crate::question::ConditionValues;
 pub(crate) struct Key {
     /// In lower case up to the first slash.
     pub(crate) name: String,
-    source: KeySource,
+    pub(crate) source: KeySource,
 }
 
+/// Where the values of a key come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeySource {
+pub(crate) enum KeySource {
     UserName,
     UserId,
     PrincipalArn,
@@ -78,11 +79,8 @@ impl<'a> Context<'a> {
                 return (key.source == KeySource::FederatedProvider).then(|| provider_arn.into());
             }
             None => {
-                return match key.source {
-                    KeySource::UserId => Some("anonymous".into()),
-                    KeySource::PrincipalType => Some("Anonymous".into()),
-                    _ => None,
-                };
+                // Who does not sign has no id: a condition that names one would let everybody in.
+                return (key.source == KeySource::PrincipalType).then(|| "Anonymous".into());
             }
         };
         match key.source {

@@ -85,7 +85,7 @@ impl Policy {
             };
             statements.push(statement.map_err(|fault| of_statement(number, sid, fault))?);
         }
-        let is_public = statements.iter().any(public::is_public);
+        let is_public = public::is_public(&statements);
         let keys = statements.iter().flat_map(Statement::keys);
         let condition_keys = keys.map(|key| key.name.to_ascii_lowercase()).collect();
         Ok(Policy { statements, is_public, condition_keys })

@@ -262,6 +262,37 @@ proptest! {
     }
 }
 
+const POINTS_OF_ACCOUNT: &str = "arn:aws:s3:us-east-1:111122223333:accesspoint/*";
+
+/// So many networks with a prefix of 8 bits.
+fn eights(step: usize, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{}.0.0.0/8", number * step)).collect()
+}
+
+/// The internet in statements each of which is narrow.
+#[test]
+fn statements_are_public_together() {
+    let network = |number: u32, address: &str| {
+        let statement = with(resource(), "Condition", Some(json!({"IpAddress": {"aws:SourceIp": address}})));
+        let mut statement = statement["Statement"][0].clone();
+        statement["Sid"] = json!(format!("Number{number}"));
+        statement["Principal"] = json!("*");
+        statement
+    };
+    let policy = |statements: Vec<Value>| {
+        let mut policy = resource();
+        policy["Statement"] = json!(statements);
+        parse(&policy, PolicyKind::Resource)
+    };
+    assert!(policy((0..256).map(|number| network(number, &format!("{number}.0.0.0/8"))).collect()).is_public());
+    assert!(policy(vec![network(1, "3.0.0.0/8"), network(2, "5.0.0.0/9")]).is_public());
+    assert!(!policy(vec![network(1, "3.0.0.0/8"), network(2, "3.1.0.0/16")]).is_public());
+    // What a narrow condition stands beside does not count.
+    let mut narrowed = network(2, "5.0.0.0/8");
+    narrowed["Condition"]["StringEquals"] = json!({"aws:SourceVpc": "vpc-1"});
+    assert!(!policy(vec![network(1, "3.0.0.0/8"), narrowed]).is_public());
+}
+
 #[test]
 fn public_policies() {
     let everyone = json!("*");
@@ -282,8 +313,31 @@ fn public_policies() {
         (&everyone, json!({"StringEquals": {"aws:PrincipalOrgID": "o-1"}}), false),
         (&everyone, json!({"StringEquals": {"aws:PrincipalAccount": "${aws:PrincipalAccount}"}}), true),
         (&everyone, json!({"StringEquals": {"aws:userid": "AIDA1"}}), false),
+        (&everyone, json!({"StringEquals": {"aws:userid": ["AIDA1", "AROA1:session"]}}), true),
+        (&everyone, json!({"StringLike": {"aws:userid": "AROA1:*"}}), true),
+        (&everyone, json!({"StringLike": {"aws:userid": "AIDA*"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:userid": "anonymous"}}), true),
+        (&everyone, json!({"StringEqualsIgnoreCase": {"aws:userid": "Anonymous"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:userid": ["AIDA1", "anonymous"]}}), true),
+        (&everyone, json!({"StringEquals": {"aws:SourceOwner": "111122223333"}}), false),
+        (&everyone, json!({"StringLike": {"aws:SourceOwner": "*"}}), true),
+        (&everyone, json!({"StringLike": {"aws:SourceAccount": "11112222333?"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:username": "anna"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:PrincipalType": "Anonymous"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:PrincipalTag/a": "b"}}), true),
+        (&everyone, json!({"StringEquals": {"aws:Referer": "https://example.com/"}}), true),
+        (&everyone, json!({"StringEquals": {"s3:authType": "REST-HEADER"}}), true),
+        (&everyone, json!({"StringEquals": {"s3:x-amz-server-side-encryption-aws-kms-key-id": "key"}}), true),
         (&everyone, json!({"StringEquals": {"s3:DataAccessPointAccount": "1"}}), false),
-        (&everyone, json!({"StringEquals": {"s3:DataAccessPointArn": "arn:aws:s3:::x"}}), false),
+        (&everyone, json!({"StringEquals": {"s3:DataAccessPointArn": "arn:aws:s3:::x"}}), true),
+        (&everyone, json!({"ArnLike": {"s3:DataAccessPointArn": POINTS_OF_ACCOUNT}}), false),
+        (&everyone, json!({"StringLike": {"s3:DataAccessPointArn": POINTS_OF_ACCOUNT}}), false),
+        (
+            &everyone,
+            json!({"ArnLike": {"s3:DataAccessPointArn": "arn:aws:s3:*:111122223333:accesspoint/a"}}),
+            true,
+        ),
+        (&everyone, json!({"ArnLike": {"s3:DataAccessPointArn": "arn:aws:s3:us-east-1:*:accesspoint/a"}}), true),
         (&everyone, json!({"StringEquals": {"aws:UserAgent": "x"}}), true),
         (&everyone, json!({"StringNotEquals": {"aws:SourceVpc": "vpc-1"}}), true),
         (&everyone, json!({"StringEqualsIfExists": {"aws:SourceVpc": "vpc-1"}}), true),
@@ -296,6 +350,17 @@ fn public_policies() {
         (&everyone, json!({"IpAddress": {"aws:SourceIp": "0.0.0.0/0"}}), true),
         (&everyone, json!({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "0.0.0.0/1"]}}), true),
         (&everyone, json!({"IpAddress": {"aws:SourceIp": "128.0.0.0/7"}}), true),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": "128.0.0.0/8"}}), false),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": eights(1, 255)}}), true),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": eights(2, 128)}}), true),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["128.0.0.0/8", "3.0.0.0/9"]}}), true),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["128.0.0.0/9", "3.0.0.0/9"]}}), false),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "172.16.0.0/12", "128.0.0.0/8"]}}), false),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "11.0.0.0/8"]}}), false),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["2001:db8::/32", "2a00::/32"]}}), true),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["2001:db8::/33", "fd00::/8"]}}), false),
+        (&everyone, json!({"IpAddress": {"aws:SourceIp": ["203.0.113.7", "${aws:SourceIp}"]}}), true),
+        (&everyone, json!({"StringLike": {"aws:SourceIp": "203.0.113.7"}}), true),
         (&everyone, json!({"IpAddress": {"aws:SourceIp": "2001:db8::/32"}}), false),
         (&everyone, json!({"IpAddress": {"aws:SourceIp": "2001:db8::/31"}}), true),
         (&everyone, json!({"IpAddress": {"aws:SourceIp": "::/0"}}), true),
