@@ -119,3 +119,18 @@ fn a_member_that_stops_while_staged_objects_move_finishes_its_copy() {
         assert!(before > 5 && after > 2, "{before} times not all was there, and {after} times it moved");
     }
 }
+
+#[test]
+fn a_copy_whose_staged_objects_cannot_move_does_not_serve() {
+    let (mut script, last) = catching_up(two_copies());
+    let primary = script.primary();
+    script.run_while("not all are there", |world| !staged(world, last).1);
+    script.kill(primary);
+    script.kill(last);
+    script.members[last].refuses_until = script.now + 8 * SECOND;
+    script.restart(last);
+    script.run_for(6 * SECOND);
+    assert!(script.statistics.refused > 0 && !is_active(&script, last));
+    serves_without_primary(&mut script, primary);
+    script.finish();
+}
