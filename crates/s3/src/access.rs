@@ -7,7 +7,8 @@ mod gate;
 mod permit;
 
 pub(crate) use actions::{
-    AclNeed, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_OBJECT, LIST_BUCKET, Rule, Target, extra_rules, rule_of,
+    AclNeed, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_LEGAL_HOLD, GET_OBJECT, GET_RETENTION, GET_TAGGING,
+    LIST_BUCKET, Rule, SET_TAGS, Target, extra_rules, rule_of,
 };
 pub(crate) use conditions::RequestConditions;
 pub(crate) use gate::{FORM, FormRequest, Gate};

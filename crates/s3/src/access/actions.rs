@@ -81,10 +81,17 @@ pub(crate) const BYPASS_GOVERNANCE: Rule = rule("s3:BypassGovernanceRetention", 
 const GET_ATTRIBUTES: Rule =
     of_version("s3:GetObjectAttributes", "s3:GetObjectVersionAttributes", Target::Object, READ_OBJECT);
 
+pub(crate) const GET_TAGGING: Rule =
+    of_version("s3:GetObjectTagging", "s3:GetObjectVersionTagging", Target::Object, AclNeed::None);
+pub(crate) const GET_RETENTION: Rule = rule("s3:GetObjectRetention", Target::Object, AclNeed::None);
+pub(crate) const GET_LEGAL_HOLD: Rule = rule("s3:GetObjectLegalHold", Target::Object, AclNeed::None);
+/// Of tags that a new version gets.
+pub(crate) const SET_TAGS: Rule = rule("s3:PutObjectTagging", Target::Key, WRITE_BUCKET);
+
 /// Headers by which a request asks for more than its operation says.
-const EXTRA: [(&str, Rule); 7] = [
-    ("x-amz-bypass-governance-retention", BYPASS_GOVERNANCE),
-    ("x-amz-tagging", rule("s3:PutObjectTagging", Target::Key, WRITE_BUCKET)),
+const EXTRA: [(&str, Rule); 8] = [
+    (BYPASS, BYPASS_GOVERNANCE),
+    ("x-amz-tagging", SET_TAGS),
     ("x-amz-object-lock-mode", rule("s3:PutObjectRetention", Target::Key, AclNeed::None)),
     ("x-amz-object-lock-legal-hold", rule("s3:PutObjectLegalHold", Target::Key, AclNeed::None)),
     ("x-amz-acl", rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None)),
@@ -93,21 +100,52 @@ const EXTRA: [(&str, Rule); 7] = [
         "x-amz-bucket-object-lock-enabled",
         rule("s3:PutBucketObjectLockConfiguration", Target::NewBucket, AclNeed::None),
     ),
+    // A bucket with locks has versions.
+    ("x-amz-bucket-object-lock-enabled", rule("s3:PutBucketVersioning", Target::NewBucket, AclNeed::None)),
 ];
+const BYPASS: &str = "x-amz-bypass-governance-retention";
+
+/// Whether conditions of a write or a deletion tell something about the object that is there: who may not read it
+/// could find out its ETag, its size or its age by them. That it exists, anybody learns who writes.
+fn reads_by_conditions(operation: &str, headers: &HeaderMap) -> bool {
+    let has = |name: &str| headers.contains_key(name);
+    match operation {
+        "CompleteMultipartUpload" | "CopyObject" | "PostObject" | "PutObject" => has("if-match"),
+        "DeleteObject" => {
+            headers.get("if-match").is_some_and(|value| value.as_bytes().trim_ascii() != b"*")
+                || has("x-amz-if-match-size")
+                || has("x-amz-if-match-last-modified-time")
+        }
+        _ => false,
+    }
+}
+
+/// Whether a header asks for something. DeleteObjects asks for each of its keys.
+fn asks(operation: &str, headers: &HeaderMap, name: &str) -> bool {
+    let is_refusal = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"false");
+    match name {
+        BYPASS if operation == "DeleteObjects" => false,
+        BYPASS => headers.get_all(name).iter().any(|value| !is_refusal(value)),
+        _ => headers.contains_key(name),
+    }
+}
 
 /// The rules of what the headers ask for beside the operation.
 pub(crate) fn extra_rules(operation: &str, headers: &HeaderMap) -> Vec<Rule> {
     let is_creation = operation == "CreateBucket";
     // Of objects, only ACLs that let others in need a right of their own, which the operation asks for.
-    let of_headers = EXTRA
-        .iter()
-        .filter(|(name, rule)| headers.contains_key(*name) && (rule.target == Target::NewBucket) == is_creation);
+    let of_headers = EXTRA.iter().filter(|(name, rule)| {
+        asks(operation, headers, name) && (rule.target == Target::NewBucket) == is_creation
+    });
     let mut rules: Vec<Rule> = of_headers.map(|(_, rule)| *rule).collect();
     if is_creation && headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
         rules.push(rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None));
     }
     if operation == "GetObjectAttributes" {
         rules.push(GET_ATTRIBUTES);
+    }
+    if reads_by_conditions(operation, headers) {
+        rules.push(GET_OBJECT);
     }
     rules
 }
@@ -135,11 +173,9 @@ fn of_objects(operation: &str) -> Option<Rule> {
         }
         "GetObject" | "HeadObject" | "GetObjectAttributes" => GET_OBJECT,
         "GetObjectAcl" => GET_OBJECT_ACL,
-        "GetObjectLegalHold" => rule("s3:GetObjectLegalHold", Object, AclNeed::None),
-        "GetObjectRetention" => rule("s3:GetObjectRetention", Object, AclNeed::None),
-        "GetObjectTagging" => {
-            of_version("s3:GetObjectTagging", "s3:GetObjectVersionTagging", Object, AclNeed::None)
-        }
+        "GetObjectLegalHold" => GET_LEGAL_HOLD,
+        "GetObjectRetention" => GET_RETENTION,
+        "GetObjectTagging" => GET_TAGGING,
         "ListParts" => rule("s3:ListMultipartUploadParts", Key, AclNeed::None),
         "PutObjectAcl" => PUT_OBJECT_ACL,
         "PutObjectLegalHold" => rule("s3:PutObjectLegalHold", Object, AclNeed::None),

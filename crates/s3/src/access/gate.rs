@@ -118,9 +118,13 @@ impl Gate {
         let permit = Permit { caller, authentication: form.authentication, pending: Vec::new() };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
-        let rules = rule_of(FORM).into_iter().chain(extra_rules(FORM, form.headers));
-        rules.into_iter().try_for_each(|rule| asking.check(rule, &Asked::key(&bucket, form.key, false)))?;
-        Ok(permit)
+        let mut pending = Vec::new();
+        for rule in rule_of(FORM).into_iter().chain(extra_rules(FORM, form.headers)) {
+            if !asking.check_early(rule, &Asked::key(&bucket, form.key, false))? {
+                pending.push(rule);
+            }
+        }
+        Ok(Permit { pending, ..permit })
     }
 
     /// An owner may be named by the account's number, as in AWS, or by its canonical id.

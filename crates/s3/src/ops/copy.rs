@@ -22,7 +22,7 @@ use super::entries::{Version, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
-use crate::access::{Asked, Asking, GET_OBJECT, Permit};
+use crate::access::{Asked, Asking, GET_OBJECT, GET_TAGGING, Permit, SET_TAGS};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -47,6 +47,17 @@ pub(super) struct Source {
 /// Whether who may read one may read the other, and reads the same.
 fn is_same_to_readers(one: &EntryHead, other: &EntryHead) -> bool {
     one.etag == other.etag && one.owner == other.owner && one.acl == other.acl && one.tags == other.tags
+}
+
+/// Tags that are copied are read from the source and set at the target: access may go by them on either side.
+fn check_copied_tags(asking: &Asking<'_>, source: &Source, target: &Index, key: &str) -> S3Result<()> {
+    let tags = &source.head.tags;
+    if tags.is_empty() {
+        return Ok(());
+    }
+    let asked = Asked::key(&source.index.bucket, &source.key, source.version_id.is_some());
+    asking.check(GET_TAGGING, &Asked { object: Some(&source.head), ..asked })?;
+    asking.with_tags(tags).check(SET_TAGS, &Asked::key(&target.bucket, key, false))
 }
 
 impl Service {
@@ -174,6 +185,10 @@ impl Service {
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let lock = lock_headers!(self, input, &target);
         let access = self.new_access(&asking, &request.headers, &target.bucket, &key)?;
+        if replaced_tags.is_none() {
+            check_copied_tags(&asking, &source, &target, &key)?;
+        }
+        self.check_reading_by_conditions(&asking, &target, &key, None).await?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
         let class = wanted_class(&request.headers);

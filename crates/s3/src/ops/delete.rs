@@ -11,7 +11,7 @@ use super::Service;
 use super::conditions::WriteConditions;
 use super::entries::version_name;
 use super::put::check_key;
-use crate::access::{Asked, Asking, BYPASS_GOVERNANCE, DELETE_OBJECT};
+use crate::access::{Asked, Asking, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_OBJECT, Permit};
 use crate::clock::unix_ms;
 use crate::index::Index;
 use crate::record::EntryHead;
@@ -58,8 +58,10 @@ impl Service {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        self.check_reading_by_conditions(&asking, &index, &input.key, input.version_id.as_deref()).await?;
         let conditions = WriteConditions {
             if_match: input.if_match,
             size: input.if_match_size,
@@ -88,6 +90,13 @@ impl Service {
         asking.check(DELETE_OBJECT, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
         if bypasses_governance {
             asking.check(BYPASS_GOVERNANCE, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+        }
+        if object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some() {
+            let is_allowed =
+                asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+            let pending = if is_allowed { Vec::new() } else { vec![GET_OBJECT] };
+            let permit = Permit { pending, ..asking.permit.clone() };
+            self.check_reading_by_conditions(&asking.with_permit(&permit), index, &object.key, id).await?;
         }
         let conditions = WriteConditions {
             if_match: object.e_tag.map(ETagCondition::ETag),

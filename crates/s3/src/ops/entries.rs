@@ -152,6 +152,24 @@ impl Service {
         }
     }
 
+    /// Asks what was left to an operation that reads an object by its conditions only.
+    pub(super) async fn check_reading_by_conditions(
+        &self,
+        asking: &Asking<'_>,
+        index: &Index,
+        key: &str,
+        version_id: Option<&str>,
+    ) -> S3Result<()> {
+        if asking.permit.pending.is_empty() {
+            return Ok(());
+        }
+        match self.object_for(asking, index, key, version_id).await {
+            // The conditions say what that means.
+            Err(error) if is_missing(&error) => Ok(()),
+            found => found.map(drop),
+        }
+    }
+
     /// Checks the conditions of a write of an object as they are now; they are checked again with the
     /// write.
     pub(super) async fn check_conditions(

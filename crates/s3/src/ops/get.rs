@@ -21,7 +21,7 @@ use super::encryption::{
 };
 use super::entries::{Version, version_answer};
 use super::object_lock::set_lock;
-use crate::access::{Asked, Asking};
+use crate::access::{Asked, Asking, GET_LEGAL_HOLD, GET_RETENTION, GET_TAGGING};
 use crate::data::{Budget, DataReader, Hold, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
@@ -170,7 +170,7 @@ impl Service {
         if input.version_id.is_none()
             && let Some(opened) = self.open_guessed(&asking, &index, key, &opening).await
         {
-            return Ok(self.answer(&input, &index, opened?));
+            return Ok(self.answer(&asking, &input, &index, opened?));
         }
         for attempt in 1.. {
             let found = self.object_for(&asking, &index, key, input.version_id.as_deref()).await?;
@@ -179,7 +179,7 @@ impl Service {
             }
             match self.open_version(&index, key, &opening, found).await? {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {}
-                opened => return Ok(self.answer(&input, &index, opened?)),
+                opened => return Ok(self.answer(&asking, &input, &index, opened?)),
             }
         }
         Err(s3_error!(InternalError, "unreachable: every attempt returns"))
@@ -231,7 +231,13 @@ impl Service {
         Ok(data.map(|data| Opened { head, wanted, sealing, data: data.boxed() }))
     }
 
-    fn answer(&self, input: &GetObjectInput, index: &Index, opened: Opened) -> S3Response<GetObjectOutput> {
+    fn answer(
+        &self,
+        asking: &Asking<'_>,
+        input: &GetObjectInput,
+        index: &Index,
+        opened: Opened,
+    ) -> S3Response<GetObjectOutput> {
         let Opened { head, wanted, sealing, data } = opened;
         let bytes = wanted.bytes(&head);
         let name = format!("{}/{}", input.bucket, input.key);
@@ -240,6 +246,12 @@ impl Service {
             tracing::error!(object = name, %error, "GET fails in the middle of its data");
         });
         let mut output = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
+        hide_what_is_not_asked(
+            asking,
+            &Asked::key(&index.bucket, &input.key, input.version_id.is_some()),
+            &head,
+            &mut output,
+        );
         output.version_id = version_answer(index, &head);
         output.content_length = Some(size(bytes.end - bytes.start));
         output.body = Some(StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames))));
@@ -273,7 +285,13 @@ impl Service {
         conditions.check(&head)?;
         let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
         let bytes = wanted.bytes(&head);
-        let found = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
+        let mut found = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
+        hide_what_is_not_asked(
+            &asking,
+            &Asked::key(&index.bucket, &input.key, input.version_id.is_some()),
+            &head,
+            &mut found,
+        );
         let mut response = S3Response::new(HeadObjectOutput {
             accept_ranges: found.accept_ranges,
             cache_control: input.response_cache_control.or(found.cache_control),
@@ -338,6 +356,26 @@ fn object_output(head: &EntryHead, checksums: Option<&Checksums>) -> GetObjectOu
         output.checksum_type = entry_checksum_type(head);
     }
     output
+}
+
+/// Tags and locks are shown to those only who may ask for them by themselves.
+fn hide_what_is_not_asked<'a>(
+    asking: &Asking<'a>,
+    asked: &Asked<'a>,
+    head: &'a EntryHead,
+    output: &mut GetObjectOutput,
+) {
+    let asked = Asked { object: Some(head), ..*asked };
+    let may = |rule| asking.check(rule, &asked).is_ok();
+    if output.tag_count.is_some() && !may(GET_TAGGING) {
+        output.tag_count = None;
+    }
+    if output.object_lock_mode.is_some() && !may(GET_RETENTION) {
+        (output.object_lock_mode, output.object_lock_retain_until_date) = (None, None);
+    }
+    if output.object_lock_legal_hold_status.is_some() && !may(GET_LEGAL_HOLD) {
+        output.object_lock_legal_hold_status = None;
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::encryption::{CustomerKey, check_key_of_write, customer_headers, encry
 use super::entries::WriteError;
 use super::multipart::{CLOSINGS_MAX, OpenUpload, PARTS_MAX, being_closed, check_part_encryption, unchanged};
 use super::put::check_checksum_type;
+use crate::access::Asking;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
@@ -44,9 +45,11 @@ impl Service {
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        self.check_reading_by_conditions(&asking, &index, &input.key, None).await?;
         let head = match self.complete_at_last(&index, &input, &request.headers, customer.as_ref()).await {
             // Perhaps this very upload was completed by a request whose answer got lost.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {

@@ -80,6 +80,7 @@ impl Service {
         let access = self.new_access(&asking, &request.headers, &index.bucket, &key)?;
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
+        self.check_reading_by_conditions(&asking, &index, &key, None).await?;
         // Better before the body is taken in than after it.
         self.check_conditions(&index, &key, &conditions).await?;
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;

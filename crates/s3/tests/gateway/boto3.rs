@@ -83,6 +83,16 @@ async fn boto3_signed_headers() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Every operation with the actions that it needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_actions() {
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_actions.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Forms and URLs that are signed with version 2, where that is off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_without_version_2() {
