@@ -27,12 +27,12 @@ pub async fn listing_credentials(
     let Some(account) = identities.account_by_canonical_id(&record.owner) else {
         return AdminError::refused(format!("the account that owns bucket '{bucket}' is gone"));
     };
-    let expires_unix_ms = atoll_coordinator::unix_ms() + lifetime.as_millis() as u64;
-    let session = listing_session(&account.id, bucket, expires_unix_ms);
+    let now_ms = atoll_coordinator::unix_ms();
+    let session = listing_session(&account.id, bucket, now_ms, now_ms + lifetime.as_millis() as u64);
     Ok(Credentials::new(&sts_key(&store, &identities, service).await?, &session))
 }
 
-fn listing_session(account: &str, bucket: &str, expires_unix_ms: u64) -> Session {
+fn listing_session(account: &str, bucket: &str, issued_unix_ms: u64, expires_unix_ms: u64) -> Session {
     Session {
         access_key: new_temporary_key(),
         account: account.to_owned(),
@@ -40,6 +40,7 @@ fn listing_session(account: &str, bucket: &str, expires_unix_ms: u64) -> Session
         policies: vec![listing_policy(bucket)],
         policy_arns: Vec::new(),
         key_policy: None,
+        issued_unix_ms,
         expires_unix_ms,
     }
 }
@@ -91,7 +92,7 @@ mod tests {
             created_unix_ms: 1,
         };
         let identities = Identities::from_records([Record::Account(account)]);
-        let caller = identities.session_caller(&listing_session("200000000000", "photos", 5)).unwrap();
+        let caller = identities.session_caller(&listing_session("200000000000", "photos", 0, 5)).unwrap();
         let may = |action: &str, resource: &str| {
             let side = ResourceSide {
                 bucket_owner: "owner",

@@ -57,6 +57,8 @@ pub struct Caller {
     pub policies: Vec<(String, Arc<Policy>)>,
     /// What narrows: the policy of a service account and those of a session. Each must allow, too.
     pub session_policies: Vec<(String, Arc<Policy>)>,
+    /// When the session began, in milliseconds since the Unix epoch; `None` for keys for long.
+    pub session_issued_unix_ms: Option<u64>,
     /// Tags of the user or role, for `aws:PrincipalTag/...`.
     pub tags: BTreeMap<String, String>,
 }

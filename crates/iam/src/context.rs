@@ -25,6 +25,8 @@ pub(crate) enum KeySource {
     PrincipalIsService,
     FederatedProvider,
     PrincipalTag,
+    MultiFactorAuth,
+    TokenIssueTime,
     Request,
 }
 
@@ -42,6 +44,8 @@ impl Key {
             "aws:principaltype" => KeySource::PrincipalType,
             "aws:principalisawsservice" => KeySource::PrincipalIsService,
             "aws:federatedprovider" => KeySource::FederatedProvider,
+            "aws:multifactorauthpresent" => KeySource::MultiFactorAuth,
+            "aws:tokenissuetime" => KeySource::TokenIssueTime,
             name if name.starts_with(PRINCIPAL_TAG) => KeySource::PrincipalTag,
             _ => KeySource::Request,
         };
@@ -91,6 +95,12 @@ impl<'a> Context<'a> {
             KeySource::PrincipalType => Some(principal_type(caller).into()),
             KeySource::PrincipalIsService => Some("false".into()),
             KeySource::PrincipalTag => caller.tags.get(&key.name[PRINCIPAL_TAG.len()..]).map(|tag| tag.into()),
+            // As with AWS it is absent where somebody signs with a key for long, and there is no second factor here, so
+            // that there is never an age either.
+            KeySource::MultiFactorAuth => caller.session_issued_unix_ms.map(|_| "false".into()),
+            KeySource::TokenIssueTime => {
+                caller.session_issued_unix_ms.map(|issued_ms| (issued_ms / 1_000).to_string().into())
+            }
             KeySource::FederatedProvider | KeySource::Request => None,
         }
     }

@@ -442,7 +442,16 @@ impl Identities {
         let UserRecord { name, path, id, tags, .. } = user.record.clone();
         let kind = CallerKind::User { name, path, id };
         let session_policies = Vec::new();
-        Caller { account, kind, access_key: access_key.into(), policies, session_policies, tags }
+        let session_issued_unix_ms = None;
+        Caller {
+            account,
+            kind,
+            access_key: access_key.into(),
+            policies,
+            session_policies,
+            session_issued_unix_ms,
+            tags,
+        }
     }
 
     /// The compiled managed policies of a user, group or role.
@@ -480,6 +489,7 @@ fn root(account: Arc<Account>, access_key: &str) -> Caller {
         access_key: access_key.into(),
         policies: Vec::new(),
         session_policies: Vec::new(),
+        session_issued_unix_ms: None,
         tags: Default::default(),
     }
 }

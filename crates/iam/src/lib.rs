@@ -14,6 +14,7 @@ mod evaluate;
 mod fault;
 mod identities;
 mod json;
+mod names;
 mod operand;
 pub mod operations;
 pub mod pattern;

@@ -55,10 +55,18 @@ pub struct Policy {
     is_public: bool,
     /// In lower case.
     condition_keys: BTreeSet<String>,
+    unknown_name: Option<PolicyError>,
 }
 
 impl Policy {
-    /// Reads a policy as strictly as AWS. Callers check its size.
+    /// Reads a policy that somebody writes: all names of actions and condition keys must be known, since a Deny with
+    /// a misspelled one would deny nothing.
+    pub fn parse_new(json: &str, kind: PolicyKind) -> Result<Policy, PolicyError> {
+        let policy = Policy::parse(json, kind)?;
+        policy.unknown_name.clone().map_or(Ok(policy), Err)
+    }
+
+    /// Reads a policy that was stored, perhaps before names were checked. Callers check its size.
     pub fn parse(json: &str, kind: PolicyKind) -> Result<Policy, PolicyError> {
         let document: Json = serde_json::from_str(json).map_err(|error| PolicyError::Json(error.to_string()))?;
         let Json::Object(elements) = &document else {
@@ -72,6 +80,7 @@ impl Policy {
         };
         let mut sids = BTreeSet::new();
         let mut statements = Vec::with_capacity(list.len());
+        let mut unknown_name = None;
         for (index, element) in list.iter().enumerate() {
             let number = index + 1;
             let sid = parse_sid(element).map_err(|fault| of_statement(number, None, fault))?;
@@ -80,7 +89,14 @@ impl Policy {
                 return Err(of_statement(number, sid, fault));
             }
             let statement = match element {
-                Json::Object(elements) => Statement::parse(elements, kind, number, sid, has_variables),
+                Json::Object(elements) => {
+                    let parsed = Statement::parse(elements, kind, number, sid, has_variables);
+                    let known = parsed.as_ref().map(|statement| statement.unknown_name(elements, kind));
+                    if let Ok(Some(fault)) = known {
+                        unknown_name.get_or_insert_with(|| of_statement(number, sid, fault));
+                    }
+                    parsed
+                }
                 other => Err(Fault::new(format!("it is {}", other.kind()), "Give an object")),
             };
             statements.push(statement.map_err(|fault| of_statement(number, sid, fault))?);
@@ -88,7 +104,12 @@ impl Policy {
         let is_public = public::is_public(&statements);
         let keys = statements.iter().flat_map(Statement::keys);
         let condition_keys = keys.map(|key| key.name.to_ascii_lowercase()).collect();
-        Ok(Policy { statements, is_public, condition_keys })
+        Ok(Policy { statements, is_public, condition_keys, unknown_name })
+    }
+
+    /// The first name that nobody knows. An action that is not known is never asked for; a key is absent.
+    pub fn unknown_name(&self) -> Option<&PolicyError> {
+        self.unknown_name.as_ref()
     }
 
     /// Whether AWS calls it public: a statement allows something to everybody, and no condition narrows that

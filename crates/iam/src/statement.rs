@@ -7,6 +7,7 @@ use crate::condition::{self, Condition};
 use crate::context::{Context, Key};
 use crate::fault::Fault;
 use crate::json::Json;
+use crate::names;
 use crate::pattern;
 use crate::policy::PolicyKind;
 use crate::principal::Principals;
@@ -71,6 +72,13 @@ impl Statement {
             is_not_resource,
             conditions,
         })
+    }
+
+    /// What [`names::check`] says of the statement, which was read from these elements.
+    pub(crate) fn unknown_name(&self, elements: &BTreeMap<String, Json>, kind: PolicyKind) -> Option<Fault> {
+        let (is_not_action, actions) = one_of(elements, "Action", "NotAction").ok()?;
+        let actions = texts(actions, if is_not_action { "NotAction" } else { "Action" }).ok()?;
+        names::check(self, &actions, kind).err()
     }
 
     pub(crate) fn has_action(&self, action: &str) -> bool {

@@ -50,7 +50,12 @@ impl Bucket {
         let document = record.access.as_ref().and_then(|access| access.policy.as_deref());
         let policy = match document.map(|document| Policy::parse(document, PolicyKind::Resource)) {
             None => BucketPolicy::None,
-            Some(Ok(policy)) => BucketPolicy::Set(policy),
+            Some(Ok(policy)) => {
+                if let Some(name) = policy.unknown_name() {
+                    tracing::warn!(bucket = record.name, %name, "the policy of a bucket has a name that is not known");
+                }
+                BucketPolicy::Set(policy)
+            }
             Some(Err(error)) => {
                 tracing::error!(bucket = record.name, %error, "the policy of a bucket cannot be read; nobody is let in");
                 BucketPolicy::Unreadable

@@ -206,6 +206,7 @@ mod tests {
             policies: vec!["{}".into()],
             policy_arns: Vec::new(),
             key_policy: None,
+            issued_unix_ms: 1,
             expires_unix_ms: 5,
         }
     }

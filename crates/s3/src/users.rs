@@ -181,6 +181,7 @@ impl Users {
             return Ok(caller.clone());
         }
         let caller = Arc::new(signer.caller(&identities)?);
+        warn_of_unknown_names(&caller);
         self.known_callers(&identities).callers.insert(access_key.to_owned(), caller.clone());
         Ok(caller)
     }
@@ -198,6 +199,15 @@ impl Users {
     /// Notes that a request was signed with this key, for this service in this region.
     pub(crate) fn note_use(&self, access_key: &str, service: &str, region: &str) {
         self.last_use.note(access_key, service, region);
+    }
+}
+
+/// Says that policies of a caller, stored before names were checked, have effects that their writer did not mean.
+fn warn_of_unknown_names(caller: &Caller) {
+    for (of, policy) in caller.policies.iter().chain(&caller.session_policies) {
+        if let Some(name) = policy.unknown_name() {
+            tracing::warn!(caller = caller.arn(), of, %name, "a policy has a name that is not known");
+        }
     }
 }
 

@@ -435,6 +435,49 @@ def session_policies_narrow():
 
 
 @check
+def older_sessions_are_revoked_by_their_age():
+    """As AWS's console revokes sessions of a role; and sessions here never have a second factor."""
+    everybody = trust({"AWS": f"arn:aws:iam::{ACCOUNT}:root"})
+    with user() as (name, key), full_bucket() as bucket, role(everybody) as (named, arn):
+        statement = document(allow("sts:AssumeRole", arn))
+        iam.put_user_policy(UserName=name, PolicyName="assume", PolicyDocument=statement)
+        iam.attach_role_policy(RoleName=named, PolicyArn=READ_ONLY)
+        assumed = of_session("sts", key).assume_role(RoleArn=arn, RoleSessionName="session")
+        session = of_session("s3", assumed["Credentials"])
+        can_read(session, bucket)
+        now = datetime.datetime.now(datetime.UTC)
+        for condition, is_denied in (
+            ({"DateLessThan": {"aws:TokenIssueTime": (now - datetime.timedelta(hours=1)).isoformat()}}, False),
+            ({"DateLessThan": {"aws:TokenIssueTime": (now + datetime.timedelta(hours=1)).isoformat()}}, True),
+            ({"Bool": {"aws:MultiFactorAuthPresent": "false"}}, True),
+            ({"Bool": {"aws:MultiFactorAuthPresent": "true"}}, False),
+            ({"Null": {"aws:MultiFactorAuthAge": "true"}}, True),
+        ):
+            statement = document(deny("s3:GetObject", Condition=condition))
+            iam.put_role_policy(RoleName=named, PolicyName="revoke", PolicyDocument=statement)
+            if is_denied:
+                refused("AccessDenied", session.get_object, Bucket=bucket, Key="a")
+            else:
+                can_read(session, bucket)
+
+
+@check
+def misspelled_names_are_refused():
+    with user() as (name, _):
+        for statement in (
+            deny("s3:GetObjct"),
+            deny("iam:DeleteUsers"),
+            deny("s33:*"),
+            deny("s3:*", Condition={"Bool": {"aws:SecureTransprt": "false"}}),
+            deny("kms:*"),
+        ):
+            put = {"UserName": name, "PolicyName": "wrong", "PolicyDocument": document(statement)}
+            refused("MalformedPolicyDocument", iam.put_user_policy, **put)
+        allowed = document(allow(["ec2:*", "kms:Decrypt"]), deny("s3:Put*"))
+        iam.put_user_policy(UserName=name, PolicyName="right", PolicyDocument=allowed)
+
+
+@check
 def sessions_have_limits():
     everybody = {"AWS": "*"}
     with role(trust(everybody), MaxSessionDuration=7_200) as (named, arn):

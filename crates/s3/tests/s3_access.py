@@ -409,5 +409,21 @@ def parameters_are_judged_as_they_are_served():
             s3.delete_object(Bucket=name, Key=version["Key"], VersionId=version["VersionId"])
 
 
+@check
+def misspelled_names_are_refused():
+    with Bucket() as name:
+        for action, condition in (
+            ("s3:GetObjct", {}),
+            ("iam:GetUser", {}),
+            ("s3:Frob*", {}),
+            ("s3:GetObject", {"StringEquals": {"aws:SourceIpp": "x"}}),
+            ("s3:GetObject", {"StringEquals": {"s3:x-amz-foo": "x"}}),
+            ("s3:GetObject", {"StringLike": {"s3:prefix": "${aws:usrname}"}}),
+        ):
+            statement = {"Effect": "Deny", "Principal": "*", "Action": action, "Resource": f"arn:aws:s3:::{name}/*"}
+            document = {"Version": "2012-10-17", "Statement": statement | {"Condition": condition}}
+            refused("MalformedPolicy", s3.put_bucket_policy, Bucket=name, Policy=json.dumps(document))
+
+
 if __name__ == "__main__":
     sys.exit(base.main())

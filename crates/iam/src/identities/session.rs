@@ -28,6 +28,9 @@ pub struct Session {
     /// The policy of the service account that began it, which narrows it, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_policy: Option<String>,
+    /// When it began, in milliseconds since the Unix epoch; 0 if who gave it out did not say yet.
+    #[serde(default)]
+    pub issued_unix_ms: u64,
     /// When it ends, in milliseconds since the Unix epoch.
     pub expires_unix_ms: u64,
 }
@@ -76,6 +79,7 @@ impl Identities {
                 self.role_caller(account, role, session_name, &session.access_key)
             }
         };
+        caller.session_issued_unix_ms = Some(session.issued_unix_ms);
         if !session.policies.is_empty() || !session.policy_arns.is_empty() {
             let document = self.session_policy(session).unwrap_or_default();
             caller.session_policies.push(("session policy".into(), compiled(&document, PolicyKind::Session)));
@@ -98,8 +102,15 @@ impl Identities {
         policies.extend(self.managed(&account.id, &role.record.policies));
         let RoleRecord { name, path, id, tags, .. } = role.record.clone();
         let kind = CallerKind::Session { role: name, path, role_id: id, session_name: session_name.into() };
-        let session_policies = Vec::new();
-        Caller { account, kind, access_key: access_key.into(), policies, session_policies, tags }
+        Caller {
+            account,
+            kind,
+            access_key: access_key.into(),
+            policies,
+            session_policies: Vec::new(),
+            session_issued_unix_ms: None,
+            tags,
+        }
     }
 
     /// What the policies of a session say together: what one of them allows is allowed. `None` if one is

@@ -162,6 +162,7 @@ fn sessions_end_with_their_user() {
         policies: vec![ALLOW.into(), ALLOW.replace("[{", "{").replace("}]", "}")],
         policy_arns: vec!["arn:aws:iam::aws:policy/AmazonS3FullAccess".into()],
         key_policy: None,
+        issued_unix_ms: 1_700_000_000_000,
         expires_unix_ms: 1,
     };
     let caller = identities.session_caller(&session).unwrap();

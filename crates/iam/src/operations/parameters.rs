@@ -271,7 +271,9 @@ pub fn check_document(document: &str, kind: PolicyKind) -> Result<(), IamError> 
     if document.len() > DOCUMENT_BYTES_MAX {
         return Err(IamError::LimitExceeded { quota: "PolicySize", limit: DOCUMENT_BYTES_MAX });
     }
-    Policy::parse(document, kind).map(drop).map_err(|error| IamError::MalformedPolicyDocument(error.to_string()))
+    Policy::parse_new(document, kind)
+        .map(drop)
+        .map_err(|error| IamError::MalformedPolicyDocument(error.to_string()))
 }
 
 /// The size of a policy as AWS counts it: without white space.

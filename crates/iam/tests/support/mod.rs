@@ -45,6 +45,7 @@ pub fn caller(account_name: &str, kind: CallerKind) -> Caller {
         access_key: "AKIA".to_owned(),
         policies: Vec::new(),
         session_policies: Vec::new(),
+        session_issued_unix_ms: None,
         tags: BTreeMap::new(),
     }
 }

@@ -8,6 +8,7 @@ use atoll_iam::ConditionValues;
 use http::{HeaderMap, Uri, header};
 use s3s::dto::{Timestamp, TimestampFormat};
 
+use super::gate::signed_region;
 use crate::authentication::{Authentication, Mechanism};
 use crate::clock::system_time;
 use crate::query::parameter;
@@ -76,8 +77,16 @@ impl<'a> RequestConditions<'a> {
             "useragent" => self.header(header::USER_AGENT.as_str()),
             "referer" => self.header(header::REFERER.as_str()),
             "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
+            "requestedregion" => signed_region(self.headers, self.uri).map(one).unwrap_or_default(),
+            // No service of AWS asks on behalf of anybody.
+            "viaawsservice" => one("false"),
             _ => Vec::new(),
         }
+    }
+
+    /// `s3:TlsVersion`: of our own TLS, since proxies do not tell theirs.
+    fn tls_version(&self) -> Option<&'static str> {
+        self.arrival.and_then(|arrival| arrival.tls_version)
     }
 
     /// `s3:authType`; what nobody has signed has none.
@@ -111,6 +120,7 @@ impl<'a> RequestConditions<'a> {
             "prefix" | "delimiter" | "max-keys" => self.query(name),
             "versionid" => self.query("versionId"),
             "signatureversion" => self.signature_version().map(one).unwrap_or_default(),
+            "tlsversion" => self.tls_version().map(one).unwrap_or_default(),
             "signatureage" => self.signature_age().map(one).unwrap_or_default(),
             "authtype" => self.authentication_type().map(one).unwrap_or_default(),
             "object-lock-mode" | "object-lock-retain-until-date" | "object-lock-legal-hold" => {
@@ -172,7 +182,11 @@ mod tests {
         let conditions = RequestConditions {
             headers: &headers,
             uri: &uri,
-            arrival: Some(Arrival { is_encrypted: true, client: Some("10.1.2.3:0".parse().unwrap()) }),
+            arrival: Some(Arrival {
+                is_encrypted: true,
+                tls_version: Some("1.3"),
+                client: Some("10.1.2.3:0".parse().unwrap()),
+            }),
             authentication: Authentication {
                 mechanism: Mechanism::Query,
                 signed_unix_ms: Some(1_699_999_940_000),
@@ -191,6 +205,8 @@ mod tests {
             ("aws:currenttime", &["2023-11-14T22:13:20.000Z"]),
             ("aws:useragent", &["curl"]),
             ("aws:referer", &[]),
+            ("aws:viaawsservice", &["false"]),
+            ("s3:tlsversion", &["1.3"]),
             ("s3:prefix", &["a/b"]),
             ("s3:max-keys", &["7"]),
             ("s3:delimiter", &[]),

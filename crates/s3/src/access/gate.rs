@@ -20,7 +20,7 @@ use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, Document, is_aws_chunked};
 
 /// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
-fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
     let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;

@@ -23,7 +23,8 @@ fn checked(document: &str, bucket: &str) -> S3Result<Policy> {
         let message = format!("A bucket policy may have {} KiB", BUCKET_POLICY_BYTES_MAX >> 10);
         return Err(custom_error("PolicyTooLarge", StatusCode::BAD_REQUEST, message));
     }
-    let policy = Policy::parse(document, PolicyKind::Resource).map_err(|error: PolicyError| malformed(error))?;
+    let policy =
+        Policy::parse_new(document, PolicyKind::Resource).map_err(|error: PolicyError| malformed(error))?;
     if policy.allows_all_but_some() {
         return Err(malformed("NotPrincipal goes with Deny only: name those whom the statement lets in"));
     }

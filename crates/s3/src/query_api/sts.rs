@@ -74,6 +74,7 @@ async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
         policies: Vec::new(),
         policy_arns: Vec::new(),
         key_policy: key_policy(signer, &identities),
+        issued_unix_ms: unix_ms(),
         expires_unix_ms: expiry(seconds),
     };
     let credentials = issue(request, &session).await?;

@@ -17,6 +17,8 @@ pub(crate) struct Arrival {
     /// Whether nobody between the client and this host could read the request: it came over our own
     /// TLS, or a trusted proxy says that it came to it over TLS.
     pub is_encrypted: bool,
+    /// The version of our own TLS, as policies have it.
+    pub tls_version: Option<&'static str>,
     /// The client's address, if it is known; its port is 0 if it is not.
     pub client: Option<SocketAddr>,
 }
@@ -55,6 +57,8 @@ impl TrustedProxies {
 pub(super) struct Origin {
     /// Whether it is our own TLS.
     pub(super) is_tls: bool,
+    /// Its version.
+    pub(super) tls_version: Option<&'static str>,
     /// Who speaks HTTP to us: the peer, or the one whom a trusted peer's PROXY header names. Absent if
     /// that header does not say.
     pub(super) speaker: Option<SocketAddr>,
@@ -64,7 +68,8 @@ impl Origin {
     /// What one of its requests says about itself is believed only if the *speaker* is trusted: behind
     /// a proxy that passes bytes on, the headers are the client's own.
     pub(super) fn arrival(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Arrival {
-        let own = Arrival { is_encrypted: self.is_tls, client: self.speaker };
+        let tls_version = self.tls_version;
+        let own = Arrival { is_encrypted: self.is_tls, tls_version, client: self.speaker };
         let Some(speaker) = self.speaker.filter(|speaker| trusted.contain(speaker.ip())) else { return own };
         let mut schemes = items(headers, &FORWARDED_PROTO).peekable();
         // A proxy that took the request without TLS and passes it on over TLS says so, too.
@@ -76,7 +81,13 @@ impl Origin {
         let named: Vec<&str> = items(headers, &FORWARDED_FOR).collect();
         let addresses = named.iter().rev().map_while(|text| text.parse::<IpAddr>().ok());
         let stranger = addresses.into_iter().find(|address| !trusted.contain(*address));
-        Arrival { is_encrypted, client: Some(stranger.map_or(speaker, |address| SocketAddr::new(address, 0))) }
+        // Between a proxy and us, and not between the client and anybody.
+        let tls_version = None;
+        Arrival {
+            is_encrypted,
+            tls_version,
+            client: Some(stranger.map_or(speaker, |address| SocketAddr::new(address, 0))),
+        }
     }
 }
 
@@ -101,7 +112,7 @@ mod tests {
             headers.append(*name, value.parse().unwrap());
         }
         let speaker = speaker.map(|text| text.parse().unwrap());
-        let found = Origin { is_tls, speaker }.arrival(&headers, &trusted);
+        let found = Origin { is_tls, tls_version: None, speaker }.arrival(&headers, &trusted);
         (found.is_encrypted, found.client.map(|address| address.to_string()))
     }
 

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ProtocolVersion;
 
 use super::arrival::Origin;
 use super::guarded_socket::GuardedSocket;
@@ -87,7 +88,7 @@ pub(super) async fn serve(
         Source::Client(client) => Some(client),
         Source::Unknown => None,
     };
-    let origin = Origin { is_tls: tls.is_some(), speaker };
+    let mut origin = Origin { is_tls: tls.is_some(), tls_version: None, speaker };
     let _open = Connection::open();
     let socket = GuardedSocket::new(socket, unread.freeze(), gateway.config.stall_timeout);
     let Some(tls) = tls else { return serve_http_1(gateway, socket, origin, stopped).await };
@@ -97,6 +98,11 @@ pub(super) async fn serve(
     match timeout(header_timeout, handshake).await {
         Ok(Ok(socket)) => {
             tls_metrics::handshake(true);
+            origin.tls_version = match socket.get_ref().1.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => Some("1.2"),
+                Some(ProtocolVersion::TLSv1_3) => Some("1.3"),
+                _ => None,
+            };
             if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) {
                 serve_http_2(gateway, socket, origin, stopped).await;
             } else {

@@ -8,6 +8,7 @@ use atoll_iam::{Entry, Identities, PolicyKind, Session, SessionPrincipal};
 use atoll_types::identities::RoleRecord;
 
 use super::{credentials_fields, expiry, issue};
+use crate::clock::unix_ms;
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
 use crate::temporary_credentials::new_temporary_key;
@@ -101,6 +102,7 @@ impl RoleSession {
             policies: self.policy.into_iter().collect(),
             policy_arns: self.policy_arns,
             key_policy: begun_by.key_policy,
+            issued_unix_ms: unix_ms(),
             expires_unix_ms: expiry(seconds),
         };
         let credentials = issue(request, &session).await?;
