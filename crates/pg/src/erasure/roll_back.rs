@@ -1,11 +1,11 @@
 //! Roll back of writes that too few electors have to rebuild the shards of the others, by their pre-images.
 
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{LogEntry, Mutation, ObjectName, Transaction, Version};
+use atoll_types::{LogEntry, Mutation, ObjectName, ReadRequest, Transaction, Version};
 
 use super::Erasure;
 use super::effects::Effect;
-use crate::actions::ObjectView;
+use crate::actions::{Action, Lookup, ObjectView};
 use crate::context::Context;
 use crate::group::Pg;
 use crate::outbox::Outbox;
@@ -89,6 +89,12 @@ impl Erasure {
     /// that.
     fn roll_back_refused(&mut self, cause: &str, context: &mut Context<'_, impl ObjectView>) -> Effect {
         self.pre_images.find_again(context.config.id, context.view);
+        if self.roll_back.is_some() && newest_lacks_its_clone(context) {
+            self.roll_back = None;
+            let me = context.config.me;
+            context.outbox.warn(format!("{me} has lost the pre-image of a write; it must be backfilled"));
+            return Effect::CannotRollBack;
+        }
         let Some(back) = &mut self.roll_back else { return Effect::Nothing };
         back.waits_for_tick = true;
         if !std::mem::replace(&mut back.was_refused, true) {
@@ -99,6 +105,22 @@ impl Erasure {
         }
         Effect::Nothing
     }
+}
+
+/// Whether the pre-image of the newest write is a clone that is not there. If that is not in memory, it is
+/// known at the next attempt.
+fn newest_lacks_its_clone(context: &mut Context<'_, impl ObjectView>) -> bool {
+    let (pg, view) = (context.config.id, context.view);
+    let log = view.log(pg);
+    let pre_image = log.last().and_then(|entry| entry.pre_image.as_ref());
+    let Some(clone) = pre_image.and_then(|pre_image| pre_image.clone_object()) else { return false };
+    if view.is_read_loaded(pg, clone, &ReadRequest::Stat) {
+        return view.object_exists(pg, clone) == Ok(false);
+    }
+    let lookup = Lookup::Read { object: clone.clone(), request: ReadRequest::Stat };
+    let token = context.outbox.token();
+    context.outbox.push(Action::Load { token, lookup });
+    false
 }
 
 impl Pg {

@@ -1,7 +1,9 @@
 //! Stores that refuse what others take, for good.
 
-use atoll_sim::{Answer, Options, Script, write_block};
-use atoll_types::Refusal;
+use atoll_pg::is_hidden;
+use atoll_sim::{Answer, Options, PG, Script, remove, write_block};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{ObjectName, Refusal};
 
 use crate::{SECOND, holds, three_osds, with_leases, written};
 
@@ -57,5 +59,32 @@ fn a_write_that_the_primarys_store_never_takes_is_refused() {
     assert!(matches!(&answer, Answer::Written(Err(Refusal::Invalid { .. }))), "{answer:?}");
     holds(&mut script, 0, 1);
     script.members[0].refuses_until = 0;
+    script.finish();
+}
+
+#[test]
+fn a_member_that_has_lost_a_pre_image_is_backfilled() {
+    let mut script = with_leases(Options { min_size: 2, ..Options::scripted_coded(4, 2, 2) });
+    written(&mut script, 0, 1);
+    // The second member alone has the removal, and keeps the object as it was.
+    [2, 3].iter().for_each(|at: &usize| script.members[*at].last_commit = u64::MAX / 2);
+    let op = script.start(0, remove(0));
+    script.run_while("not prepared", |world| !world.was_durable(op, 1));
+    script.kill(0);
+    let is_kept = |object: &ObjectName| is_hidden(object) && object.as_str() != PG_META_OBJECT;
+    let store = &mut script.members[1].store;
+    let lost: Vec<_> = store.visible.of(PG).objects.keys().filter(|object| is_kept(object)).cloned().collect();
+    assert_eq!(lost.len(), 1);
+    for state in [&mut store.visible, &mut store.durable] {
+        state.of_mut(PG).objects.remove(&lost[0]);
+    }
+    for at in [2, 3] {
+        script.kill(at);
+        script.members[at].last_commit = 0;
+        script.restart(at);
+    }
+    script.run_while("it tries for ever", |world| !world.members[1].store.is_incomplete(PG));
+    script.run_while("it is not backfilled", |world| world.members[1].store.is_incomplete(PG));
+    script.run_while("the removal is not answered", |world| world.answer_of(op).is_none());
     script.finish();
 }
