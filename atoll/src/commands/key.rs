@@ -73,6 +73,7 @@ Example:
 Examples:
   atoll key destroy --key project-x --force      everything that was written for this key, in all buckets
   atoll key destroy --bucket photos --force      everything in the bucket
+  atoll key destroy --bucket records --force --force-destroy-retained    although object lock may retain versions
   atoll key destroy --image disk1 --force        everything in the image
 
 The data stays in place, unreadable; remove it as usual. Old backups of cluster state and of the key
@@ -85,6 +86,9 @@ file still have the keys.")]
         /// Confirm: this cannot be undone
         #[arg(long)]
         force: bool,
+        /// Confirm that versions in buckets with object lock are lost, too, whatever retains them
+        #[arg(long, requires = "force")]
+        force_destroy_retained: bool,
     },
     /// Write all that exists once on this host, such as the key file, to a file to be kept elsewhere
     #[command(after_help = "\
@@ -181,7 +185,10 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
             KeyCommand::Rotate { output, name, no_rewrap } => rotate(output, name, *no_rewrap).await,
             KeyCommand::Rewrap(output) => rewrap(output).await,
             KeyCommand::Forget { output, bucket } => forget(output, bucket.as_deref()).await,
-            KeyCommand::Destroy { output, what, force } => destroy(output, what, *force).await,
+            KeyCommand::Destroy { output, what, force, force_destroy_retained } => {
+                let consent = keys::Consent { force: *force, retained: *force_destroy_retained };
+                destroy(output, what, consent).await
+            }
             KeyCommand::Backup { output, file } => backup(output, file).await,
             KeyCommand::Restore { output, file } => restore(output, file),
             KeyCommand::UseTransit { output, transit } => use_transit(output, transit).await,
@@ -301,7 +308,7 @@ async fn forget(output: &OutputArguments, bucket: Option<&str>) -> anyhow::Resul
     }
 }
 
-async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool) -> anyhow::Result<()> {
+async fn destroy(output: &OutputArguments, what: &DestroyArguments, consent: keys::Consent) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let state = open.connect().await?;
     let service = open.keys()?;
@@ -311,12 +318,12 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
         DestroyArguments { image: Some(name), .. } => ("image", name),
         _ => bail!("name a key, a bucket or an image"),
     };
-    if kind != "key" && !force {
+    if kind != "key" && !consent.force {
         bail!("everything in the {kind} '{name}' would be lost for good; say --force if that is meant");
     }
     match kind {
-        "key" => keys::destroy(&state, &*service, name, force).await?,
-        "bucket" => drop(forget_bucket_keys(&state, Some(name), true).await?),
+        "key" => keys::destroy(&state, &*service, name, consent).await?,
+        "bucket" => keys::destroy_of_bucket(&state, name, consent).await?,
         _ => ImageAdmin::new(state, service).destroy_key(name).await?,
     }
     match output.json {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use atoll_cluster::{ClusterClient, ClusterError};
-use atoll_keys::{KeyDescription, KeyService};
-use atoll_types::records::{AuthorizedKeyRecord, KeyBackupRecord, PeerRole};
+use atoll_keys::{KeyDescription, KeyService, WrappedBy};
+use atoll_types::records::{AuthorizedKeyRecord, BucketRecord, KeyBackupRecord, PeerRole};
 use serde::Serialize;
 
 use crate::error::AdminError;
@@ -112,23 +112,70 @@ async fn refuse_if_others_have_copies(
     Ok(())
 }
 
-/// Destroys a key. One that has wrapped anything is destroyed only if `force` says so: what is below it is lost.
+/// What an operator has said about the loss of data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Consent {
+    /// Data may be lost.
+    pub force: bool,
+    /// So may versions that object lock retains.
+    pub retained: bool,
+}
+
+/// Destroys a key. One that has wrapped anything is destroyed only with consent: what is below it is lost.
 pub async fn destroy(
     client: &ClusterClient,
     service: &dyn KeyService,
     name: &str,
-    force: bool,
+    consent: Consent,
 ) -> Result<(), AdminError> {
     let keys = list(client, service).await?;
     let key = keys.iter().find(|key| key.name == name).ok_or_else(|| AdminError::NoSuchKey(name.to_owned()))?;
     let wrapped: u64 = key.versions.iter().map(|version| version.has_wrapped.total()).sum();
-    if wrapped > 0 && !force {
+    if wrapped > 0 && !consent.force {
         return AdminError::refused(format!(
             "the key '{name}' has wrapped the keys of {wrapped} images, buckets and users, and all that is in them would be \
              lost for good; 'atoll key ls' shows them; say --force if that is meant"
         ));
     }
+    let buckets = client.list::<BucketRecord>(atoll_cluster::keys::BUCKETS).await?.entries;
+    let below = buckets.into_iter().map(|(_, bucket, _)| bucket).filter(|bucket| is_below(bucket, key));
+    check_retained(below, consent)?;
     service.destroy(name).await?;
     crate::wrapped_secrets::forget_bucket_keys(client, None, false).await?;
     Ok(())
+}
+
+/// Destroys the keys of a bucket, and with them all that is in it.
+pub async fn destroy_of_bucket(client: &ClusterClient, name: &str, consent: Consent) -> Result<(), AdminError> {
+    let found = client.get::<BucketRecord>(&atoll_cluster::keys::bucket(name)).await?;
+    let (bucket, _) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
+    check_retained(std::iter::once(bucket), consent)?;
+    crate::wrapped_secrets::forget_bucket_keys(client, Some(name), true).await?;
+    Ok(())
+}
+
+/// Whether a key has wrapped one of a bucket's own.
+fn is_below(bucket: &BucketRecord, key: &KeyStatus) -> bool {
+    let wrapped = std::iter::once(&bucket.wrapped_key).chain(bucket.named_keys.values());
+    let is_of_key = |by: WrappedBy| {
+        // Wrapped secrets of local keys say their version, which is of one key only.
+        let is_named = key.service == "local" || by.key_name == key.name;
+        by.service == key.service && is_named && key.versions.iter().any(|version| version.id == by.version)
+    };
+    wrapped.filter_map(|wrapped| WrappedBy::parse(wrapped)).any(is_of_key)
+}
+
+/// Refuses to destroy what somebody was promised to find: whether a version of a bucket with object lock is retained,
+/// only its gateway knows, so all of them count.
+fn check_retained(buckets: impl Iterator<Item = BucketRecord>, consent: Consent) -> Result<(), AdminError> {
+    let locked: Vec<String> =
+        buckets.filter(|bucket| bucket.object_lock.is_some()).map(|bucket| format!("'{}'", bucket.name)).collect();
+    if locked.is_empty() || consent.retained {
+        return Ok(());
+    }
+    AdminError::refused(format!(
+        "object lock may retain versions in {}, which would be lost for good; 'aws s3api get-object-retention' shows it; \
+         say --force-destroy-retained if that is meant",
+        locked.join(", ")
+    ))
 }

@@ -237,7 +237,7 @@ mod tests {
         let destroy = async |directory: &DataDir, state: &ClusterClient| {
             let keys = local_keys(directory);
             keys.create("project").await.unwrap();
-            atoll_admin::keys::destroy(state, &keys, "project", false).await.unwrap();
+            atoll_admin::keys::destroy(state, &keys, "project", atoll_admin::keys::Consent::default()).await.unwrap();
         };
         assert!(counts(destroy).await);
     }
