@@ -1,7 +1,7 @@
 //! The admin server, and how calls of its API run commands.
 
+use atoll_files::Access;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ Examples:
         #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS", default_value_t = 8 * 3_600)]
         session_seconds: u64,
         /// Where a line of JSON for each call that may change something goes: a file, or the URL of a collector that
-        /// takes them by POST [default: DIR/log/admin-audit.jsonl]
-        #[arg(long, value_name = "FILE|URL", env = "ATOLL_ADMIN_AUDIT_LOG")]
+        /// takes them by POST, or 'off' [default: DIR/log/admin-audit.jsonl]
+        #[arg(long, value_name = "FILE|URL|off", env = "ATOLL_ADMIN_AUDIT_LOG")]
         audit_log: Option<Target>,
     },
 }
@@ -56,10 +56,12 @@ pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
     let open = prepare(daemon, "admin")?;
     let listen = listen.clone().or_else(|| open.cluster.admin_listen());
     let listen = listen.context("this host has no admin server: 'atoll up --admin-listen off' has said so")?;
-    let audit_log =
-        audit_log.clone().unwrap_or_else(|| Target::File(open.directory.logs().join("admin-audit.jsonl")));
+    let audit = match audit_log {
+        Some(target) => AuditLog::open(atoll_console::AUDIT_SOURCE, target),
+        None => AuditLog::open_own(atoll_console::AUDIT_SOURCE, &open.directory.logs().join("admin-audit.jsonl")),
+    };
     let config = AdminServerConfig {
-        audit: Some(AuditLog::open(&audit_log).context("the audit log cannot be opened (--audit-log)")?),
+        audit: audit.context("the audit log cannot be opened (--audit-log)")?,
         listen,
         session: Duration::from_secs(*session_seconds),
         commands: Arc::new(InProcess { data: open.directory.root().to_owned(), execute }),
@@ -120,7 +122,7 @@ struct DocumentFile(PathBuf);
 impl DocumentFile {
     fn write(data: &Path, document: &Value) -> std::io::Result<Self> {
         let path = data.join("run").join(format!("document-{:016x}.json", random_u64()));
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut file = atoll_files::make(&path, Access::Owner)?;
         let made = DocumentFile(path);
         file.write_all(document.to_string().as_bytes())?;
         Ok(made)

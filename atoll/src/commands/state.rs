@@ -1,6 +1,6 @@
 //! Cluster state: its embedded server, snapshots, and putting one back.
 
-use std::os::unix::fs::OpenOptionsExt;
+use atoll_files::Access;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -91,9 +91,7 @@ fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     let client = runtime.block_on(open.connect())?;
     let partial = file.with_added_extension("partial");
     let in_file = || partial.display().to_string();
-    let mut options = std::fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut writer = options.open(&partial).with_context(in_file)?;
+    let mut writer = atoll_files::make_anew(&partial, Access::Owner).with_context(in_file)?;
     let progress = progress_bar("saving cluster state");
     runtime.block_on(client.snapshot(&mut writer, progress))?;
     writer.sync_all().with_context(in_file)?;

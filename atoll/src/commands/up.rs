@@ -1,6 +1,6 @@
 //! Starting and stopping a whole cluster.
 
-use std::fs::File;
+use atoll_files::Access;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -413,7 +413,7 @@ fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) ->
     let is_first = !directory.has_cluster();
     directory.create()?;
     let path = directory.logs().join("supervisor.log");
-    let log = File::options().create(true).append(true).open(&path).context(path.display().to_string())?;
+    let log = atoll_files::append(&path, Access::Owner).context(path.display().to_string())?;
     let log_start = log.metadata()?.len();
     let executable = std::env::current_exe().context("cannot find this program's own file")?;
     let mut foreground = join_token::without_token(std::env::args_os().skip(1));

@@ -1,10 +1,10 @@
 //! Writes that are durable when they return, whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Names that were taken already until somebody has to look at the directory.
@@ -20,7 +20,7 @@ pub enum Access {
 }
 
 impl Access {
-    fn mode(self) -> u32 {
+    pub(crate) fn mode(self) -> u32 {
         match self {
             Access::Owner => 0o600,
             Access::Everybody => 0o644,
@@ -47,8 +47,7 @@ impl Unfinished {
     }
 
     fn open(path: &Path, access: Access) -> io::Result<(Self, File)> {
-        let make = |name: &Path| OpenOptions::new().write(true).create_new(true).mode(access.mode()).open(name);
-        Self::take_name(path, make)
+        Self::take_name(path, |name| crate::make(name, access))
     }
 
     fn take_name<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Self, T)> {

@@ -2,11 +2,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::durable::{Access, Unfinished, sync_directory_of, unfinished_prefix};
+use crate::open_or_make;
 
 /// How long to wait for another process, which needs milliseconds unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ pub struct Lock {
 impl Lock {
     /// Waits for the lock, and not for ever.
     pub fn take(path: &Path) -> io::Result<Self> {
-        let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        let file = open_or_make(path, Access::Owner)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match file.try_lock() {

@@ -7,9 +7,13 @@
 
 mod durable;
 mod held;
+mod open;
+mod private;
 
 pub use durable::{Access, create, create_directories, rename, replace, sync_directory_of};
 pub use held::{Held, Lock, Previous, previous_path};
+pub use open::{append, make, make_anew, open_or_make};
+pub use private::{PrivacyError, check_private};
 
 /// Whether a file is one of those that this crate puts beside others: a lock, a file before, or what a write that was
 /// cut short has left.

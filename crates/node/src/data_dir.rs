@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ConnectOptions, TlsFiles};
-use atoll_files::{Lock, create_directories, sync_directory_of};
+use atoll_files::{Lock, check_private, create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameMode, FrameModes};
@@ -160,7 +160,13 @@ impl DataDir {
         for path in [self.root.clone(), self.keys(), self.tls(), self.logs(), self.state()] {
             create_directories(&path).map_err(NodeError::file(path))?;
         }
-        Ok(())
+        self.check_private()
+    }
+
+    /// Makes sure that nobody else can enter it: all secrets of the host are in it, and sockets that obey who reaches
+    /// them.
+    fn check_private(&self) -> Result<(), NodeError> {
+        Ok(check_private(&self.root)?)
     }
 
     /// Removes all of it, unless a cluster was made or joined in it.
@@ -320,6 +326,7 @@ impl DataDir {
         if !self.has_cluster() {
             return Err(NodeError::NoCluster { path: self.root.clone() });
         }
+        self.check_private()?;
         read_json(&self.cluster_file())
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use atoll_admin::AdminError;
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
+use atoll_files::PrivacyError;
 use atoll_keys::KeyError;
 use atoll_types::record_json::RecordError;
 
@@ -15,6 +16,9 @@ pub enum NodeError {
     /// What the cluster does not let happen.
     #[error(transparent)]
     Admin(AdminError),
+    /// The data directory is not its owner's alone.
+    #[error(transparent)]
+    NotPrivate(#[from] PrivacyError),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {

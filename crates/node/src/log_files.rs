@@ -1,5 +1,6 @@
 //! Logs of the processes, and how they stay small.
 
+use atoll_files::Access;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -18,7 +19,7 @@ const QUOTED_LINES: usize = 8;
 /// The log of a process, for its output and for its errors.
 pub(crate) fn open_log(directory: &DataDir, process: &str) -> Result<(File, File), NodeError> {
     let path = directory.log_file(process);
-    let log = File::options().create(true).append(true).open(&path).map_err(NodeError::file(&path))?;
+    let log = atoll_files::append(&path, Access::Owner).map_err(NodeError::file(&path))?;
     let errors = log.try_clone().map_err(NodeError::file(path))?;
     Ok((log, errors))
 }
@@ -74,7 +75,7 @@ fn set_aside(path: &Path, copy: impl Fn(&Path, &Path, u64) -> io::Result<()>) ->
 fn copy_from(path: &Path, to: &Path, from: u64) -> io::Result<()> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(from))?;
-    io::copy(&mut file, &mut File::create(to)?)?;
+    io::copy(&mut file, &mut atoll_files::make_anew(to, Access::Owner)?)?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Why OSDs ended by themselves. An OSD that ends so is started again and goes on, and nobody would ask why: it writes the
 //! reason beside its device, and cluster state learns it at once, or at the next start.
 
+use atoll_files::Access;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub fn note_end(directory: &DataDir, id: OsdId, reason: &str) -> Result<(), Node
     let path = directory.ends_file(id);
     let words: Vec<&str> = reason.split_whitespace().collect();
     let line = format!("{} {}\n", unix_ms(), words.join(" "));
-    let append = || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(line.as_bytes());
+    let append = || atoll_files::append(&path, Access::Owner)?.write_all(line.as_bytes());
     append().map_err(NodeError::file(path.clone()))
 }
 

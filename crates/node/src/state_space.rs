@@ -1,6 +1,6 @@
 //! Space for cluster state on a file system that device files may fill: a file that is removed when little is left.
 
-use std::fs::File;
+use atoll_files::Access;
 use std::path::PathBuf;
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -48,8 +48,8 @@ impl DataDir {
         if reserve_bytes < RESERVE_BYTES_MIN {
             return Ok(false);
         }
-        let made =
-            File::create(&path).and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, reserve_bytes)?));
+        let made = atoll_files::make(&path, Access::Owner)
+            .and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, reserve_bytes)?));
         made.map(|()| true).map_err(NodeError::file(path))
     }
 

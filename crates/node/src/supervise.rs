@@ -1,5 +1,6 @@
 //! Starting, watching, restarting and stopping the processes.
 
+use atoll_files::{Access, open_or_make};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -167,7 +168,7 @@ async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), NodeError> 
 
 async fn lock(directory: &DataDir) -> Result<File, NodeError> {
     let path = directory.lock_file();
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = open_or_make(&path, Access::Owner);
     let file = file.map_err(NodeError::file(&path))?;
     let deadline = Instant::now() + LOCK_PATIENCE;
     while file.try_lock().is_err() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 
 use io_uring::{opcode, types};
 
@@ -10,6 +11,9 @@ use crate::connection::{Connection, ConnectionId, ListenAddress, ListenerId, Pee
 use crate::local_socket;
 use crate::raw_address::RawAddress;
 use crate::reactor::{Event, Operation, Reactor};
+
+/// Who may connect to a Unix socket that has a name: its owner.
+const SOCKET_MODE: u32 = 0o600;
 
 impl Reactor {
     /// Listens; returns the listener and the address with the port that was chosen.
@@ -21,7 +25,9 @@ impl Reactor {
                 (listener.into(), address)
             }
             ListenAddress::Unix(path) => {
-                (std::os::unix::net::UnixListener::bind(path)?.into(), ListenAddress::Unix(path.clone()))
+                let listener = std::os::unix::net::UnixListener::bind(path)?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+                (listener.into(), ListenAddress::Unix(path.clone()))
             }
         };
         Ok((self.add_listener(socket), address))

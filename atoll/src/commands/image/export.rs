@@ -1,6 +1,6 @@
 //! Exporting images: to files and pipes, as they are, as changes, or as qcow2.
 
-use std::fs::File;
+use atoll_files::Access;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +99,8 @@ fn export_to_file(
     format: FormatArgument,
 ) -> anyhow::Result<u64> {
     let partial = partial_path(&arguments.file)?;
-    let file = File::create(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
+    let file = atoll_files::make_anew(&partial, Access::Owner)
+        .with_context(|| format!("cannot create {}", partial.display()))?;
     let exported = export(access, arguments, format, &file);
     let exported = exported.and_then(|bytes| Ok(file.sync_all().map(|()| bytes)?));
     if exported.is_err() {

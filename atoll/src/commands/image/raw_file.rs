@@ -1,6 +1,5 @@
 //! Exports to raw files, which can go on after they were interrupted.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +31,8 @@ pub fn export(access: &ImageAccess, source: &str, path: &Path, resumes: bool) ->
     } else {
         partial = partial_path(path)?;
     }
-    let file = File::options().write(true).create(true).truncate(note.done_bytes == 0).open(&partial);
+    let open_partial = if note.done_bytes == 0 { atoll_files::make_anew } else { atoll_files::open_or_make };
+    let file = open_partial(&partial, Access::Owner);
     let file = file.with_context(|| format!("cannot write {}", partial.display()))?;
     let image = open(access, source, "exporting")?;
     file.set_len(image.size_bytes())?;

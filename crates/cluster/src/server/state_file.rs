@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use atoll_files::Access;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 
 use super::auth::Auth;
@@ -44,6 +45,12 @@ impl Content {
     }
 }
 
+/// Opens a file, or makes it. Only its owner may read it.
+fn create(path: &Path) -> Result<Database, redb::DatabaseError> {
+    let file = atoll_files::open_or_make(path, Access::Owner).map_err(redb::StorageError::from)?;
+    Database::builder().create_file(file)
+}
+
 impl StateFile {
     /// Opens a file that is there, compares all of it with its checksums, and reads it.
     pub fn open(path: &Path) -> Result<(StateFile, Content), DiskError> {
@@ -61,7 +68,7 @@ impl StateFile {
         let io_error = |source| DiskError::Io { path: path.into(), source };
         // An empty one would be made.
         std::fs::metadata(path).map_err(io_error)?;
-        let mut database = Database::create(path).map_err(|error| match error {
+        let mut database = create(path).map_err(|error| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => DiskError::InUse { path: path.into() },
             other => DiskError::of(path, other.into()),
         })?;
@@ -92,7 +99,7 @@ impl StateFile {
     /// Writes a file that nobody takes for the state until it is whole.
     pub fn write_new(path: &Path, content: &Content) -> Result<(), DiskError> {
         let failure = |error: redb::Error| DiskError::of(path, error);
-        let database = Database::create(path).map_err(|error| failure(error.into()))?;
+        let database = create(path).map_err(|error| failure(error.into()))?;
         let file = StateFile { database, path: path.into() };
         let Content { state, identity, commits } = content;
         file.numbers(*identity).map_err(failure)?;

@@ -1,5 +1,6 @@
 //! Making a device Atoll's: nothing that holds anything is overwritten unless the user says so.
 
+use atoll_files::Access;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -118,7 +119,7 @@ pub enum FormatError {
 /// Makes a sparse file of `size_bytes` for use as a device. A file that exists is an error.
 pub fn make_file(path: &Path, size_bytes: u64) -> Result<(), DeviceError> {
     let make = || {
-        let file = fs::File::options().write(true).create_new(true).open(path)?;
+        let file = atoll_files::make(path, Access::Owner)?;
         file.set_len(size_bytes)?;
         file.sync_all()?;
         atoll_files::sync_directory_of(path)
