@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+mod memory;
 mod watch;
 
 use atoll_terminal::print_note;
@@ -16,6 +17,9 @@ use atoll_terminal::print_note;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
+    memory::protect();
+    // Files whose modes nobody sets are this user's alone, whatever the shell says.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let done = cli::run();
     // A command that has failed may have changed something before.
     commands::note_changes(&commands::Author::of_process(), std::env::args().skip(1));

@@ -1,37 +1,39 @@
 //! Secret keys, randomness, and wrapping one key with another.
 
 use aws_lc_rs::aead::NONCE_LEN;
-use zeroize::Zeroize;
 
 use crate::KeyError;
 use crate::gcm::GcmKey;
+use crate::locked::LockedBytes;
 
-/// A 256-bit secret. It is wiped from memory when dropped and never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SecretKey([u8; 32]);
+/// A 256-bit secret. Its memory is locked, in no core dump, and wiped when the key is dropped; it is never printed.
+#[derive(Clone)]
+pub struct SecretKey(LockedBytes);
 
 impl SecretKey {
     /// A fresh random key.
     pub fn random() -> Self {
-        SecretKey(random_bytes())
+        Self::from_bytes(random_bytes())
     }
 
     /// Takes over existing key bytes.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        SecretKey(bytes)
+    pub fn from_bytes(mut bytes: [u8; 32]) -> Self {
+        SecretKey(LockedBytes::take(&mut bytes))
     }
 
     /// The key bytes.
     pub fn expose(&self) -> &[u8; 32] {
-        &self.0
+        self.0.get()
     }
 }
 
-impl Drop for SecretKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
+impl PartialEq for SecretKey {
+    fn eq(&self, other: &Self) -> bool {
+        aws_lc_rs::constant_time::verify_slices_are_equal(self.expose(), other.expose()).is_ok()
     }
 }
+
+impl Eq for SecretKey {}
 
 impl std::fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,7 +92,7 @@ pub fn unwrap_key(wrapping_key: &SecretKey, context: &str, wrapped: &[u8]) -> Re
     if !GcmKey::new(wrapping_key).open(*nonce, context.as_bytes(), ciphertext, tag, &mut secret) {
         return Err(KeyError::NotAuthentic { what: format!("the wrapped key of {context}") });
     }
-    Ok(SecretKey(secret))
+    Ok(SecretKey::from_bytes(secret))
 }
 
 #[cfg(test)]

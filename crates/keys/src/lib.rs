@@ -10,6 +10,7 @@ mod gcm;
 mod key;
 mod key_file;
 mod local;
+mod locked;
 mod metrics;
 mod ring;
 mod service;
