@@ -12,7 +12,7 @@ PLATFORM = "x86_64-unknown-linux-gnu"
 
 # A crate may use crates of the layers above its own line, and none of its own layer or below.
 LAYERS = [
-    ["buffers", "codec", "files", "pending"],
+    ["buffers", "codec", "connection-limits", "files", "pending"],
     ["fabric", "types"],
     ["metrics"],
     [
@@ -51,7 +51,19 @@ IO = ["atoll-cluster", "atoll-reactor", "etcd-client", "hyper", "io-uring", "mio
 FORBIDDEN = [
     (["osd"], ["atoll-seal"], "OSDs hold no data keys"),
     (
-        ["types", "buffers", "codec", "pending", "metrics", "objects", "ec", "iam", "placement", "luks2"],
+        [
+            "types",
+            "buffers",
+            "codec",
+            "connection-limits",
+            "pending",
+            "metrics",
+            "objects",
+            "ec",
+            "iam",
+            "placement",
+            "luks2",
+        ],
         IO,
         "it is pure",
     ),

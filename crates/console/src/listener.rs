@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_connection_limits::{Limits, Place, Places};
 use atoll_metrics::tls as tls_metrics;
 use atoll_s3::Tls;
 use atoll_security_log::{SecurityEvent, note};
@@ -18,7 +19,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
@@ -27,8 +27,10 @@ use tower_service::Service;
 use crate::hosts::{self, HostKey};
 use crate::server::Shared;
 
-/// Operators' tools and browsers are few.
-const CONNECTIONS_MAX: usize = 256;
+/// Operators' tools and browsers are few. Those that have logged in have places that strangers cannot take.
+const LIMITS: Limits = Limits { strangers_max: 128, address_max: 32, members_max: 256 };
+/// A connection on which nobody has logged in is closed after so long, whatever it does.
+const LOGIN_LIMIT: Duration = Duration::from_secs(30);
 /// A handshake, and the headers of a request, must be there within this time; a connection may be idle for it.
 const HEADER_LIMIT: Duration = Duration::from_secs(30);
 /// Requests of one HTTP/2 connection at once.
@@ -37,8 +39,18 @@ const STREAMS_MAX: u32 = 32;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who is at the other end; travels with each request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub SocketAddr);
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub address: SocketAddr,
+    place: Arc<Place>,
+}
+
+impl Peer {
+    /// Somebody at the other end has proved who it is.
+    pub fn log_in(&self) {
+        self.place.log_in();
+    }
+}
 
 /// What is served to whom.
 #[derive(Clone)]
@@ -51,16 +63,25 @@ pub(crate) struct Routers {
 
 pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared>, routers: Routers) {
     tokio::spawn(Arc::clone(&tls).follow());
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(LIMITS);
     loop {
-        // Without a free slot the connection waits in the kernel's queue.
-        let slot = Arc::clone(&slots).acquire_owned().await;
         match socket.accept().await {
-            Ok((stream, peer)) => {
+            Ok((stream, address)) => {
                 let (tls, shared, routers) = (Arc::clone(&tls), Arc::clone(&shared), routers.clone());
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!("TCP_NODELAY cannot be set: {error}");
+                }
+                let place = Arc::new(places.enter(Some(address.ip())));
+                if place.has_taken_another() {
+                    let detail = "the oldest connection without a log-in is closed for a new one";
+                    note(SecurityEvent::TooManyConnections, address.ip(), detail);
+                }
                 tokio::spawn(async move {
-                    serve_connection(stream, Peer(peer), &tls, shared, routers).await;
-                    drop(slot);
+                    let peer = Peer { address, place: Arc::clone(&place) };
+                    tokio::select! {
+                        () = serve_connection(stream, peer, &tls, shared, routers) => {}
+                        () = ends_early(&place) => {}
+                    }
                 });
             }
             Err(error) => {
@@ -71,23 +92,38 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared
     }
 }
 
+/// Returns when a connection has lost its place, or has had its time without a log-in. Not for who has logged in.
+async fn ends_early(place: &Place) {
+    let is_over = match tokio::time::timeout(LOGIN_LIMIT, place.evicted()).await {
+        Ok(is_evicted) => is_evicted,
+        Err(_) => !place.is_member(),
+    };
+    if !is_over {
+        std::future::pending::<()>().await;
+    }
+}
+
 async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<Shared>, routers: Routers) {
     let (stream, key) = match tokio::time::timeout(HEADER_LIMIT, handshake(stream, tls)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             tls_metrics::handshake(false);
-            return note(SecurityEvent::FailedTls, peer.0.ip(), error);
+            return note(SecurityEvent::FailedTls, peer.address.ip(), error);
         }
         Err(_) => return tls_metrics::handshake(false),
     };
     tls_metrics::handshake(true);
+    let address = peer.address;
     let answer = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        let (key, shared, routers) = (key.clone(), Arc::clone(&shared), routers.clone());
+        request.extensions_mut().insert(peer.clone());
+        let (key, shared, routers, peer) = (key.clone(), Arc::clone(&shared), routers.clone(), peer.clone());
         async move {
             let Some(key) = key else { return answer(routers.everyone, request).await };
-            match shared.host_keys.check(&key, peer, &shared.state).await {
-                Ok(()) => answer(routers.hosts, request).await,
+            match shared.host_keys.check(&key, &peer, &shared.state).await {
+                Ok(()) => {
+                    peer.log_in();
+                    answer(routers.hosts, request).await
+                }
                 Err(refusal) => Ok(refusal.into_response()),
             }
         }
@@ -100,7 +136,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<
     let served = server.serve_connection(TokioIo::new(stream), answer).await;
     let Err(error) = served else { return };
     if error.downcast_ref().is_some_and(hyper::Error::is_parse) {
-        return note(SecurityEvent::MalformedInput, peer.0.ip(), error);
+        return note(SecurityEvent::MalformedInput, address.ip(), error);
     }
     tracing::debug!("a connection to the admin server ends: {error}");
 }

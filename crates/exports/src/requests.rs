@@ -102,7 +102,7 @@ impl Running {
         let is_slow = slow::is_slow(duration_us);
         if request.span.is_some() || is_slow {
             let told = SlowOperation { error: error.map(ToOwned::to_owned), ..request.told(duration_us) };
-            traces::ended(told, request.span, None, is_slow);
+            traces::ended(told, request.span, None, is_slow.then_some(slow::Ring::Identified));
         }
     }
 }

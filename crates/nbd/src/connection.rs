@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_connection_limits::Place;
 use atoll_exports::{
     ByteBudget, ByteGrant, Client, ConnectionRequests, ImageMetrics, OpenError, PATIENCE_MS, Running, Transport,
     UNGRANTED_BYTES_MAX,
@@ -52,6 +53,7 @@ struct Connection {
     queued: Cell<u64>,
     /// Waits for memory: for requests, or for a message that is to arrive.
     waits: Cell<usize>,
+    place: Place,
 }
 
 /// The image that the client has chosen.
@@ -62,7 +64,7 @@ struct Opened {
 }
 
 /// Serves a client to its end.
-pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy) {
+pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy, place: Place) {
     let session = NbdSession::new(SessionConfig { tls, ..SessionConfig::default() });
     let connection = Rc::new(Connection {
         server: Rc::clone(&server),
@@ -77,8 +79,10 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         long_messages: Cell::new(0),
         queued: Cell::new(0),
         waits: Cell::new(0),
+        place,
     });
     connection.pump();
+    connection.close_when_evicted();
     let watched = Rc::downgrade(&connection);
     let runtime = server.runtime.clone();
     server.runtime.spawn(async move {
@@ -114,6 +118,17 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
 }
 
 impl Connection {
+    fn close_when_evicted(self: &Rc<Self>) {
+        let (evicted, watched) = (self.place.evicted(), Rc::downgrade(self));
+        self.server.runtime.spawn(async move {
+            if evicted.await
+                && let Some(connection) = watched.upgrade()
+            {
+                connection.transport.abort();
+            }
+        });
+    }
+
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
         if let Some(Opened { name, device, requests }) = self.opened.borrow_mut().take() {
@@ -139,7 +154,8 @@ impl Connection {
             tls_metrics::handshake(false);
             note(SecurityEvent::FailedTls, self.transport.peer_address(), error);
         } else {
-            tracing::warn!("an NBD connection ends because TLS was broken: {error}");
+            let detail = format!("the connection ends because TLS was broken: {error}");
+            note(SecurityEvent::FailedTls, self.transport.peer_address(), detail);
         }
         self.transport.close();
     }
@@ -204,10 +220,8 @@ impl Connection {
         while !self.is_over.get() && is_held() {
             let has_had_its_time = self.server.runtime.now_ms().saturating_sub(begun_ms) >= PATIENCE_MS;
             if has_had_its_time && self.server.memory.is_short() {
-                tracing::warn!(
-                    "the NBD connection of {} ends: it holds memory that others need",
-                    self.transport.peer_address()
-                );
+                let detail = "the connection ends: it holds memory that others need";
+                note(SecurityEvent::RefusedClient, self.transport.peer_address(), detail);
                 return self.transport.abort();
             }
             self.server.runtime.sleep(poll).await;
@@ -255,7 +269,8 @@ impl Connection {
                 self.server.runtime.spawn(async move {
                     let listed = connection.server.exports.list(&connection.client()).await;
                     let names = listed.unwrap_or_else(|error| {
-                        tracing::warn!("cannot list images for an NBD client: {error}");
+                        let detail = format!("cannot list images for an NBD client: {error}");
+                        note(SecurityEvent::RefusedClient, connection.transport.peer_address(), detail);
                         Vec::new()
                     });
                     connection.session.borrow_mut().exports_listed(names);
@@ -314,6 +329,7 @@ impl Connection {
                 let about = (device.size_bytes(), device.is_read_only());
                 let requests = Rc::new(self.server.exports.requests(name, client));
                 *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, requests });
+                self.place.log_in();
                 about
             }
         };

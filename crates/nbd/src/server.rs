@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_exports::{Exports, RequestMemory, follow_in_flight};
+use atoll_connection_limits::{Limits, Places};
+use atoll_exports::{Exports, RequestMemory, enter, follow_in_flight};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 use rustls::ServerConfig;
@@ -16,8 +17,8 @@ use crate::metrics;
 use crate::protocol::TlsPolicy;
 use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
-/// Connections served at once.
-const CONNECTIONS_MAX: usize = 1024;
+/// Clients that use an image have places that those without one cannot take.
+const LIMITS: Limits = Limits { strangers_max: 256, address_max: 64, members_max: 1_024 };
 /// What people are told of who uses an image.
 pub(crate) const PURPOSE: &str = "NBD server";
 /// How often the certificate's files are looked at.
@@ -29,6 +30,7 @@ pub struct NbdServer {
     bridge: Bridge,
     pub(crate) exports: Rc<Exports>,
     pub(crate) connections: Cell<usize>,
+    places: Places,
     pub(crate) memory: RequestMemory,
     tls: TlsChoice,
     /// For new connections.
@@ -50,6 +52,7 @@ impl NbdServer {
             exports: Rc::new(Exports::new(client, bridge.clone(), admin)),
             bridge,
             connections: Cell::new(0),
+            places: Places::new(LIMITS),
             memory: RequestMemory::default(),
             tls,
             tls_config: RefCell::new(identity.as_ref().and_then(TlsIdentity::config)),
@@ -93,12 +96,11 @@ impl NbdServer {
         self.runtime.spawn(async move {
             loop {
                 let stream = listener.accept().await;
-                if server.connections.get() < CONNECTIONS_MAX {
-                    server.connections.set(server.connections.get() + 1);
-                    metrics::set_connections(server.connections.get());
-                    let tls = server.tls_policy(&own_address);
-                    server.runtime.spawn(connection::serve(Rc::clone(&server), stream, tls));
-                }
+                server.connections.set(server.connections.get() + 1);
+                metrics::set_connections(server.connections.get());
+                let tls = server.tls_policy(&own_address);
+                let place = enter(&server.places, stream.peer_address());
+                server.runtime.spawn(connection::serve(Rc::clone(&server), stream, tls, place));
             }
         });
         Ok(address)

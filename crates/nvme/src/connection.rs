@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use atoll_connection_limits::Place;
 use atoll_exports::{ByteBudget, ByteGrant, Client, ConnectionRequests, PATIENCE_MS, Running, Transport};
 use atoll_image::ImageError;
 use atoll_metrics::current_span::within;
@@ -58,10 +59,11 @@ pub(crate) struct Connection {
     awaits_room: Cell<bool>,
     /// Commands that wait for memory.
     waits: Cell<usize>,
+    place: Place,
 }
 
 /// Serves a host's queue to its end.
-pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
+pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream, place: Place) {
     let connection = Rc::new(Connection {
         target: Rc::clone(&target),
         transport: Transport::new(stream),
@@ -79,7 +81,9 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
         queued: Cell::new(0),
         awaits_room: Cell::new(false),
         waits: Cell::new(0),
+        place,
     });
+    connection.close_when_evicted();
     let watched = Rc::downgrade(&connection);
     let runtime = target.runtime.clone();
     target.runtime.spawn(async move {
@@ -104,6 +108,17 @@ pub(crate) async fn serve(target: Rc<NvmeTarget>, stream: Stream) {
 }
 
 impl Connection {
+    fn close_when_evicted(self: &Rc<Self>) {
+        let (evicted, watched) = (self.place.evicted(), Rc::downgrade(self));
+        self.target.runtime.spawn(async move {
+            if evicted.await
+                && let Some(connection) = watched.upgrade()
+            {
+                connection.abort();
+            }
+        });
+    }
+
     /// Closes the connection now.
     pub fn abort(&self) {
         self.is_over.set(true);
@@ -133,10 +148,8 @@ impl Connection {
                 return;
             }
             if let Err(error) = self.transport.open_received() {
-                tracing::warn!(
-                    "the connection of {} ends because TLS was broken: {error}",
-                    self.transport.peer_address()
-                );
+                let detail = format!("the connection ends because TLS was broken: {error}");
+                note(SecurityEvent::FailedTls, self.transport.peer_address(), detail);
                 return self.transport.close();
             }
         }
@@ -234,10 +247,8 @@ impl Connection {
         while !self.is_over.get() && is_held() {
             let has_had_its_time = self.target.runtime.now_ms().saturating_sub(begun_ms) >= PATIENCE_MS;
             if has_had_its_time && self.target.memory.is_short() {
-                tracing::warn!(
-                    "the NVMe connection of {} ends: it holds memory that others need",
-                    self.transport.peer_address()
-                );
+                let detail = "the connection ends: it holds memory that others need";
+                note(SecurityEvent::RefusedClient, self.transport.peer_address(), detail);
                 return self.abort();
             }
             self.target.runtime.sleep(poll).await;
@@ -334,6 +345,10 @@ impl Connection {
         }
         let namespace = association.namespace().filter(|_| request.queue_id > 0);
         let joined = (association.controller_id, namespace);
+        // Anybody may discover, for as long as nobody else needs the place.
+        if association.image.is_some() {
+            self.place.log_in();
+        }
         self.association.replace(Some(association));
         Ok(joined)
     }

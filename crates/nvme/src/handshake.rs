@@ -49,7 +49,8 @@ impl Connection {
         match &begun {
             Ok(()) => return true,
             Err(HandshakeError::Tls(error @ TlsError::Keys(_))) => {
-                tracing::warn!("no NVMe host can use TLS: {error}")
+                let detail = format!("no NVMe host can use TLS: {error}");
+                note(SecurityEvent::RefusedClient, self.transport.peer_address(), detail);
             }
             Err(error) => note(SecurityEvent::FailedTls, self.transport.peer_address(), error),
         }

@@ -7,10 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_exports::{Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, follow_in_flight};
+use atoll_connection_limits::{Limits, Places};
+use atoll_exports::{
+    Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, enter, follow_in_flight,
+};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_security_log::{SecurityEvent, note};
 
 use crate::association::Association;
 use crate::connection;
@@ -24,8 +28,8 @@ use crate::protocol::{
 };
 use crate::tls::{ClientHello, TlsError, TlsPsk};
 
-/// Connections served at once.
-const CONNECTIONS_MAX: usize = 1024;
+/// Hosts that use an image have places that those without one cannot take.
+const LIMITS: Limits = Limits { strangers_max: 256, address_max: 64, members_max: 1_024 };
 /// Controllers have numbers up to this; those above have a meaning.
 const CONTROLLER_ID_MAX: u16 = 0xFFEF;
 /// The number of a controller that is to be chosen.
@@ -41,6 +45,7 @@ pub struct NvmeTarget {
     pub(crate) names: Names,
     secrets: HostSecretStore,
     pub(crate) connections: Cell<usize>,
+    places: Places,
     associations: RefCell<HashMap<u16, Rc<Association>>>,
     /// Numbers of controllers of which hosts were told that have yet to prove themselves.
     announced: RefCell<HashSet<u16>>,
@@ -106,6 +111,7 @@ impl NvmeTarget {
             secrets,
             announced: RefCell::default(),
             connections: Cell::new(0),
+            places: Places::new(LIMITS),
             associations: RefCell::default(),
         });
         target.runtime.spawn(follow_in_flight(target.runtime.clone()));
@@ -120,10 +126,9 @@ impl NvmeTarget {
         self.runtime.spawn(async move {
             loop {
                 let stream = listener.accept().await;
-                if target.connections.get() < CONNECTIONS_MAX {
-                    target.count_connections(1);
-                    target.runtime.spawn(connection::serve(Rc::clone(&target), stream));
-                }
+                target.count_connections(1);
+                let place = enter(&target.places, stream.peer_address());
+                target.runtime.spawn(connection::serve(Rc::clone(&target), stream, place));
             }
         });
         Ok(address)
@@ -152,7 +157,8 @@ impl NvmeTarget {
         };
         let found = self.exports.bridge().run(find).await;
         found.map_err(|error: SecretsError| {
-            tracing::warn!("what NVMe host {host} must prove is not known now, so it cannot connect: {error}");
+            let detail = format!("what it must prove is not known now, so it cannot connect: {error}");
+            note(SecurityEvent::RefusedClient, format_args!("NVMe host {host}"), detail);
             ConnectRefusal::new(Status::ConnectControllerBusy)
         })
     }
@@ -218,7 +224,8 @@ impl NvmeTarget {
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
         let opened = Association::open(self, image, &caller.client, None).await.map_err(|error| {
-            tracing::warn!("{} cannot use image '{image}': {error}", caller.client.describe());
+            let detail = format!("it cannot use image '{image}': {error}");
+            note(SecurityEvent::RefusedClient, caller.client.describe(), detail);
             refused(&error)
         })?;
         let identity = self.names.identity(image, opened.created_unix_ms);

@@ -259,7 +259,7 @@ impl Osd {
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::Accepted { connection, .. } => self.links.accepted(&self.context, connection),
+            Event::Accepted { connection, .. } => self.links.accepted(&mut self.context, connection),
             Event::Connected(_) => {}
             Event::Received(connection) => self.received(connection),
             Event::Closed(connection, cause) => self.links.ended(&mut self.context, connection.number(), &cause),

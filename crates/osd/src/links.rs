@@ -9,9 +9,11 @@ mod pacing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use atoll_connection_limits::{Limits, Strangers};
 use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
 use atoll_reactor::{CloseCause, ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_types::limits::CONNECTIONS_MAX;
 use atoll_types::rdma_searches::RdmaSearches;
 use atoll_types::records::PeerRole;
 use atoll_types::transports::Transport;
@@ -84,6 +86,8 @@ struct Connected {
     /// Requests that have not been answered.
     requests_in_flight: usize,
     is_confirmed: bool,
+    /// Its number among those of whom nothing is proved, if it was accepted.
+    stranger: Option<u64>,
     /// What the peer has said that its next message is a part of.
     part_of: Option<TraceContext>,
     /// When the current key for sending was made.
@@ -102,13 +106,18 @@ impl Connected {
 /// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
 /// because its connections close.
 const SILENCE_MAX_MS: u64 = 2_000;
-/// A handshake must be done within so long.
+/// A peer must have proved who it is within so long.
 const HANDSHAKE_MAX_MS: u64 = 5_000;
+/// Connections whose peers have not proved yet who they are. The others of the 4,096 are for those that have.
+const UNPROVED: Limits = Limits { strangers_max: 1_024, address_max: 512, members_max: CONNECTIONS_MAX };
 
 pub(crate) struct Links {
     by_number: BTreeMap<u64, Connected>,
     by_osd: BTreeMap<OsdId, u64>,
     rdma_searches: RdmaSearches,
+    strangers: Strangers,
+    /// Links of strangers, by their numbers among these.
+    stranger_links: BTreeMap<u64, u64>,
     /// OSDs that have said that they do not take everything.
     short_of_room: BTreeMap<OsdId, Room>,
     leases: Leases,
@@ -133,6 +142,8 @@ impl Links {
             by_number: BTreeMap::new(),
             by_osd: BTreeMap::new(),
             rdma_searches: RdmaSearches::default(),
+            strangers: Strangers::new(UNPROVED),
+            stranger_links: BTreeMap::new(),
             short_of_room: BTreeMap::new(),
             leases: Leases::new(0),
             admission: Admission::new(memory_target_bytes),
@@ -172,8 +183,9 @@ impl Links {
             let buffer = context.reactor.received(connection)?;
             let input = connected.link.receive(buffer);
             let missing_bytes = connected.link.missing_bytes(buffer);
-            // A peer that has not shown a key gets no more time by sending a byte now and then.
-            if connected.peer.is_some() {
+            // A peer that has not proved that it has its key gets no more time by sending a byte now and then, nor by a
+            // first message, which may be another's.
+            if connected.is_confirmed {
                 connected.heard_at_ms = context.now_ms();
             }
             if connected.link.has_output() {
@@ -208,7 +220,10 @@ impl Links {
         if std::mem::replace(&mut connected.is_confirmed, true) {
             return;
         }
-        let Some(Peer::Osd(osd)) = connected.peer else { return };
+        connected.heard_at_ms = context.now_ms();
+        let (stranger, peer) = (connected.stranger.take(), connected.peer);
+        self.no_stranger(stranger);
+        let Some(Peer::Osd(osd)) = peer else { return };
         if let Some(old) = self.by_osd.get(&osd).copied() {
             self.close(context, old);
         }
@@ -265,6 +280,7 @@ impl Links {
     pub fn close(&mut self, context: &mut Context, number: u64) {
         let Some(connected) = self.by_number.remove(&number) else { return };
         context.reactor.close(connected.connection);
+        self.no_stranger(connected.stranger);
         self.with_output.remove(&number);
         self.paused.remove(&number);
         self.admission.left(number);
@@ -279,6 +295,14 @@ impl Links {
             tracing::warn!("lost the connection with {osd}");
             self.leases.disconnected(osd);
             self.events.push_back(LinkEvent::Down(osd));
+        }
+    }
+
+    /// One of whom nothing was proved has proved who it is, or is gone.
+    fn no_stranger(&mut self, stranger: Option<u64>) {
+        if let Some(stranger) = stranger {
+            self.strangers.remove(stranger);
+            self.stranger_links.remove(&stranger);
         }
     }
 
@@ -443,7 +467,7 @@ impl Links {
     pub fn second(&mut self, context: &mut Context) {
         let now_ms = context.now_ms();
         let is_late =
-            |connected: &Connected| connected.peer.is_none() && now_ms > connected.heard_at_ms + HANDSHAKE_MAX_MS;
+            |connected: &Connected| !connected.is_confirmed && now_ms > connected.heard_at_ms + HANDSHAKE_MAX_MS;
         let late = self.by_number.iter().filter(|(_, connected)| is_late(connected));
         for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.close(context, number);

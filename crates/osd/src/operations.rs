@@ -104,7 +104,7 @@ impl Told {
             steps: steps(&operation, reached, answered.error.is_some(), duration_us),
             ..told(&operation, duration_us, asker)
         };
-        traces::ended(told, span, None, is_slow);
+        traces::ended(told, span, None, is_slow.then_some(slow::Ring::Identified));
     }
 }
 

@@ -115,7 +115,7 @@ impl TracedCopies {
             let pool = context.map.pools.get(&pg.pool).map(|pool| pool.name.clone());
             let span = copy.span;
             let told = SlowOperation { pool, pg: Some(pg.to_string()), ..copy.told(context.now_us()) };
-            traces::ended(told, Some(span), None, false);
+            traces::ended(told, Some(span), None, None);
         }
     }
 

@@ -37,8 +37,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use atoll_connection_limits::{Limits, Place, Places};
+use atoll_security_log::{SecurityEvent, note};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::gateway::Gateway;
@@ -71,7 +73,9 @@ pub(crate) async fn serve(
     listeners: Vec<Listener>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let slots = Arc::new(Semaphore::new(gateway.config.connections_max.max(1)));
+    let places = Places::new(limits(gateway.config.connections_max));
+    // Each connection holds a sender, and nothing is sent: the channel ends with the last of them.
+    let (open, mut all_ended) = mpsc::channel::<()>(1);
     let (stop, stopped) = watch::channel(false);
     let mut followers = JoinSet::new();
     for tls in listeners.iter().filter_map(|listener| listener.tls.clone()) {
@@ -80,22 +84,21 @@ pub(crate) async fn serve(
     let mut first = 0;
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        let accepted = async {
-            // Without a free slot the connection waits in the kernel's queue.
-            let slot = slots.clone().acquire_owned().await;
-            (slot, accept(&listeners, first).await)
-        };
-        let (slot, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accepted => accepted,
+            accepted = accept(&listeners, first) => accepted,
         };
         match accepted {
             Ok((index, socket, peer)) => {
                 first = index + 1;
                 let (gateway, tls, stopped) = (gateway.clone(), listeners[index].tls.clone(), stopped.clone());
+                let (open, place) = (open.clone(), enter(&places, &gateway, peer));
                 workers.spawn(socket, move |socket| async move {
-                    connection::serve(gateway, tls, socket, peer, stopped).await;
-                    drop(slot);
+                    tokio::select! {
+                        () = connection::serve(gateway, tls, socket, (peer, Arc::clone(&place)), stopped) => {}
+                        () = connection::evicted(&place) => {}
+                    }
+                    drop(open);
                 });
             }
             Err(error) => {
@@ -106,11 +109,28 @@ pub(crate) async fn serve(
     }
     drop(listeners);
     stop.send_replace(true);
-    let all = u32::try_from(gateway.config.connections_max.max(1)).unwrap_or(u32::MAX);
-    let ended = tokio::time::timeout(gateway.config.shutdown_timeout, slots.acquire_many(all)).await;
+    drop(open);
+    let ended = tokio::time::timeout(gateway.config.shutdown_timeout, all_ended.recv()).await;
     if ended.is_err() {
         tracing::warn!("some requests did not end in time; their connections are cut");
     }
+}
+
+/// Beside connections of those who sign there may be half as many of strangers, and half of these of one address.
+fn limits(connections_max: usize) -> Limits {
+    let strangers_max = (connections_max / 2).max(1);
+    Limits { strangers_max, address_max: (strangers_max / 2).max(1), members_max: connections_max.max(1) }
+}
+
+/// A place for a connection. Of a trusted proxy all clients have one address, so only the limit of all holds.
+fn enter(places: &Places, gateway: &Gateway, peer: SocketAddr) -> Arc<Place> {
+    let address = (!gateway.trusted_proxies.contain(peer.ip())).then(|| peer.ip());
+    let place = places.enter(address);
+    if place.has_taken_another() {
+        let detail = "the oldest connection without a signed request is closed for a new one";
+        note(SecurityEvent::TooManyConnections, peer.ip(), detail);
+    }
+    Arc::new(place)
 }
 
 /// The next connection, of which listener it may be. They are asked in turn, so that a busy one does

@@ -15,6 +15,11 @@ use atoll_metrics::{Counter, Family, register};
 const LINES_MAX: u32 = 4;
 /// How long a window is.
 const WINDOW: Duration = Duration::from_secs(5);
+/// Lines of one kind that may come without a pause. Who goes on for days gets one each [`REFILL`], so that the lines of
+/// strangers do not push everything else out of the log of a process.
+const BURST_MAX: u32 = 256;
+/// Time after which a kind may have one line more.
+const REFILL: Duration = Duration::from_secs(30);
 
 /// A kind of attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +44,14 @@ pub enum SecurityEvent {
     RefusedRight,
     /// An NVMe host that could not prove itself.
     FailedNvmeAuthentication,
+    /// A client of images that may not use what it asks for, or that holds what others need.
+    RefusedClient,
+    /// A connection that was closed, or not taken, because strangers have too many.
+    TooManyConnections,
 }
 
 impl SecurityEvent {
-    const ALL: [SecurityEvent; 10] = [
+    const ALL: [SecurityEvent; 12] = [
         SecurityEvent::RefusedKey,
         SecurityEvent::FailedHandshake,
         SecurityEvent::MalformedInput,
@@ -53,6 +62,8 @@ impl SecurityEvent {
         SecurityEvent::BadToken,
         SecurityEvent::RefusedRight,
         SecurityEvent::FailedNvmeAuthentication,
+        SecurityEvent::RefusedClient,
+        SecurityEvent::TooManyConnections,
     ];
 
     /// Its name in the log.
@@ -68,6 +79,8 @@ impl SecurityEvent {
             SecurityEvent::BadToken => "bad_token",
             SecurityEvent::RefusedRight => "refused_right",
             SecurityEvent::FailedNvmeAuthentication => "failed_nvme_authentication",
+            SecurityEvent::RefusedClient => "refused_client",
+            SecurityEvent::TooManyConnections => "too_many_connections",
         }
     }
 }
@@ -79,6 +92,9 @@ struct Window {
     lines: u32,
     /// Attempts that no line has told of yet.
     unsaid: u64,
+    /// Lines that are taken from the burst, and until when that was counted.
+    spent: u32,
+    refilled: Option<Instant>,
 }
 
 /// What is to be done about an attempt.
@@ -95,18 +111,35 @@ impl Window {
         if self.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
             (self.began, self.lines) = (Some(now), 0);
         }
-        if self.lines < LINES_MAX {
+        if self.lines < LINES_MAX && self.spend(now) {
             self.lines += 1;
             return Said::Line { more: std::mem::take(&mut self.unsaid) };
         }
         self.unsaid += 1;
         Said::Nothing { is_first: self.unsaid == 1 }
     }
+
+    /// Takes a line from the burst, if there is one left.
+    fn spend(&mut self, now: Instant) -> bool {
+        let refilled = *self.refilled.get_or_insert(now);
+        let earned = (now.duration_since(refilled).as_secs() / REFILL.as_secs()) as u32;
+        self.refilled = Some(refilled + REFILL * earned);
+        self.spent = self.spent.saturating_sub(earned);
+        let is_left = self.spent < BURST_MAX;
+        self.spent += u32::from(is_left);
+        is_left
+    }
+
+    /// How many attempts are to be told of now, if there is a line for that; `None`: later.
+    fn say_the_rest(&mut self, now: Instant) -> Option<u64> {
+        if self.unsaid == 0 { Some(0) } else { self.spend(now).then(|| std::mem::take(&mut self.unsaid)) }
+    }
 }
 
 const KINDS: usize = SecurityEvent::ALL.len();
 
-static WINDOWS: Mutex<[Window; KINDS]> = Mutex::new([Window { began: None, lines: 0, unsaid: 0 }; KINDS]);
+static WINDOWS: Mutex<[Window; KINDS]> =
+    Mutex::new([Window { began: None, lines: 0, unsaid: 0, spent: 0, refilled: None }; KINDS]);
 
 fn with_window<T>(event: SecurityEvent, call: impl FnOnce(&mut Window) -> T) -> T {
     // Numbers are right whatever has panicked elsewhere.
@@ -142,8 +175,12 @@ pub fn note(event: SecurityEvent, peer: impl Display, detail: impl Display) {
 /// in common, and there is one only while attempts are many.
 fn say_the_rest_later(event: SecurityEvent) {
     let say = move || {
-        std::thread::sleep(WINDOW);
-        let more = with_window(event, |window| std::mem::take(&mut window.unsaid));
+        let more = loop {
+            std::thread::sleep(WINDOW);
+            if let Some(more) = with_window(event, |window| window.say_the_rest(Instant::now())) {
+                break more;
+            }
+        };
         if more > 0 {
             // The line itself tells of one.
             tracing::warn!(target: "security", more = more - 1, "{}: many peers: further attempts", event.name());
@@ -171,6 +208,23 @@ mod tests {
         }
         assert_eq!(lines, 16, "four windows of four lines");
         assert_eq!(told + window.unsaid, 1_000);
+    }
+
+    #[test]
+    fn attempts_that_go_on_for_days_do_not_fill_a_log() {
+        let (mut window, begun) = (Window::default(), Instant::now());
+        let (mut lines, mut told) = (0, 0);
+        for second in 0..u64::from(24 * 3_600_u32) {
+            if let Said::Line { more } = window.note(begun + Duration::from_secs(second)) {
+                lines += 1;
+                told += 1 + more;
+            }
+        }
+        let in_a_day = 24 * 3_600 / REFILL.as_secs() + u64::from(BURST_MAX);
+        assert!((in_a_day - 10..=in_a_day).contains(&lines), "{lines} lines");
+        assert_eq!(told + window.unsaid, 24 * 3_600, "the others are counted");
+        let (unsaid, later) = (window.unsaid, begun + Duration::from_secs(25 * 3_600));
+        assert_eq!(window.say_the_rest(later), Some(unsaid), "the last ones are told of when it is over");
     }
 
     #[test]

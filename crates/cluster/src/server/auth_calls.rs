@@ -1,6 +1,6 @@
 //! The calls about users and roles. They are not behind the gate: who asks is looked at here.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use atoll_security_log::{SecurityEvent, note};
 use tonic::{Request, Response, Status};
@@ -62,7 +62,7 @@ impl Services {
         if self.shared.gate.owner() == Some(name) { Err(status::owner_is_fixed()) } else { Ok(()) }
     }
 
-    async fn log_in(&self, request: AuthenticateRequest) -> Result<String, Status> {
+    async fn log_in(&self, request: AuthenticateRequest, peer: Option<SocketAddr>) -> Result<String, Status> {
         let AuthenticateRequest { name, password } = request;
         let gate = &self.shared.gate;
         let state = self.shared.state()?;
@@ -79,6 +79,11 @@ impl Services {
         }
         let user = state.auth.users.get(&name).filter(|_| gate.owner() != Some(&*name));
         let known = user.and_then(|user| user.password.clone()).ok_or_else(status::auth_failed)?;
+        let address = peer.map_or(IpAddr::from([0; 4]), |peer| peer.ip());
+        let turn = known.is_slow().then(|| gate.login_turns.begin(address));
+        if matches!(turn, Some(None)) {
+            return Err(Status::resource_exhausted("too many log-ins are under way; try again"));
+        }
         if !is_password(&known, password).await? {
             return Err(status::auth_failed());
         }
@@ -125,8 +130,9 @@ impl auth_server::Auth for Services {
         &self,
         request: Request<AuthenticateRequest>,
     ) -> Result<Response<AuthenticateResponse>, Status> {
-        let peer = peer_of(request.remote_addr());
-        let token = self.log_in(request.into_inner()).await.inspect_err(|error| {
+        let address = request.remote_addr();
+        let peer = peer_of(address);
+        let token = self.log_in(request.into_inner(), address).await.inspect_err(|error| {
             note(SecurityEvent::BadPassword, peer, error.message());
         })?;
         Ok(Response::new(AuthenticateResponse { header: self.header(), token }))

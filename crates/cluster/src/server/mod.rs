@@ -5,6 +5,7 @@
 mod auth;
 mod auth_calls;
 mod change;
+mod connections;
 mod disk;
 mod history;
 mod join_login;
@@ -50,6 +51,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch as latest;
 use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity as TlsIdentity, Server, ServerTlsConfig};
@@ -319,6 +321,10 @@ async fn serve(builder: Server, listener: tokio::net::TcpListener, shared: Arc<S
     }
     metrics::register_all();
     metrics::set_stored_bytes(shared.writer.state().stored_bytes);
+    let connections = gate.connections.clone();
+    let incoming = TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .map(move |accepted| accepted.and_then(|stream| connections.guard(stream)));
     let served = builder
         .layer(layer_fn(metrics::Measured))
         .max_concurrent_streams(limits::STREAMS)
@@ -330,7 +336,7 @@ async fn serve(builder: Server, listener: tokio::net::TcpListener, shared: Arc<S
         .add_service(gated!(proto::cluster_server::ClusterServer<Services>))
         .add_service(gated!(proto::maintenance_server::MaintenanceServer<Services>))
         .add_service(limited!(proto::auth_server::AuthServer<Services>))
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async move {
+        .serve_with_incoming_shutdown(incoming, async move {
             stopped(&mut stop).await;
         })
         .await;

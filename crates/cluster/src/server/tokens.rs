@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use atoll_connection_limits::LoginTurns;
 use atoll_security_log::{SecurityEvent, note};
 use tonic::metadata::MetadataMap;
 use tonic::service::Interceptor;
 use tonic::{Extensions, Request, Status};
 
 use super::auth::{Auth, Caller};
+use super::connections::Connections;
 use super::passwords::PasswordDigest;
 use super::writer::WriterHandle;
 use super::{limits, status};
@@ -23,6 +25,9 @@ pub struct Gate {
     owner: Option<Arc<(String, String)>>,
     tokens: Arc<Mutex<HashMap<String, Token>>>,
     writer: WriterHandle,
+    pub connections: Connections,
+    /// Of users whose passwords are slow to compare.
+    pub login_turns: LoginTurns,
 }
 
 struct Token {
@@ -34,7 +39,14 @@ struct Token {
 
 impl Gate {
     pub fn new(owner: Option<(String, String)>, writer: WriterHandle) -> Gate {
-        Gate { owner: owner.map(Arc::new), tokens: Arc::default(), writer }
+        let login_turns = LoginTurns::new(limits::SLOW_LOGINS_OF_NETWORK, limits::SLOW_LOGINS);
+        Gate {
+            owner: owner.map(Arc::new),
+            tokens: Arc::default(),
+            writer,
+            connections: Connections::new(),
+            login_turns,
+        }
     }
 
     /// The name of the user who may do everything by the data directory.
@@ -114,6 +126,9 @@ impl Interceptor for Gate {
             note(SecurityEvent::BadToken, peer_of(request.remote_addr()), error.message());
         })?;
         request.extensions_mut().insert(caller);
+        if let Some(peer) = request.remote_addr() {
+            self.connections.log_in(peer);
+        }
         Ok(request)
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::refusal::Refusal;
 use super::sessions::Session;
+use crate::cluster_state::UNCONFIRMED_MAX;
 use crate::listener::Peer;
 use crate::server::Shared;
 
@@ -26,7 +27,7 @@ const LOGIN_CSRF: &str = "login";
 
 pub(super) async fn log_in(
     shared: &Arc<Shared>,
-    peer: Option<Peer>,
+    peer: Option<&Peer>,
     csrf: Option<&str>,
     body: &Map<String, Value>,
 ) -> Result<Response, Refusal> {
@@ -41,13 +42,15 @@ pub(super) async fn log_in(
         // Wrong names are remembered for a while, and a stranger chooses them.
         return Err(Refusal::invalid(format!("A user's name has at most {NAME_BYTES_MAX} bytes.")));
     }
-    let address = peer.map_or(std::net::IpAddr::from([0; 4]), |Peer(address)| address.ip());
+    let address = peer.map_or(std::net::IpAddr::from([0; 4]), |peer| peer.address.ip());
     if let Some(seconds) = shared.sessions.pause_seconds(&user, address) {
         return Err(Refusal::too_many_attempts(seconds));
     }
     let begun = Instant::now();
+    // Held until the answer, so that who tries many names is no faster.
+    let _turn = shared.login_turns.begin(address).ok_or_else(Refusal::too_many_logins)?;
     // One at a time: each takes memory and a processor for some tens of milliseconds.
-    let turn = shared.password_turn.lock().await;
+    let processor = shared.password_turn.lock().await;
     let read = find(shared, &user).await;
     let operator = read.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
     let compared = tokio::task::spawn_blocking(move || {
@@ -55,7 +58,7 @@ pub(super) async fn log_in(
         operator.filter(|_| is_right)
     });
     let operator = compared.await.map_err(|error| Refusal::internal(error.to_string()))?;
-    drop(turn);
+    drop(processor);
     let Some((record, revision)) = operator else {
         shared.sessions.failed(&user, address);
         note(SecurityEvent::BadPassword, address, "a log-in to the console with a wrong user or password");
@@ -63,6 +66,7 @@ pub(super) async fn log_in(
         return Err(Refusal::wrong_credentials());
     };
     shared.sessions.succeeded(&user, address);
+    peer.into_iter().for_each(Peer::log_in);
     let (token, session) = shared.sessions.begin(&user, record.role, revision);
     tracing::info!("{user} has logged in to the console from {address}");
     Ok((StatusCode::OK, [(SET_COOKIE, cookie(&token, None)?)], Json(session)).into_response())
@@ -81,11 +85,18 @@ fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refu
 }
 
 /// Whether the operator is still who has logged in: a session ends with a new password, another role, and the removal
-/// of its operator. While cluster state does not answer, it goes on: then it may look, and change nothing.
-pub(super) async fn is_current(shared: &Arc<Shared>, session: &Session) -> bool {
+/// of its operator. While cluster state does not answer, it goes on for [`UNCONFIRMED_MAX`]: then it may look, and change
+/// nothing.
+pub(super) async fn is_current(shared: &Arc<Shared>, token: &str, session: &Session) -> bool {
     match find(shared, &session.user).await {
-        Ok(operator) => operator.is_some_and(|(_, revision)| revision == session.revision),
-        Err(_) => true,
+        Ok(operator) => {
+            let is_current = operator.is_some_and(|(_, revision)| revision == session.revision);
+            if is_current {
+                shared.sessions.confirm(token);
+            }
+            is_current
+        }
+        Err(_) => session.confirmed.elapsed() < UNCONFIRMED_MAX,
     }
 }
 

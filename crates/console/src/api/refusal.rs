@@ -40,7 +40,15 @@ impl Refusal {
     }
 
     pub fn too_many_attempts(seconds: u64) -> Self {
-        let message = "There were too many wrong passwords.".into();
+        Self::try_later("There were too many wrong passwords.".into(), seconds)
+    }
+
+    /// Too many log-ins are under way, from this address or from all.
+    pub fn too_many_logins() -> Self {
+        Self::try_later("Too many log-ins are under way.".into(), 1)
+    }
+
+    fn try_later(message: String, seconds: u64) -> Self {
         let action = format!("Try again in {seconds} s.");
         let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_ATTEMPTS", message, &action);
         Refusal { retry_after_seconds: Some(seconds), ..refusal }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_reactor::{ConnectionId, RdmaAddress, Reactor, is_not_offered};
+use atoll_reactor::{ConnectionId, PeerAddress, RdmaAddress, Reactor, is_not_offered};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
@@ -50,9 +50,23 @@ fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(C
 
 impl Links {
     /// A peer has connected to this OSD.
-    pub fn accepted(&mut self, context: &Context, connection: ConnectionId) {
+    pub fn accepted(&mut self, context: &mut Context, connection: ConnectionId) {
+        let address = context.reactor.peer_address(connection);
+        let host = match address {
+            PeerAddress::Host(host) => Some(host),
+            PeerAddress::Process(_) | PeerAddress::Foreign(_) | PeerAddress::Unknown => None,
+        };
+        let entered = self.strangers.enter(host);
+        if let Some(link) = entered.evicted.and_then(|evicted| self.stranger_links.remove(&evicted)) {
+            let detail = "the oldest connection whose peer has not proved who it is is closed for a new one";
+            note(SecurityEvent::TooManyConnections, address, detail);
+            self.close(context, link);
+        }
+        self.stranger_links.insert(entered.number, connection.number());
         let link = Link::respond(&context.config.key, random());
         self.add(context, connection, link, None);
+        let connected = self.by_number.get_mut(&connection.number()).expect("the link was just added");
+        connected.stranger = Some(entered.number);
     }
 
     fn add(&mut self, context: &Context, connection: ConnectionId, link: Link, target: Option<OsdId>) {
@@ -66,6 +80,7 @@ impl Links {
             target,
             requests_in_flight: 0,
             is_confirmed: false,
+            stranger: None,
             part_of: None,
             keyed_at_ms: context.now_ms(),
             heard_at_ms: context.now_ms(),
@@ -158,8 +173,10 @@ impl Links {
                 context.reactor.send(connected.connection, output);
             }
             context.reactor.close_after_send(connected.connection);
+            let stranger = connected.stranger;
             self.with_output.remove(&number);
             self.by_number.remove(&number);
+            self.no_stranger(stranger);
             return;
         }
         connected.traffic = peer.is_client().then(|| ClientTraffic::of(&context.map.authorized_keys[&key].name));

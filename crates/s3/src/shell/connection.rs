@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_connection_limits::Place;
 use atoll_metrics::tls as tls_metrics;
 use atoll_security_log::{SecurityEvent, note};
 use http::Request;
@@ -55,12 +56,22 @@ const HEADER_LIST_FACTOR: usize = 2;
 const GOODBYE_TIME: Duration = Duration::from_secs(2);
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Whose a connection is, as far as it is known, and its place.
+type Whose = (Origin, Arc<Place>);
+
+/// Returns when another stranger has taken the place of a connection.
+pub(super) async fn evicted(place: &Place) {
+    if !place.evicted().await {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Serves a connection to its end. `stopped` turns true when the gateway shuts down.
 pub(super) async fn serve(
     gateway: Gateway,
     tls: Option<Arc<Tls>>,
     mut socket: TcpStream,
-    peer: SocketAddr,
+    (peer, place): (SocketAddr, Arc<Place>),
     stopped: watch::Receiver<bool>,
 ) {
     if let Err(error) = socket.set_nodelay(true) {
@@ -91,7 +102,7 @@ pub(super) async fn serve(
     let mut origin = Origin { is_tls: tls.is_some(), tls_version: None, speaker };
     let _open = Connection::open();
     let socket = GuardedSocket::new(socket, unread.freeze(), gateway.config.stall_timeout);
-    let Some(tls) = tls else { return serve_http_1(gateway, socket, origin, stopped).await };
+    let Some(tls) = tls else { return serve_http_1(gateway, socket, (origin, place), stopped).await };
     let acceptor = TlsAcceptor::from(tls.current());
     let buffered = BufReader::with_capacity(TLS_READ_BYTES, socket);
     let handshake = acceptor.accept_with(buffered, |session| session.set_buffer_limit(Some(TLS_WRITE_BYTES_MAX)));
@@ -104,9 +115,9 @@ pub(super) async fn serve(
                 _ => None,
             };
             if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) {
-                serve_http_2(gateway, socket, origin, stopped).await;
+                serve_http_2(gateway, socket, (origin, place), stopped).await;
             } else {
-                serve_http_1(gateway, socket, origin, stopped).await;
+                serve_http_1(gateway, socket, (origin, place), stopped).await;
             }
         }
         Ok(Err(error)) => {
@@ -120,14 +131,15 @@ pub(super) async fn serve(
     }
 }
 
-async fn serve_http_1<S>(gateway: Gateway, socket: S, origin: Origin, mut stopped: watch::Receiver<bool>)
+async fn serve_http_1<S>(gateway: Gateway, socket: S, whose: Whose, mut stopped: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let header_timeout = gateway.config.header_timeout;
+    let (origin, place) = whose;
     let service = service_fn(move |request| {
-        let gateway = gateway.clone();
-        async move { Ok::<_, Infallible>(request::answer(&gateway, origin, request).await) }
+        let (gateway, place) = (gateway.clone(), Arc::clone(&place));
+        async move { Ok::<_, Infallible>(request::answer(&gateway, (origin, place), request).await) }
     });
     // hyper counts the time until a next request begins as header time, too: this also bounds how
     // long a kept-alive connection may be idle.
@@ -149,19 +161,20 @@ where
     report(result, origin);
 }
 
-async fn serve_http_2<S>(gateway: Gateway, socket: S, origin: Origin, mut stopped: watch::Receiver<bool>)
+async fn serve_http_2<S>(gateway: Gateway, socket: S, whose: Whose, mut stopped: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (header_timeout, stall_timeout) = (gateway.config.header_timeout, gateway.config.stall_timeout);
     let header_bytes_max = gateway.config.header_bytes_max.saturating_mul(HEADER_LIST_FACTOR);
     let streams = Streams::new();
+    let (origin, place) = whose;
     let service = {
         let streams = streams.clone();
         service_fn(move |request: Request<Incoming>| {
-            let (gateway, stream) = (gateway.clone(), streams.open());
+            let (gateway, place, stream) = (gateway.clone(), Arc::clone(&place), streams.open());
             async move {
-                let response = request::answer(&gateway, origin, request).await;
+                let response = request::answer(&gateway, (origin, place), request).await;
                 Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
             }
         })

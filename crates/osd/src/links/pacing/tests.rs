@@ -113,7 +113,7 @@ impl Ends {
         self.context.begin_turn(self.started.elapsed().as_micros() as u64);
         for event in events {
             match event {
-                Event::Accepted { connection, .. } => self.links.accepted(&self.context, connection),
+                Event::Accepted { connection, .. } => self.links.accepted(&mut self.context, connection),
                 Event::Received(connection) => {
                     let number = connection.number();
                     while let Some(incoming) = self.links.receive(&mut self.context, connection) {
