@@ -7,6 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::admin::AdminCommand;
 use crate::commands::arguments::{DataArgument, OutputArguments};
+use crate::commands::audit::AuditCommand;
 use crate::commands::bench::BenchCommand;
 use crate::commands::bucket::BucketCommand;
 use crate::commands::cluster::ClusterCommand;
@@ -39,8 +40,8 @@ use crate::commands::store::StoreCommand;
 use crate::commands::top::TopArguments;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, nvme,
-    operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
+    admin, audit, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
+    nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
 };
 use crate::watch;
 
@@ -134,6 +135,9 @@ pub enum Command {
     Sim(SimArguments),
     /// Show what has happened: failures, fail-overs, recoveries, commands
     Events(EventsArguments),
+    /// Check that no line of an audit log was changed or taken out
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Show what OSDs, pools, images, gateways and buckets do now
     Top(TopArguments),
     /// Show slow operations, and where their time went
@@ -218,6 +222,7 @@ impl Command {
             Command::Sim(arguments) => sim::run(&arguments)?,
             Command::Events(arguments) => events::run(&arguments)?,
             Command::Top(arguments) => top::run(&arguments)?,
+            Command::Audit(command) => return audit::run(&command),
             Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Operator(command) => operator::run(&command)?,

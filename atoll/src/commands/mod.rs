@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod arguments;
+pub mod audit;
 pub mod bench;
 pub mod bucket;
 pub mod cluster;

@@ -1,32 +1,42 @@
 //! A file with lines, which is set aside when it is large.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, TryLockError};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use atoll_files::Access;
 
 use crate::Sink;
 
-/// A file that is larger is set aside.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Files that were set aside and are kept: `audit.jsonl.1` is the latest.
-const SET_ASIDE_MAX: u32 = 8;
+/// How much of a log is kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    /// A file that is larger is set aside.
+    file_bytes_max: u64,
+    /// Files that were set aside and are kept: `audit.jsonl.1` is the latest.
+    set_aside_max: u32,
+}
+
+/// Room for lines of people who are known.
+pub(crate) const IDENTIFIED_ROOM: Room = Room { file_bytes_max: 64 << 20, set_aside_max: 8 };
+/// Room for lines of strangers, which take none of the other.
+pub(crate) const STRANGERS_ROOM: Room = Room { file_bytes_max: 16 << 20, set_aside_max: 4 };
 
 pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
-    size_bytes_max: u64,
+    room: Room,
 }
 
 impl LogFile {
-    pub fn open(path: &Path) -> std::io::Result<Self> {
+    pub fn open(path: &Path, room: Room) -> std::io::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
         let file = append(path)?;
         let size_bytes = file.metadata()?.len();
-        Ok(LogFile { path: path.to_owned(), file, size_bytes, size_bytes_max: FILE_BYTES_MAX })
+        Ok(LogFile { path: path.to_owned(), file, size_bytes, room })
     }
 
     fn set_aside(&mut self) -> std::io::Result<()> {
@@ -35,7 +45,7 @@ impl LogFile {
             name.push(format!(".{number}"));
             PathBuf::from(name)
         };
-        for number in (1..SET_ASIDE_MAX).rev() {
+        for number in (1..self.room.set_aside_max).rev() {
             if aside(number).exists() {
                 std::fs::rename(aside(number), aside(number + 1))?;
             }
@@ -47,7 +57,7 @@ impl LogFile {
     }
 
     fn try_write(&mut self, lines: &str) -> std::io::Result<()> {
-        if self.size_bytes > 0 && self.size_bytes + lines.len() as u64 > self.size_bytes_max {
+        if self.size_bytes > 0 && self.size_bytes + lines.len() as u64 > self.room.file_bytes_max {
             self.set_aside()?;
         }
         self.file.write_all(lines.as_bytes())?;
@@ -56,8 +66,32 @@ impl LogFile {
     }
 }
 
+/// The file for lines of strangers: `audit-strangers.jsonl` beside `audit.jsonl`.
+pub(crate) fn strangers_path(path: &Path) -> PathBuf {
+    with_suffix(path, "-strangers")
+}
+
+/// A name with something before its extension.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(suffix);
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 fn append(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    let file = atoll_files::append(path, Access::Owner)?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => std::io::Error::new(
+            std::io::ErrorKind::ResourceBusy,
+            format!("another process writes its audit log to {}", path.display()),
+        ),
+        TryLockError::Error(error) => error,
+    })?;
+    Ok(file)
 }
 
 impl Sink for LogFile {
@@ -74,8 +108,8 @@ mod tests {
     fn large_files_are_set_aside_and_the_oldest_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let mut log = LogFile::open(&path).unwrap();
-        log.size_bytes_max = 100;
+        let room = Room { file_bytes_max: 100, ..IDENTIFIED_ROOM };
+        let mut log = LogFile::open(&path, room).unwrap();
         for number in 0..20 {
             log.write(&format!("{number:059}\n")).unwrap();
         }
@@ -85,7 +119,7 @@ mod tests {
         assert_eq!(read("audit.jsonl.8").trim_start_matches('0'), "11\n");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 9);
         drop(log);
-        let mut again = LogFile::open(&path).unwrap();
+        let mut again = LogFile::open(&path, IDENTIFIED_ROOM).unwrap();
         again.write("more\n").unwrap();
         assert!(read("audit.jsonl").ends_with("19\nmore\n"), "what was there stays");
     }

@@ -9,6 +9,10 @@ use tokio::sync::OnceCell;
 /// Who scrapes waits for ten seconds.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
+/// For so long counts what cluster state said last of operators, tokens and hosts while it does not answer. It is wanted
+/// most while something is wrong, and what was taken away meanwhile must not count for ever.
+pub(crate) const UNCONFIRMED_MAX: Duration = Duration::from_secs(600);
+
 pub(crate) struct ClusterState {
     cluster: ClusterFile,
     client: OnceCell<ClusterClient>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::ClusterClient;
 
-use crate::cluster_state::ClusterState;
+use crate::cluster_state::{ClusterState, UNCONFIRMED_MAX};
 
 /// What cluster state has said holds for so long, so that what is removed is refused soon.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ impl KnownDigests {
         known.as_ref().filter(|(since, _)| since.elapsed() < for_time).map(|(_, digests)| digests.clone())
     }
 
-    /// What cluster state knows. If it cannot be asked, what it knew last: it is wanted most while something is wrong.
+    /// What cluster state knows. If it cannot be asked, what it knew last, for [`UNCONFIRMED_MAX`].
     pub async fn get<E: ToString, F: Future<Output = Result<BTreeSet<String>, E>>>(
         &self,
         state: &ClusterState,
@@ -36,7 +36,7 @@ impl KnownDigests {
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), digests.clone()));
                 Ok(digests)
             }
-            Err(error) => self.known(Duration::MAX).ok_or(error),
+            Err(error) => self.known(UNCONFIRMED_MAX).ok_or(error),
         }
     }
 }

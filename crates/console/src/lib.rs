@@ -23,6 +23,7 @@ mod metrics_routes;
 mod server;
 mod token_check;
 
+pub use api::AUDIT_SOURCE;
 pub use commands::{Command, CommandFailure, FailureKind, RunCommands};
 pub use figures::{Point, Samples, Subject, rates};
 pub use hosts::{Everywhere, OtherHosts, Tells, ThisHost, Unanswered};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
+use atoll_connection_limits::LoginTurns;
 use atoll_node::{ClusterFile, DataDir};
 use atoll_s3::{Tls, TlsError, TlsSettings};
 use axum::Router;
@@ -23,6 +24,11 @@ use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes
 /// Processes of a supervisor that was just killed may need a moment to give an address back.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
 const LISTEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Log-ins of one network that are under way.
+const NETWORK_LOGINS_MAX: usize = 2;
+/// Log-ins of all networks that are under way. One password is compared at a time, so the last waits for two seconds.
+const LOGINS_MAX: usize = 32;
 
 /// Why the admin server cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +72,7 @@ pub(crate) struct Shared {
     pub others: Mutex<OtherHosts>,
     pub cluster_metrics: cluster_metrics::ClusterMetrics,
     pub sessions: Sessions,
+    pub login_turns: LoginTurns,
     /// Whose password is being looked at.
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
@@ -128,6 +135,7 @@ impl AdminServer {
             others: Mutex::default(),
             cluster_metrics: cluster_metrics::ClusterMetrics::register(),
             sessions: Sessions::new(session),
+            login_turns: LoginTurns::new(NETWORK_LOGINS_MAX, LOGINS_MAX),
             password_turn: tokio::sync::Mutex::default(),
             commands,
             audit,

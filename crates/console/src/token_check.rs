@@ -36,9 +36,10 @@ impl TokenCheck {
         })?;
         // The digest is compared, so the time that it takes says nothing of the token.
         if known.contains(&metrics_tokens::digest(token.trim())) {
+            peer.iter().for_each(Peer::log_in);
             return Ok(());
         }
-        let address = peer.map_or_else(|| "an unknown peer".into(), |Peer(address)| address.ip().to_string());
+        let address = peer.map_or_else(|| "an unknown peer".into(), |peer| peer.address.ip().to_string());
         note(SecurityEvent::BadToken, address, "there is no such token for metrics");
         Err((StatusCode::UNAUTHORIZED, "there is no such token for metrics\n".into()))
     }

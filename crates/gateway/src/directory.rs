@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
@@ -25,6 +25,8 @@ use crate::identities::{IdentityError, IdentityStore, name_of, read_entry};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after cluster state has not answered it is asked again, beside the requests.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often cluster state is asked whether identities are what this gateway has heard.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(2);
 /// How long a change of identities waits until this gateway has heard of it, too.
 const HEAR_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -44,6 +46,16 @@ struct Heard {
     access_keys: i64,
 }
 
+impl Heard {
+    fn take(&mut self, prefix: &str, revision: i64) {
+        match prefix {
+            keys::IDENTITIES => self.identities = revision,
+            keys::ACCESS_KEYS => self.access_keys = revision,
+            _ => {}
+        }
+    }
+}
+
 /// What cluster state said last.
 #[derive(Default)]
 struct Copy {
@@ -52,25 +64,31 @@ struct Copy {
     identities: Arc<Identities>,
     /// Whether cluster state has not answered. It is being asked until it does.
     is_silent: bool,
+    /// When cluster state was asked last of those times when it knew no more of identities than this copy.
+    confirmed: Option<Instant>,
 }
 
 impl EtcdDirectory {
     /// A directory over an open connection.
     pub async fn start(cluster: ClusterClient) -> Result<Self, ClusterError> {
         let copy = Arc::new(Mutex::new(Copy::default()));
-        let mut watches = Vec::new();
+        let (mut watches, mut listed) = (Vec::new(), Heard::default());
+        let begun = Instant::now();
         for prefix in [keys::BUCKETS, keys::IDENTITIES, keys::ACCESS_KEYS] {
             let listing = cluster.list_raw(prefix).await?;
             lock(&copy).records.extend(listing.entries.into_iter().map(|(key, value, _)| (key, value)));
+            listed.take(prefix, listing.revision);
             watches.push((prefix, cluster.watch_prefix(prefix, listing.revision + 1)));
         }
         lock(&copy).read_identities();
-        let (told, heard) = watch::channel(Heard::default());
+        lock(&copy).confirmed = Some(begun);
+        let (told, heard) = watch::channel(listed);
         let told = Arc::new(told);
         let followers = watches
             .into_iter()
             .map(|(prefix, watch)| tokio::spawn(follow(prefix, watch, copy.clone(), told.clone())));
-        let followers = followers.collect();
+        let confirming = tokio::spawn(confirm_for_ever(cluster.clone(), Arc::downgrade(&copy), heard.clone()));
+        let followers = followers.chain([confirming]).collect();
         Ok(EtcdDirectory { store: IdentityStore::new(cluster.clone()), cluster, copy, heard, followers })
     }
 
@@ -159,6 +177,24 @@ async fn await_answer(cluster: ClusterClient, copy: Weak<Mutex<Copy>>) {
     }
 }
 
+/// Asks cluster state now and then whether identities were changed since this copy has heard of them. A watch alone does
+/// not tell: nothing comes by it if nothing has changed, and if the way there is cut.
+async fn confirm_for_ever(cluster: ClusterClient, copy: Weak<Mutex<Copy>>, heard: watch::Receiver<Heard>) {
+    loop {
+        tokio::time::sleep(CONFIRM_PAUSE).await;
+        let begun = Instant::now();
+        let asked = cluster.get::<IdentitiesRevision>(keys::IDENTITIES_REVISION);
+        let changed = match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(found)) => found.map_or(0, |(_, revision)| revision),
+            Ok(Err(_)) | Err(_) => continue,
+        };
+        let Some(copy) = copy.upgrade() else { return };
+        if heard.borrow().identities >= changed {
+            lock(&copy).confirmed = Some(begun);
+        }
+    }
+}
+
 impl Drop for EtcdDirectory {
     fn drop(&mut self) {
         self.followers.iter().for_each(JoinHandle::abort);
@@ -217,11 +253,7 @@ async fn follow(
                 }
             }
         };
-        match prefix {
-            keys::IDENTITIES => told.send_modify(|told| told.identities = heard),
-            keys::ACCESS_KEYS => told.send_modify(|told| told.access_keys = heard),
-            _ => {}
-        }
+        told.send_modify(|told| told.take(prefix, heard));
     }
 }
 
@@ -299,6 +331,10 @@ impl BucketDirectory for EtcdDirectory {
 
     fn identities(&self) -> Arc<Identities> {
         lock(&self.copy).identities.clone()
+    }
+
+    fn unconfirmed_for(&self) -> Duration {
+        lock(&self.copy).confirmed.map_or(Duration::MAX, |confirmed| confirmed.elapsed())
     }
 
     async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {

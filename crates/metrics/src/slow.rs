@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const SLOW_MIN: Duration = Duration::from_millis(100);
 /// Operations that are kept: the slowest.
 const KEPT_MAX: usize = 256;
+/// Those of strangers that are kept besides.
+const STRANGERS_KEPT_MAX: usize = 32;
 /// For how long.
 const KEPT_MS: u64 = 60 * 60 * 1_000;
 
@@ -53,7 +55,26 @@ pub struct SlowStep {
     pub since_us: u64,
 }
 
-static KEPT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
+/// Whose operations are kept together. A stranger can be slow at will, and pushes out strangers only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ring {
+    /// Of processes and people who have proved who they are.
+    Identified,
+    /// Of others.
+    Strangers,
+}
+
+impl Ring {
+    fn kept_max(self) -> usize {
+        match self {
+            Ring::Identified => KEPT_MAX,
+            Ring::Strangers => STRANGERS_KEPT_MAX,
+        }
+    }
+}
+
+/// By ring.
+static KEPT: Mutex<[Vec<SlowOperation>; 2]> = Mutex::new([Vec::new(), Vec::new()]);
 
 /// Operations that have not been answered: of those that have taken long already, the oldest.
 static IN_FLIGHT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
@@ -75,9 +96,10 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Keeps an operation if it is among the slowest.
-pub fn record(operation: SlowOperation) {
-    keep(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner), operation, unix_ms());
+/// Keeps an operation if it is among the slowest of its ring.
+pub fn record(operation: SlowOperation, ring: Ring) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    keep(&mut kept[ring as usize], ring.kept_max(), operation, unix_ms());
 }
 
 type Teller = fn() -> Vec<SlowOperation>;
@@ -105,11 +127,11 @@ fn still_in_flight(mut operations: Vec<SlowOperation>, now_unix_ms: u64) -> Vec<
     operations
 }
 
-fn keep(kept: &mut Vec<SlowOperation>, operation: SlowOperation, now_unix_ms: u64) {
-    if kept.len() >= KEPT_MAX {
+fn keep(kept: &mut Vec<SlowOperation>, kept_max: usize, operation: SlowOperation, now_unix_ms: u64) {
+    if kept.len() >= kept_max {
         forget_old(kept, now_unix_ms);
     }
-    if kept.len() >= KEPT_MAX {
+    if kept.len() >= kept_max {
         let fastest = (0..kept.len()).min_by_key(|index| (kept[*index].duration_us, kept[*index].begun_unix_ms));
         match fastest {
             Some(index) if kept[index].duration_us <= operation.duration_us => drop(kept.swap_remove(index)),
@@ -126,8 +148,8 @@ fn forget_old(kept: &mut Vec<SlowOperation>, now_unix_ms: u64) {
 /// Those that are kept and those in flight, the latest last.
 pub fn slow_operations() -> Vec<SlowOperation> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    forget_old(&mut kept, unix_ms());
-    let mut all = kept.clone();
+    kept.iter_mut().for_each(|ring| forget_old(ring, unix_ms()));
+    let mut all = kept.concat();
     drop(kept);
     let in_flight = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner).clone();
     all.extend(still_in_flight(in_flight, unix_ms()));
@@ -157,17 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn strangers_push_out_none_of_the_others() {
+        let of = |kind: &str| SlowOperation { kind: kind.into(), ..operation(unix_ms(), 200_000) };
+        record(of("ours"), Ring::Identified);
+        (0..2 * KEPT_MAX)
+            .for_each(|_| record(SlowOperation { duration_us: 9_000_000, ..of("theirs") }, Ring::Strangers));
+        let count = |kind: &str| slow_operations().iter().filter(|told| told.kind == kind).count();
+        assert_eq!((count("ours"), count("theirs")), (1, STRANGERS_KEPT_MAX));
+    }
+
+    #[test]
     fn the_slowest_of_the_last_hour_are_kept() {
         let mut kept = Vec::new();
         let now = KEPT_MS;
         for duration_us in 0..2 * KEPT_MAX as u64 {
-            keep(&mut kept, operation(now, duration_us), now);
+            keep(&mut kept, KEPT_MAX, operation(now, duration_us), now);
         }
         assert_eq!(kept.len(), KEPT_MAX);
         assert!(kept.iter().all(|operation| operation.duration_us >= KEPT_MAX as u64));
-        keep(&mut kept, operation(now, 1), now);
+        keep(&mut kept, KEPT_MAX, operation(now, 1), now);
         assert!(!kept.contains(&operation(now, 1)), "all that are kept were slower");
-        keep(&mut kept, operation(2 * now, 1), 2 * now);
+        keep(&mut kept, KEPT_MAX, operation(2 * now, 1), 2 * now);
         assert_eq!(kept, [operation(2 * now, 1)], "the others are older than an hour");
     }
 }

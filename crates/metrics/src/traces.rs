@@ -149,14 +149,19 @@ fn is_wanted(is_sampled: bool, is_slow: bool) -> bool {
     is_sampled || (is_slow && CHOICE.load(Ordering::Relaxed) & SLOW_BIT != 0)
 }
 
-/// An operation has ended now that is slow, or has been sampled and so has a span, or both: keeps it, has it exported,
-/// or both. One that is only slow gets its span here, as a part of `parent`.
-pub fn ended(operation: SlowOperation, sampled: Option<Span>, parent: Option<TraceContext>, is_slow: bool) {
-    if is_wanted(sampled.is_some(), is_slow) {
+/// An operation has ended now that is slow, for which there is a ring, or has been sampled and so has a span, or both:
+/// keeps it, has it exported, or both. One that is only slow gets its span here, as a part of `parent`.
+pub fn ended(
+    operation: SlowOperation,
+    sampled: Option<Span>,
+    parent: Option<TraceContext>,
+    slow_ring: Option<slow::Ring>,
+) {
+    if is_wanted(sampled.is_some(), slow_ring.is_some()) {
         export(operation.clone(), sampled.unwrap_or_else(|| Span::new(parent)));
     }
-    if is_slow {
-        slow::record(operation);
+    if let Some(ring) = slow_ring {
+        slow::record(operation, ring);
     }
 }
 

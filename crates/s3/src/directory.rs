@@ -1,6 +1,7 @@
 //! Where buckets, identities and pools are written down: small records in cluster state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_iam::Identities;
@@ -62,6 +63,9 @@ pub trait BucketDirectory: Send + Sync + 'static {
 
     /// All identities as they were heard of last: at most moments old while cluster state answers.
     fn identities(&self) -> Arc<Identities>;
+
+    /// How long ago cluster state has confirmed that what was heard of identities is all there is.
+    fn unconfirmed_for(&self) -> Duration;
 
     /// Identities that have this access key, if it was made so shortly ago that [`BucketDirectory::identities`] may
     /// not have it yet; `None` if there is no such key.

@@ -56,7 +56,8 @@ pub struct GatewayConfig {
     pub domain: Option<String>,
     /// Proxies that are trusted to name the client and to say whether it came over TLS.
     pub trusted_proxies: Vec<TrustedProxy>,
-    /// Connections served at once; more wait to be accepted.
+    /// Connections on which a request was signed. Half as many may be of strangers besides, each of which may lose its
+    /// place to a new one.
     pub connections_max: usize,
     /// Bytes of object data that all requests together may have in memory; more wait.
     pub memory_max: u64,
@@ -75,6 +76,9 @@ pub struct GatewayConfig {
     pub abandoned_after: Duration,
     /// How long a key that the key service has unwrapped is used without asking again.
     pub key_lifetime: Duration,
+    /// How long identities count that cluster state does not confirm. After that no request is served, because keys and
+    /// rights may have been taken away.
+    pub identity_lifetime: Duration,
     /// Where the record of each request goes; `None`: nowhere.
     pub audit: Option<AuditLog>,
     /// Pause between two walks of the garbage collector; `None` for no collector.
@@ -102,6 +106,7 @@ impl GatewayConfig {
             garbage_grace: Duration::from_secs(60),
             abandoned_after: Duration::from_secs(600),
             key_lifetime: Duration::from_secs(3_600),
+            identity_lifetime: Duration::from_secs(30),
             audit: None,
             collect_interval: Some(Duration::from_secs(30)),
         }

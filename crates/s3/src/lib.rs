@@ -51,6 +51,7 @@ pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context}
 pub use directory::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
 pub use error::GatewayError;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
+pub use observed::SOURCE as AUDIT_SOURCE;
 pub use ops::check_data_pool;
 pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy, Workers};
 pub use store::DataStore;

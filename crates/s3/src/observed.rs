@@ -6,21 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use atoll_audit::AuditLog;
+use atoll_audit::{AGENT_BYTES_MAX, AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
+use atoll_connection_limits::Place;
 use atoll_iam::Caller;
 use atoll_metrics::current_span::change_span;
-use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
+use atoll_metrics::slow::{self, IN_FLIGHT_MAX, Ring, SlowOperation, SlowStep};
 use atoll_metrics::traces::{self, Span, TraceParent};
 use atoll_types::TraceContext;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
-use crate::audit::AuditRecord;
+use crate::audit::{AuditRecord, AuditedDeletion};
 use crate::metrics;
 use crate::shell::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";
+/// What audit logs call requests to a gateway.
+pub const SOURCE: &str = "s3";
+const COPY_SOURCE: &str = "x-amz-copy-source";
+/// Bytes of a version id in the audit log.
+pub(crate) const VERSION_BYTES_MAX: usize = 128;
+/// Requests of strangers in flight that are told beside those of others.
+const STRANGERS_IN_FLIGHT_MAX: usize = IN_FLIGHT_MAX / 4;
 /// The header that says what a request is part of, <https://www.w3.org/TR/trace-context/>.
 const TRACE_PARENT: &str = "traceparent";
 
@@ -30,6 +38,7 @@ struct Asked {
     uri: Uri,
     arrival: Arrival,
     user_agent: Option<HeaderValue>,
+    copy_source: Option<HeaderValue>,
     part_of: Option<PartOf>,
 }
 
@@ -50,8 +59,17 @@ pub(crate) struct Observed {
     operation: OnceLock<&'static str>,
     bucket: OnceLock<String>,
     caller: OnceLock<Arc<Caller>>,
+    /// The action of IAM or STS.
+    action: OnceLock<String>,
+    /// The ARN that the action is about.
+    subject: OnceLock<String>,
+    /// The version that was made, or that the answer is about.
+    version_id: OnceLock<String>,
+    deleted: OnceLock<Vec<AuditedDeletion>>,
     request_id: OnceLock<String>,
     audit: Option<AuditLog>,
+    /// The place of its connection, which logs in with the first request that is signed.
+    place: Option<Arc<Place>>,
     status: OnceLock<u16>,
     /// When the answer's head was there, in microseconds after the start.
     answered_us: OnceLock<u64>,
@@ -65,7 +83,7 @@ static IN_FLIGHT: Mutex<BTreeMap<u64, Weak<Observed>>> = Mutex::new(BTreeMap::ne
 
 impl Observed {
     /// A request has come; its record goes into the audit log, if there is one.
-    pub(crate) fn begin(audit: Option<AuditLog>) -> Arc<Self> {
+    pub(crate) fn begin(audit: Option<AuditLog>, place: Option<Arc<Place>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         metrics::request_begun();
         let observed = Arc::new(Observed {
@@ -73,10 +91,15 @@ impl Observed {
             started: Instant::now(),
             own_span: traces::begin(),
             audit,
+            place,
             request_id: OnceLock::new(),
             operation: OnceLock::new(),
             bucket: OnceLock::new(),
             caller: OnceLock::new(),
+            action: OnceLock::new(),
+            subject: OnceLock::new(),
+            version_id: OnceLock::new(),
+            deleted: OnceLock::new(),
             status: OnceLock::new(),
             answered_us: OnceLock::new(),
             asked: OnceLock::new(),
@@ -102,7 +125,28 @@ impl Observed {
     /// Who has signed it.
     pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
+        self.place.iter().for_each(|place| place.log_in());
         change_span(self.traced());
+    }
+
+    /// The action of IAM or STS, which exists.
+    pub(crate) fn is_of_action(&self, action: String) {
+        let _ = self.action.set(action);
+    }
+
+    /// The ARN that the action is about.
+    pub(crate) fn is_about(&self, subject: &str) {
+        let _ = self.subject.set(subject.to_owned());
+    }
+
+    /// Which version the answer is about.
+    pub(crate) fn is_of_version(&self, version_id: &str) {
+        let _ = self.version_id.set(version_id.to_owned());
+    }
+
+    /// What one request with many keys was to delete.
+    pub(crate) fn deletes(&self, deleted: Vec<AuditedDeletion>) {
+        let _ = self.deleted.set(deleted);
     }
 
     /// What was asked for, and by whom.
@@ -113,6 +157,7 @@ impl Observed {
             uri: request.uri().clone(),
             arrival,
             user_agent: request.headers().get(USER_AGENT).cloned(),
+            copy_source: request.headers().get(COPY_SOURCE).cloned(),
             part_of: traces::is_on()
                 .then(trace_parent)
                 .flatten()
@@ -184,25 +229,63 @@ impl Observed {
         let Some(log) = &self.audit else { return };
         let (asked, caller) = (self.asked.get(), self.caller.get());
         let duration_us = duration.as_micros() as u64;
-        log.add(&AuditRecord {
-            source: "s3",
+        let client = asked.and_then(|asked| asked.arrival.client).map(|client| client.ip());
+        let method = asked.map(|asked| Bounded::new(asked.method.as_str(), METHOD_BYTES_MAX));
+        let path = Bounded::new(self.path(), PATH_BYTES_MAX);
+        let user_agent = asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok());
+        let user_agent = user_agent.map(|agent| Bounded::new(agent, AGENT_BYTES_MAX));
+        let copy_source = asked.and_then(|asked| asked.copy_source.as_ref()?.to_str().ok());
+        let copy_source = copy_source.map(|source| Bounded::new(source, PATH_BYTES_MAX));
+        let version_id = self.version_id.get().map(|id| &id[..]).or_else(|| {
+            let query = asked?.uri.query()?;
+            query.split('&').find_map(|one| one.strip_prefix("versionId="))
+        });
+        let version_id = version_id.map(|id| Bounded::new(id, VERSION_BYTES_MAX));
+        let record = AuditRecord {
+            source: SOURCE,
             time_unix_ms: slow::begun_unix_ms(duration_us),
             request_id: self.request_id.get().map(|id| &id[..]),
             operation: self.operation(),
-            method: asked.map(|asked| asked.method.as_str()),
-            path: self.path(),
+            action: self.action.get().map(|action| &action[..]),
+            subject: self.subject.get().map(|subject| &subject[..]),
+            method,
+            path,
             bucket: self.bucket.get().map(|bucket| &bucket[..]),
+            version_id,
+            copy_source,
+            deleted: self.deleted.get().map(|deleted| &deleted[..]),
             account: caller.map(|caller| &caller.account.id[..]),
             principal: caller.map(|caller| caller.arn()),
             access_key: caller.map(|caller| &caller.access_key[..]),
-            client: asked.and_then(|asked| asked.arrival.client).map(|client| client.ip().to_string()),
+            client: client.map(|client| client.to_string()),
             is_encrypted: asked.map(|asked| asked.arrival.is_encrypted),
-            user_agent: asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok()),
+            user_agent,
             status: self.status.get().copied(),
             received_bytes,
             sent_bytes,
             duration_us,
-        });
+            cut: cut_fields(&[
+                ("method", method.unwrap_or_default()),
+                ("path", path),
+                ("user_agent", user_agent.unwrap_or_default()),
+                ("version_id", version_id.unwrap_or_default()),
+                ("copy_source", copy_source.unwrap_or_default()),
+            ]),
+        };
+        match caller {
+            Some(_) => log.add(&record),
+            None => log.add_of_stranger(Stranger { address: client, is_refused: self.is_refused() }, &record),
+        }
+    }
+
+    /// Whether it was answered with an error, or not at all.
+    fn is_refused(&self) -> bool {
+        self.status.get().is_none_or(|status| *status >= 400)
+    }
+
+    /// Whose slow operations it is kept with.
+    fn ring(&self) -> Ring {
+        if self.caller.get().is_some() { Ring::Identified } else { Ring::Strangers }
     }
 
     /// What is told of it, over or not.
@@ -215,7 +298,7 @@ impl Observed {
             duration_us,
             kind: self.operation().to_owned(),
             client: client.map(|client| client.ip().to_string()).unwrap_or_default(),
-            object: Some(self.path().to_owned()),
+            object: Some(Bounded::new(self.path(), PATH_BYTES_MAX).text().to_owned()),
             size_bytes: received_bytes + sent_bytes,
             steps: self.answered_us.get().map(answered).into_iter().collect(),
             ..SlowOperation::default()
@@ -236,7 +319,7 @@ impl Observed {
         };
         let told = SlowOperation { error, ..self.told(duration_us) };
         let parent = self.part_of().map(|part_of| part_of.parent.context);
-        traces::ended(told, span, parent, is_slow);
+        traces::ended(told, span, parent, is_slow.then(|| self.ring()));
     }
 
     /// What it waits for, if it has taken long.
@@ -263,7 +346,13 @@ fn slow_in_flight_at(now: Instant) -> Vec<SlowOperation> {
     let held: Vec<Arc<Observed>> = in_flight.values().filter_map(Weak::upgrade).collect();
     // What is dropped here may be the last that holds a request, which takes it from the list.
     drop(in_flight);
-    held.iter().filter_map(|observed| observed.in_flight(now)).take(IN_FLIGHT_MAX).collect()
+    let of = |ring: Ring| held.iter().filter(move |observed| observed.ring() == ring);
+    let identified = of(Ring::Identified).filter_map(|observed| observed.in_flight(now));
+    let strangers = of(Ring::Strangers).filter_map(|observed| observed.in_flight(now));
+    identified
+        .take(IN_FLIGHT_MAX - STRANGERS_IN_FLIGHT_MAX)
+        .chain(strangers.take(STRANGERS_IN_FLIGHT_MAX))
+        .collect()
 }
 
 impl Drop for Observed {
@@ -295,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_request_is_measured_when_it_is_over() {
-        let observed = Observed::begin(None);
+        let observed = Observed::begin(None, None);
         observed.is_of_operation("PutTestObject");
         observed.is_of_bucket("measured");
         observed.received(1_000);
@@ -325,7 +414,7 @@ mod tests {
 
     #[test]
     fn requests_in_flight_are_told_while_they_take_long() {
-        let observed = Observed::begin(None);
+        let observed = Observed::begin(None, None);
         observed.is_of_operation("GetSlowObject");
         let waits_for = |lasted| {
             let now = observed.started + lasted;

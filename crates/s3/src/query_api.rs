@@ -75,6 +75,15 @@ struct QueryRequest<'a> {
     form: Form,
 }
 
+impl QueryRequest<'_> {
+    /// Notes something about the request, which is observed where a gateway serves it.
+    fn observe(&self, note: impl FnOnce(&Observed)) {
+        if let Some(observed) = self.parts.extensions.get::<Arc<Observed>>() {
+            note(observed);
+        }
+    }
+}
+
 /// What becomes of a request.
 pub(crate) enum Answered {
     /// The answer.
@@ -109,10 +118,8 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
         let error = QueryError::InvalidAction { action: form.action, version: form.version };
         return Answered::Here(error_response(Api::Iam, &error, &id));
     };
-    if let Some(observed) = parts.extensions.get::<Arc<Observed>>() {
-        observed.is_of_operation(api.operation());
-    }
     let request = QueryRequest { gateway, parts, body: &body, form };
+    request.observe(|observed| observed.is_of_operation(api.operation()));
     let done = match api {
         Api::Iam => iam::perform(&request).await,
         Api::Sts => sts::perform(&request).await,

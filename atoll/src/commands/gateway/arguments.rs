@@ -50,6 +50,16 @@ pub struct GatewayArguments {
     /// How long a key of a bucket is used without asking the key service again
     #[arg(long, value_name = "SECONDS", env = "ATOLL_KEY_LIFETIME_SECONDS", default_value_t = 3_600)]
     pub key_lifetime_seconds: u64,
+    /// How long requests are served while cluster state does not confirm who may do what: what was taken away meanwhile
+    /// counts until then
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "ATOLL_S3_IDENTITY_LIFETIME_SECONDS",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(5..=86_400)
+    )]
+    pub identity_lifetime_seconds: u32,
     /// How long data that was replaced or deleted is kept for GETs that are still reading it, the same for all
     /// gateways; it is removed within the same time again, at most a minute
     #[arg(long, value_name = "SECONDS", env = "ATOLL_GARBAGE_GRACE_SECONDS", default_value_t = 60)]
@@ -58,9 +68,9 @@ pub struct GatewayArguments {
     /// came to them over TLS (X-Forwarded-Proto)
     #[arg(long, value_name = "IP|CIDR", env = "ATOLL_TRUSTED_PROXIES", value_delimiter = ',')]
     pub trusted_proxies: Vec<TrustedProxy>,
-    /// Where a line of JSON for each request goes: a file, or the URL of a collector that takes them by POST
-    /// [default: nowhere]
-    #[arg(long, value_name = "FILE|URL", env = "ATOLL_S3_AUDIT_LOG")]
+    /// Where a line of JSON for each request goes: a file, or the URL of a collector that takes them by POST,
+    /// or 'off' [default: DIR/log/s3-audit.jsonl]
+    #[arg(long, value_name = "FILE|URL|off", env = "ATOLL_S3_AUDIT_LOG")]
     pub audit_log: Option<Target>,
     /// To whom the objects of new buckets belong, unless the request that makes a bucket says
     #[arg(

@@ -10,6 +10,7 @@ use atoll_admin::pools::{POOL_DATA, POOL_OBJECTS};
 use atoll_audit::{AuditLog, Target};
 use atoll_client::ClientThreads;
 use atoll_gateway::{ClusterObjects, EtcdDirectory};
+use atoll_node::DataDir;
 use atoll_s3::{Gateway, GatewayConfig, Workers, check_data_pool};
 use clap::Subcommand;
 
@@ -48,8 +49,13 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
     },
 }
 
-fn open_audit_log(target: &Target) -> anyhow::Result<AuditLog> {
-    AuditLog::open(target).with_context(|| format!("the audit log cannot be opened ({target:?})"))
+/// The log that was asked for, or else the one of the data directory.
+fn open_audit_log(directory: &DataDir, target: Option<&Target>) -> anyhow::Result<Option<AuditLog>> {
+    let opened = match target {
+        Some(target) => AuditLog::open(atoll_s3::AUDIT_SOURCE, target),
+        None => AuditLog::open_own(atoll_s3::AUDIT_SOURCE, &directory.logs().join("s3-audit.jsonl")),
+    };
+    opened.context("the audit log cannot be opened (--audit-log)")
 }
 
 /// Runs the S3 gateway.
@@ -79,8 +85,9 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
                 object_ownership: serving.object_ownership.into(),
                 allows_version_2: serving.signature_version_2 == Switch::On,
                 trusted_proxies: serving.trusted_proxies.clone(),
-                audit: serving.audit_log.as_ref().map(open_audit_log).transpose()?,
+                audit: open_audit_log(&open.directory, serving.audit_log.as_ref())?,
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
+                identity_lifetime: std::time::Duration::from_secs(serving.identity_lifetime_seconds.into()),
                 garbage_grace: std::time::Duration::from_secs(serving.garbage_grace_seconds),
                 collect_interval: Some(std::time::Duration::from_secs(
                     (serving.garbage_grace_seconds / 2).clamp(1, 30),

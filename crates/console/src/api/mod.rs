@@ -9,6 +9,7 @@ mod told;
 
 use std::sync::{Arc, OnceLock};
 
+use atoll_audit::{Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
 use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
@@ -32,6 +33,8 @@ pub(crate) use sessions::Sessions;
 
 /// The cookie with the token of a session.
 const COOKIE_NAME: &str = "atoll_session";
+/// What audit logs call calls of the admin API.
+pub const AUDIT_SOURCE: &str = "admin";
 const CSRF_HEADER: &str = "x-atoll-csrf";
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -47,7 +50,16 @@ async fn call(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let call = Call { shared, peer: peer.map(|peer| peer.0), method, uri, headers, body, user: OnceLock::new() };
+    let call = Call {
+        shared,
+        peer: peer.map(|peer| peer.0),
+        method,
+        uri,
+        headers,
+        body,
+        user: OnceLock::new(),
+        tried_user: OnceLock::new(),
+    };
     let mut response = call.answer().await.unwrap_or_else(Refusal::into_response);
     call.audit(response.status());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -61,8 +73,10 @@ struct Call {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
-    /// Who calls, once that is known.
+    /// Who calls, once that is proved.
     user: OnceLock<String>,
+    /// The name with which somebody tries to log in.
+    tried_user: OnceLock<String>,
 }
 
 impl Call {
@@ -73,15 +87,26 @@ impl Call {
             found.is_some_and(|(operation, _)| operation.is_audited)
         };
         let Some(log) = self.shared.audit.as_ref().filter(|_| is_recorded) else { return };
-        log.add(&json!({
-            "source": "admin",
+        let address = self.peer.as_ref().map(|peer| peer.address.ip());
+        let method = Bounded::new(self.method.as_str(), METHOD_BYTES_MAX);
+        let path = Bounded::new(self.uri.path(), PATH_BYTES_MAX);
+        let mut record = json!({
+            "source": AUDIT_SOURCE,
             "time_unix_ms": unix_ms(),
-            "user": self.user.get(),
-            "client": self.peer.map(|Peer(address)| address.ip().to_string()),
-            "method": self.method.as_str(),
-            "path": self.uri.path(),
+            "user": self.user.get().or(self.tried_user.get()),
+            "client": address.map(|address| address.to_string()),
+            "method": method,
+            "path": path,
             "status": status.as_u16(),
-        }));
+        });
+        let cut = cut_fields(&[("method", method), ("path", path)]);
+        if !cut.is_empty() {
+            record["cut"] = json!(cut);
+        }
+        match self.user.get() {
+            Some(_) => log.add(&record),
+            None => log.add_of_stranger(Stranger { address, is_refused: !status.is_success() }, &record),
+        }
     }
 
     /// Looks at the session first, then at what protects it from other sites, then at the role, and only then at what
@@ -93,12 +118,17 @@ impl Call {
             let body = self.body()?;
             let user = body.get("user").and_then(Value::as_str);
             if let Some(user) = user.filter(|user| user.len() <= NAME_BYTES_MAX) {
-                let _ = self.user.set(user.to_owned());
+                let _ = self.tried_user.set(user.to_owned());
             }
-            return login::log_in(&self.shared, self.peer, self.csrf(), &body).await;
+            let answer = login::log_in(&self.shared, self.peer.as_ref(), self.csrf(), &body).await?;
+            if let Some(user) = self.tried_user.get() {
+                let _ = self.user.set(user.clone());
+            }
+            return Ok(answer);
         }
         let (token, session) = self.session().await?;
         let _ = self.user.set(session.user.clone());
+        self.peer.iter().for_each(Peer::log_in);
         if self.method != Method::GET && self.csrf() != Some(&session.csrf_token) {
             return Err(Refusal::no_csrf());
         }
@@ -151,7 +181,7 @@ impl Call {
         let token = cookies.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| token.to_owned());
         let token = token.ok_or_else(Refusal::no_session)?;
         let session = self.shared.sessions.find(&token).ok_or_else(Refusal::no_session)?;
-        if !login::is_current(&self.shared, &session).await {
+        if !login::is_current(&self.shared, &token, &session).await {
             self.shared.sessions.end(&token);
             return Err(Refusal::no_session());
         }

@@ -28,6 +28,9 @@ pub(crate) struct Session {
     /// Of the operator's record when the session began: with another the session has ended.
     #[serde(skip)]
     pub revision: i64,
+    /// When cluster state has confirmed the record last.
+    #[serde(skip)]
+    pub confirmed: Instant,
 }
 
 struct Attempts {
@@ -79,6 +82,7 @@ impl Sessions {
             csrf_token: random_token(),
             expires_unix_ms: now_unix_ms + self.length.as_millis() as u64,
             revision,
+            confirmed: Instant::now(),
         };
         let token = random_token();
         let mut state = self.lock();
@@ -97,6 +101,13 @@ impl Sessions {
     pub fn find(&self, token: &str) -> Option<Session> {
         let state = self.lock();
         state.sessions.get(&digest(token)).filter(|session| session.expires_unix_ms > unix_ms()).cloned()
+    }
+
+    /// Cluster state has just confirmed the operator's record.
+    pub fn confirm(&self, token: &str) {
+        if let Some(session) = self.lock().sessions.get_mut(&digest(token)) {
+            session.confirmed = Instant::now();
+        }
     }
 
     pub fn end(&self, token: &str) {

@@ -23,7 +23,7 @@ impl KnownKeys {
     pub async fn check(
         &self,
         key: &HostKey,
-        peer: Peer,
+        peer: &Peer,
         state: &ClusterState,
     ) -> Result<(), (StatusCode, String)> {
         let read = |client: ClusterClient| async move {
@@ -40,7 +40,7 @@ impl KnownKeys {
         if known.contains(&key.0) {
             return Ok(());
         }
-        note(SecurityEvent::RefusedKey, peer.0.ip(), "the key of its certificate is that of no host");
+        note(SecurityEvent::RefusedKey, peer.address.ip(), "the key of its certificate is that of no host");
         Err((StatusCode::FORBIDDEN, "the key of your certificate is that of no host of the cluster".into()))
     }
 }

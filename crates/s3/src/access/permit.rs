@@ -174,7 +174,8 @@ impl<'a> Asking<'a> {
             None => format!("arn:aws:s3:::{}", record.name),
         };
         if matches!(asked.bucket.policy, BucketPolicy::Unreadable) && !self.may_mend_policy(rule, asked) {
-            tracing::warn!(bucket = record.name, "denied: the bucket's policy cannot be read");
+            // Reading the record has said so, once, as an error.
+            tracing::debug!(bucket = record.name, "denied: the bucket's policy cannot be read");
             return Err(access_denied());
         }
         let object = asked.object.filter(|_| asked.bucket.counts_acls() && rule.target == Target::Object);

@@ -1,5 +1,8 @@
 //! DeleteObject and DeleteObjects.
 
+use std::sync::Arc;
+
+use atoll_audit::{Bounded, PATH_BYTES_MAX};
 use futures::StreamExt;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETagCondition,
@@ -12,13 +15,26 @@ use super::conditions::WriteConditions;
 use super::entries::version_name;
 use super::put::check_key;
 use crate::access::{Asked, Asking, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_OBJECT, Permit};
+use crate::audit::AuditedDeletion;
 use crate::clock::unix_ms;
 use crate::index::Index;
+use crate::observed::{Observed, VERSION_BYTES_MAX};
 use crate::record::EntryHead;
 use crate::versions::Change;
 
 const KEYS_MAX: usize = 1_000;
 const DELETES_IN_FLIGHT: usize = 16;
+
+/// Says in the audit log what was to be deleted.
+fn note_deletions(extensions: &http::Extensions, results: &[(S3Result<Deletion>, String, Option<String>)]) {
+    let Some(observed) = extensions.get::<Arc<Observed>>() else { return };
+    let audited = |(result, key, version_id): &(S3Result<Deletion>, String, Option<String>)| AuditedDeletion {
+        key: Bounded::new(key, PATH_BYTES_MAX).text().to_owned(),
+        version_id: version_id.as_ref().map(|id| Bounded::new(id, VERSION_BYTES_MAX).text().to_owned()),
+        error: result.as_ref().err().map(|error| error.code().as_str().to_owned()),
+    };
+    observed.deletes(results.iter().map(audited).collect());
+}
 
 /// What a deletion has done.
 struct Deletion {
@@ -127,6 +143,7 @@ impl Service {
         });
         let results: Vec<_> = deletions.buffered(DELETES_IN_FLIGHT).collect().await;
 
+        note_deletions(&request.extensions, &results);
         let is_quiet = input.delete.quiet.unwrap_or(false);
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for (result, key, version_id) in results {

@@ -1,5 +1,7 @@
 //! Who has signed a request.
 
+use std::sync::Arc;
+
 use super::error::QueryError;
 use super::signature_v4::Signature;
 use super::{Api, QueryRequest};
@@ -29,7 +31,16 @@ impl QueryRequest<'_> {
             None => None,
         };
         let signer = users.signer(signature.access_key, token).await?;
+        self.observe_caller(&signer);
         users.note_use(signature.access_key, api.name(), signature.scope.region);
         Ok(signer)
+    }
+
+    /// Notes who has signed, as identities were heard of last. An identity that is gone is refused later.
+    fn observe_caller(&self, signer: &Signer) {
+        let identities = self.gateway.service.directory.identities();
+        if let Ok(caller) = signer.caller(&identities) {
+            self.observe(|observed| observed.is_of_caller(&Arc::new(caller)));
+        }
     }
 }

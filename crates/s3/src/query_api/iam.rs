@@ -30,6 +30,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     if operation.is_of_operators {
         return Err(IamError::InvalidAction(request.form.action.clone()).into());
     }
+    request.observe(|observed| observed.is_of_action(format!("iam:{}", operation.name)));
     if is_session_of_user(&signer) {
         return Err(QueryError::denied(
             "Cannot call IAM with the credentials of GetSessionToken: use the access key, or a role",
@@ -108,6 +109,7 @@ impl Action<'_> {
     /// Makes sure that the caller may do it.
     fn authorise(&self, context: &Context<'_>) -> Result<Subject, IamError> {
         let subject = self.operation.subject(context, self.parameters());
+        self.request.observe(|observed| observed.is_about(&subject.arn));
         let mut parameters = self.parameters().clone();
         let (tags, removed) = (parameters.tags()?, parameters.texts("TagKeys")?);
         let account = &context.account.record.id;

@@ -20,6 +20,8 @@ use crate::users::Signer;
 /// Seconds of a session of GetSessionToken.
 const TOKEN_SECONDS: std::ops::RangeInclusive<u32> = 900..=129_600;
 const TOKEN_SECONDS_DEFAULT: u32 = 43_200;
+/// Actions of which the request is signed.
+const SIGNED_ACTIONS: [&str; 3] = ["AssumeRole", "GetCallerIdentity", "GetSessionToken"];
 /// Longest session token that is given out: it must fit into the headers of a request.
 const TOKEN_CHARS_MAX: usize = 8 << 10;
 
@@ -29,6 +31,9 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
         return web_identity::perform(request).await;
     }
     let signer = request.authenticate(Api::Sts).await?;
+    if let Some(action) = SIGNED_ACTIONS.into_iter().find(|action| *action == request.form.action) {
+        request.observe(|observed| observed.is_of_action(format!("sts:{action}")));
+    }
     match request.form.action.as_str() {
         "AssumeRole" => assume_role::perform(request, &signer).await,
         "GetCallerIdentity" => caller_identity(request, &signer).await,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_connection_limits::Place;
 use atoll_metrics::current_span::within;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
@@ -31,12 +32,16 @@ use crate::query_api::{self, Answered, is_query};
 pub(super) const HEALTH_PATH: &str = "/-/health";
 /// What metrics call it.
 const HEALTH_OPERATION: &str = "Health";
+/// Identities that are unconfirmed for less are nothing to speak of.
+const NOTABLE: Duration = Duration::from_secs(6);
+const VERSION_ID: &str = "x-amz-version-id";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const NOT_SIGNED: &str = "There were headers present in the request which were not signed";
 /// The element of an error that names what nobody has signed.
 const HEADERS_NOT_SIGNED: &str = "HeadersNotSigned";
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
 const ACCESS_LOG: &str = "access";
+
 /// Says in the log who has tried credentials that do not hold.
 fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
     if response.status() != StatusCode::FORBIDDEN {
@@ -64,10 +69,10 @@ fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
 /// Answers one request, and measures it.
 pub(super) async fn answer(
     gateway: &Gateway,
-    origin: Origin,
+    (origin, place): (Origin, Arc<Place>),
     mut request: Request<Incoming>,
 ) -> Response<MeasuredBody<Body>> {
-    let observed = Observed::begin(gateway.config.audit.clone());
+    let observed = Observed::begin(gateway.config.audit.clone(), Some(place));
     request.extensions_mut().insert(Arc::clone(&observed));
     let response = match observed.may_be_traced(request.headers()) {
         false => answer_unmeasured(gateway, origin, request, &observed).await,
@@ -79,6 +84,9 @@ pub(super) async fn answer(
     observed.is_answered_with(response.status().as_u16());
     if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
         observed.has_request_id(id);
+    }
+    if let Some(id) = response.headers().get(VERSION_ID).and_then(|id| id.to_str().ok()) {
+        observed.is_of_version(id);
     }
     response.map(|body| MeasuredBody::new(body, observed))
 }
@@ -215,13 +223,33 @@ pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// 200 if cluster state and the pool of new buckets answer.
+/// Why nobody is served now: identities are not confirmed any more.
+pub(super) fn unconfirmed(gateway: &Gateway) -> Option<String> {
+    let (unconfirmed_for, lifetime) =
+        (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
+    (unconfirmed_for > lifetime).then(|| {
+        format!(
+            "cluster state has not confirmed for {} s who may do what, and that counts for {} s \
+             (--identity-lifetime-seconds): retry when cluster state answers",
+            unconfirmed_for.as_secs(),
+            lifetime.as_secs()
+        )
+    })
+}
+
+/// 200 if the pool of new buckets answers, and cluster state has confirmed identities lately enough for requests to be
+/// served. The text says for how long it has not.
 async fn health(gateway: &Gateway, method: &Method) -> Response<Body> {
     if method != Method::GET && method != Method::HEAD {
         return error_response(s3_error!(MethodNotAllowed));
     }
     let mut response = match tokio::time::timeout(HEALTH_TIMEOUT, probe(gateway)).await {
-        Ok(Ok(())) => Response::new(Body::from("ok\n".to_owned())),
+        Ok(Ok(unconfirmed_for)) if unconfirmed_for < NOTABLE => Response::new(Body::from("ok\n".to_owned())),
+        Ok(Ok(unconfirmed_for)) => Response::new(Body::from(format!(
+            "ok, but cluster state has not confirmed identities for {} s; requests are served for {} s\n",
+            unconfirmed_for.as_secs(),
+            gateway.config.identity_lifetime.as_secs()
+        ))),
         Ok(Err(detail)) => unhealthy(detail),
         Err(_) => unhealthy("the cluster did not answer in time".into()),
     };
@@ -235,14 +263,18 @@ fn unhealthy(detail: String) -> Response<Body> {
     response
 }
 
-async fn probe(gateway: &Gateway) -> Result<(), String> {
+/// For how long identities are unconfirmed, if requests are served.
+async fn probe(gateway: &Gateway) -> Result<Duration, String> {
     let service = &gateway.service;
-    // Without cluster state objects are served all the same, so it is not asked.
+    // Without cluster state objects are served for a while, so it is not asked.
+    if let Some(why) = unconfirmed(gateway) {
+        return Err(why);
+    }
     // Any object will do: that it does not exist is an answer, too.
     let object: ObjectName = index_object("health-probe", 0);
     let stat = service.store.send_read(service.pool, object, atoll_types::ReadRequest::Stat).await;
     match stat {
         Err(error) if !error.is_no_such_object() => Err(error.to_string()),
-        _ => Ok(()),
+        _ => Ok(service.directory.unconfirmed_for()),
     }
 }

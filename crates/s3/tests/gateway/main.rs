@@ -15,3 +15,4 @@ mod pools;
 mod sealing;
 mod support;
 mod tls;
+mod unconfirmed;

@@ -15,6 +15,7 @@ use crate::query_api::{Done, QueryRequest};
 const ACTION: &str = "sts:AssumeRoleWithWebIdentity";
 
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    request.observe(|observed| observed.is_of_action(ACTION.to_owned()));
     let mut parameters = request.form.parameters.clone();
     let asked = RoleSession::take(&mut parameters)?;
     let token = parameters.required("WebIdentityToken")?;
@@ -29,6 +30,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     // Who may not assume a role does not learn whether it is there.
     let role = asked.role(&identities).ok_or_else(denied)?;
     check(request, &role.record, provider, (&claims, audience), &asked.name)?;
+    request.observe(|observed| observed.is_about(&asked.role_arn));
     let answer = asked.begin(request, &identities, &role.record, BegunBy::default()).await?;
     Ok(answer
         .text("SubjectFromWebIdentityToken", &claims.sub)

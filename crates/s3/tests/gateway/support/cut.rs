@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_iam::Identities;
@@ -138,6 +139,10 @@ impl CutDirectory {
 
 #[async_trait]
 impl BucketDirectory for CutDirectory {
+    fn unconfirmed_for(&self) -> Duration {
+        self.directory.unconfirmed_for()
+    }
+
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
         self.cut.live().await;
         self.directory.bucket(name).await

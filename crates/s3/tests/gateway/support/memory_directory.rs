@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_iam::operations::{Answer, Change};
@@ -16,11 +17,17 @@ pub struct MemoryDirectory {
     identities: Mutex<Identities>,
     last_used: Mutex<BTreeMap<String, LastUsedRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
+    unconfirmed_for: Mutex<Duration>,
 }
 
 impl MemoryDirectory {
     pub fn add_identity(&self, record: Record) {
         self.identities.lock().unwrap().apply(&record.name(), Some(record));
+    }
+
+    /// As if cluster state had not answered for so long.
+    pub fn set_unconfirmed_for(&self, duration: Duration) {
+        *self.unconfirmed_for.lock().unwrap() = duration;
     }
 
     pub fn add_pool(&self, record: PoolRecord) {
@@ -30,6 +37,10 @@ impl MemoryDirectory {
 
 #[async_trait]
 impl BucketDirectory for MemoryDirectory {
+    fn unconfirmed_for(&self) -> Duration {
+        *self.unconfirmed_for.lock().unwrap()
+    }
+
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
         Ok(self.buckets.lock().unwrap().get(name).cloned())
     }
