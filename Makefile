@@ -23,7 +23,7 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver libjemalloc-dev python3 python3-venv libfabric-dev nvme-cli
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump jq socat zstd prometheus chromium chromium-driver libjemalloc-dev python3 python3-venv libfabric-dev nvme-cli gdb
 
 # What the slow end-to-end tests use besides.
 nightly-packages: test-packages

@@ -47,6 +47,7 @@ PACKAGES = {
     "etcdctl": "etcd-client",
     "fio": "fio",
     "fstrim": "util-linux",
+    "gcore": "gdb",
     "haproxy": "haproxy",
     "ip": "iproute2",
     "jq": "jq",

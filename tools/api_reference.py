@@ -36,6 +36,7 @@ REASONS = {
         "nbd run",
         "nvme run",
         "preflight",
+        "audit verify",
         "metrics ls",
         "metrics config",
         "completion",

@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from lib.logs import json_lines
+from lib.logs import audit_lines, audited
 from lib.ports import free_port
 from lib.verdicts import intact
 from lib.waiting import wait_for
@@ -78,18 +78,83 @@ def check(cluster, lines):
 
 def test_each_request_is_a_line_of_a_file(scenario):
     path = scenario.directory / "s3-audit.jsonl"
+    strangers = scenario.directory / "s3-audit-strangers.jsonl"
     cluster = start(scenario, "file", ATOLL_S3_AUDIT_LOG=str(path))
     use(cluster)
-    lines = lambda: json_lines(path)
+    lines = lambda: audit_lines(path) + audit_lines(strangers)
     wait_for("all lines", lambda: {line["status"] for line in lines()} >= {200, 403, 404}, 10)
     check(cluster, lines())
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert cluster.credentials()["secret_key"] not in path.read_text()
+    assert all(line["principal"] for line in audit_lines(path)), "strangers have a file of their own"
+    for file in (path, strangers):
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert cluster.credentials()["secret_key"] not in file.read_text()
 
 
 def test_a_collector_gets_what_it_refused_at_first(scenario, collector):
     cluster = start(scenario, "collector", ATOLL_S3_AUDIT_LOG=collector)
     use(cluster)
-    wait_for("all lines", lambda: {line["status"] for line in Collector.lines} >= {200, 403, 404}, 30)
-    check(cluster, Collector.lines)
+    wait_for("all lines", lambda: {line["status"] for line in audited(Collector.lines)} >= {200, 403, 404}, 30)
+    check(cluster, audited(Collector.lines))
     assert Collector.refused == 2
+
+
+@pytest.fixture(scope="module")
+def kept(scenario):
+    """The log that a gateway keeps by default."""
+    cluster = start(scenario, "default")
+    client = cluster.s3()
+    client.create_bucket(Bucket="versions")
+    client.put_bucket_versioning(Bucket="versions", VersioningConfiguration={"Status": "Enabled"})
+    return cluster
+
+
+def of_operation(cluster, operation):
+    path = cluster.data / "log" / "s3-audit.jsonl"
+    return wait_for(operation, lambda: [line for line in audit_lines(path) if line["operation"] == operation], 10)
+
+
+def test_a_line_says_what_was_done(kept):
+    """Which version was made, what was copied, and each key of a request with many."""
+    client = kept.s3()
+    made = client.put_object(Bucket="versions", Key="a", Body=b"a")["VersionId"]
+    client.copy_object(Bucket="versions", Key="b", CopySource={"Bucket": "versions", "Key": "a"})
+    client.delete_objects(
+        Bucket="versions", Delete={"Objects": [{"Key": "a", "VersionId": made}, {"Key": "b"}, {"Key": "x" * 1025}]}
+    )
+    assert of_operation(kept, "PutObject")[-1]["version_id"] == made
+    assert of_operation(kept, "CopyObject")[-1]["copy_source"] == "versions/a"
+    [line] = of_operation(kept, "DeleteObjects")
+    first, second, third = line["deleted"]
+    assert first == {"key": "a", "version_id": made} and second == {"key": "b"}, line
+    assert len(third["key"]) == 1024 and third["error"], line
+
+
+def test_the_logs_of_a_host_are_whole(kept):
+    """Also after a gateway was killed, whose successor begins another chain."""
+    kept.restarted("gateway", kept.kill("gateway"))
+    begun = lambda: kept.json("audit", "verify")["logs"]
+    wait_for("another chain", lambda: any(len(log["runs"]) > 1 for log in begun()), 30)
+    found = kept.json("audit", "verify")
+    assert found["is_whole"] and {log["file"].rsplit("/", 1)[-1] for log in found["logs"]} >= {
+        "admin-audit.jsonl",
+        "s3-audit.jsonl",
+        "s3-audit-strangers.jsonl",
+    }, found
+    assert all(run["has_beginning"] and run["key"] for log in found["logs"] for run in log["runs"]), found
+
+
+def test_a_line_that_was_changed_or_taken_out_is_found(kept, scenario):
+    """In a copy of the log, as somebody who may write it would leave it."""
+    lines = (kept.data / "log" / "s3-audit.jsonl").read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if '"CreateBucket"' in line)
+    copy = scenario.directory / "copy.jsonl"
+
+    def verify(changed):
+        copy.write_text("".join(changed))
+        return scenario.run(scenario.atoll, "audit", "verify", copy, ok=None, env=scenario.environment)
+
+    assert verify(lines).returncode == 0
+    changed = verify([*lines[:at], lines[at].replace(":root", ":user/eve"), *lines[at + 1 :]])
+    assert changed.returncode == 1 and f"line {at} of run" in changed.stdout, changed.stdout
+    assert verify(lines[:at] + lines[at + 1 :]).returncode == 1
+    assert verify([*lines[:at], *lines[at + 1 :], lines[at]]).returncode == 1

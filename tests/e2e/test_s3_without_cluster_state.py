@@ -116,6 +116,8 @@ class World:
     def __init__(self, scenario, name, outage):
         self.outage = name
         self.cluster = scenario.cluster(name, osd_size="1G")
+        # One of the outages is longer than identities count otherwise.
+        self.cluster.variables["ATOLL_S3_IDENTITY_LIFETIME_SECONDS"] = "300"
         self.cluster.up()
         self.second = Gateway(self.cluster)
         self.gateways = [self.cluster, self.second]

@@ -16,3 +16,12 @@ def json_lines(path):
     """The JSON lines of a file that are written as a whole."""
     whole, _, _ = said(path).rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
+
+
+def audited(lines):
+    """The records of an audit log, without what only shows that they are whole."""
+    return [line for line in lines if not line.get("operation", "").startswith("Chain")]
+
+
+def audit_lines(path):
+    return audited(json_lines(path))

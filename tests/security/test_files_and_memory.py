@@ -1,0 +1,92 @@
+"""What other users of a machine, and those who find a core dump, get: files and sockets are their owner's whatever the
+umask is, a data directory that others may enter is refused, and no memory with keys is dumped."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from lib.operator import refused_start
+from lib.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def cluster(scenario):
+    """Started by a shell that hides nothing."""
+    cluster = scenario.cluster("files", osds=1, osd_size="1G")
+    before = os.umask(0)
+    try:
+        cluster.up()
+    finally:
+        os.umask(before)
+    return cluster
+
+
+def test_no_file_is_for_others_whatever_the_umask_is(cluster):
+    """But for certificates, which everybody may read."""
+    cluster.create_image("disk", "64M")
+    cluster.s3().create_bucket(Bucket="bucket")
+    found = [path for path in cluster.data.rglob("*") if not path.is_symlink()]
+    others = {path: path.stat().st_mode & 0o077 for path in found if path.stat().st_mode & 0o077}
+    public = {path for path in others if path.suffix in (".crt", ".pem") and others[path] == 0o044}
+    assert set(others) == public, {str(path): f"{mode:03o}" for path, mode in others.items() if path not in public}
+    names = {path.name for path in found}
+    assert {"device", "state.redb", "admin-audit.jsonl", "gateway.log", "nbd.sock"} <= names, names
+
+
+def test_a_directory_that_others_may_enter_is_refused(scenario):
+    """With the command that shuts it; and it is used when it is shut."""
+    cluster = scenario.cluster("open", osds=1, osd_size="1G")
+    cluster.data.mkdir(mode=0o755, parents=True)
+    cluster.data.chmod(0o755)
+    refused_start(cluster, "chmod 700", cluster.data)
+    assert not (cluster.data / "keys").exists() or not list((cluster.data / "keys").iterdir())
+    cluster.data.chmod(0o700)
+    cluster.up()
+    cluster.down()
+    cluster.data.chmod(0o711)
+    refused_start(cluster, "chmod 700", "0711")
+    cluster.data.chmod(0o700)
+    cluster.up()
+
+
+def secrets_of(cluster):
+    """What must not be in a dump, as bytes and as their text."""
+    texts = [
+        cluster.credentials()["secret_key"],
+        json.loads((cluster.data / "cluster.json").read_text())["state_password"],
+    ]
+    found = [text.encode() for text in texts]
+    found += [bytes.fromhex(text) for text in texts if len(text) == 64]
+    return found
+
+
+@pytest.mark.needs("gcore")
+def test_a_core_that_is_made_by_force_has_no_keys(cluster, scenario):
+    """By root, who may trace the gateway; it has just used all of these secrets."""
+    if os.geteuid() != 0:
+        pytest.skip("it takes root")
+    cluster.s3().list_buckets()
+    core = scenario.directory / "core"
+    pid = cluster.process_ids()["gateway"]
+    done = subprocess.run(["gcore", "-o", core, str(pid)], capture_output=True, text=True, timeout=120, check=False)
+    [path] = scenario.directory.glob("core.*")
+    dump = path.read_bytes()
+    assert done.returncode == 0 and len(dump) > 4096, done.stdout + done.stderr
+    hidden = secrets_of(cluster)
+    assert len(hidden) >= 3 and not [number for number, secret in enumerate(hidden) if secret in dump]
+
+
+def test_no_process_leaves_a_core(cluster):
+    limits = {name: pid_limits(pid) for name, pid in cluster.process_ids().items()}
+    assert all("Max core file size 0 0 bytes" in text for text in limits.values()), limits
+    pid = cluster.process_ids()["gateway"]
+    os.kill(pid, signal.SIGABRT)
+    wait_for("another gateway", lambda: cluster.process_ids().get("gateway") not in (None, pid), 30)
+    assert not list(cluster.data.rglob("core*"))
+
+
+def pid_limits(pid):
+    with open(f"/proc/{pid}/limits") as file:
+        return " ".join(file.read().split())
