@@ -70,7 +70,8 @@ def other(scenario):
 def server(scenario, own):
     """The server's certificate and key."""
     directory = scenario.directory / "d" / "tls"
-    directory.mkdir(parents=True)
+    directory.parent.mkdir(mode=0o700)
+    directory.mkdir()
     own.sign(directory / "server.crt", directory / "server.key", "serverAuth")
     return directory / "server.crt", directory / "server.key"
 

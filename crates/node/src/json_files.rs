@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn of_many_changes_at_once_none_is_lost() {
         let temporary = tempfile::tempdir().unwrap();
-        let directory = DataDir::new(temporary.path());
+        let directory = DataDir::new(&temporary.path().join("data"));
+        directory.create().unwrap();
         let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[],
             "osd_bytes":1073741824,"is_founded":false,"s3_listen":"","nbd_listen":[]}"#;
         let cluster: ClusterFile = serde_json::from_str(text).unwrap();

@@ -11,7 +11,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let temporary = tempfile::tempdir().unwrap();
-        let directory = DataDir::new(temporary.path());
+        let directory = DataDir::new(&temporary.path().join("data"));
         directory.create().unwrap();
         let text = r#"{"format":1,"cluster_id":"0123456789abcdef","state_endpoints":[],"is_founded":false,"frame_mode":"secure","osd_ids":[],
             "osd_bytes":1073741824,"host":"Node_1","s3_listen":"10.0.0.7:9000","nbd_listen":["unix:/x"],"advertise":"2001:db8::7"}"#;

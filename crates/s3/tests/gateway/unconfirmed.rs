@@ -23,7 +23,7 @@ async fn unconfirmed_identities_count_for_their_lifetime_only() {
     assert!(health(gateway.address).await.ends_with("\r\nok\n"));
 
     gateway.directory.set_unconfirmed_for(Duration::from_secs(29));
-    caller.expect(200, Request::new("PUT", "bucket/key")).await;
+    caller.expect(200, Request::new("PUT", "bucket/key").body("x")).await;
     let told = health(gateway.address).await;
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("not confirmed identities for 29 s"), "{told}");
 
