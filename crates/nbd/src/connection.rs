@@ -155,7 +155,7 @@ impl Connection {
             note(SecurityEvent::FailedTls, self.transport.peer_address(), error);
         } else {
             let detail = format!("the connection ends because TLS was broken: {error}");
-            note(SecurityEvent::FailedTls, self.transport.peer_address(), detail);
+            note(SecurityEvent::RefusedClient, self.transport.peer_address(), detail);
         }
         self.transport.close();
     }

@@ -149,7 +149,7 @@ impl Connection {
             }
             if let Err(error) = self.transport.open_received() {
                 let detail = format!("the connection ends because TLS was broken: {error}");
-                note(SecurityEvent::FailedTls, self.transport.peer_address(), detail);
+                note(SecurityEvent::RefusedClient, self.transport.peer_address(), detail);
                 return self.transport.close();
             }
         }

@@ -44,7 +44,7 @@ pub enum SecurityEvent {
     RefusedRight,
     /// An NVMe host that could not prove itself.
     FailedNvmeAuthentication,
-    /// A client of images that may not use what it asks for, or that holds what others need.
+    /// A client of images that may not use what it asks for, holds what others need, or whose TLS was broken.
     RefusedClient,
     /// A connection that was closed, or not taken, because strangers have too many.
     TooManyConnections,
