@@ -101,6 +101,7 @@ impl Pg {
             erasure.pre_images.announce(&self.config, &self.log, &mut self.outbox);
         }
         self.delete_pre_images();
+        self.note_quiet(view);
         self.continue_learners(view);
         self.advance(view);
         self.tell_if_stuck(view);

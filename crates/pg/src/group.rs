@@ -6,7 +6,7 @@ use atoll_types::{OsdId, PgId, SharedTransaction, Transaction};
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
 use crate::config::{Configuration, PgState, PoolPolicy};
-use crate::erasure::{Erasure, PreImages};
+use crate::erasure::{Erasure, PreImages, QuietNote};
 use crate::intake::Intake;
 use crate::outbox::Outbox;
 use crate::peering::Peering;
@@ -89,10 +89,13 @@ impl Pg {
             intake: Intake::default(),
             staged: Staged::None,
             scrub: None,
-            erasure: policy.shape.map(|shape| Erasure::new(shape, PreImages::find(id, view))),
+            erasure: policy
+                .shape
+                .map(|shape| Erasure::new(shape, PreImages::find(id, view), QuietNote::find(id, view))),
             is_splitting: false,
             outbox: Outbox::new(id),
         };
+        pg.log.note_committed(pg.erasure.as_ref().map_or(0, |erasure| erasure.quiet.noted()));
         pg.duplicates.catch_up(&view.log(id), view.head(id));
         pg.promises.notice_lost_device(&pg.config);
         pg.find_staged(view);

@@ -12,8 +12,10 @@ pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
 pub const SHARD_KEY: &[u8] = b"shard";
 /// The key under which an OSD notes what is staged of a copy that catches up.
 pub const STAGED_KEY: &[u8] = b"staged";
+/// The key under which an OSD keeps, in an erasure-coded PG, the version of a write that all members have.
+pub(crate) const COMMITTED_KEY: &[u8] = b"committed";
 /// The keys that a PG looks at when it begins: its shell has loaded them.
-pub const KEYS_AT_START: [&[u8]; 4] = [EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, STAGED_KEY];
+pub const KEYS_AT_START: [&[u8]; 5] = [EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, STAGED_KEY, COMMITTED_KEY];
 /// The key under which a split writes the pool's new number of PGs.
 pub const SPLIT_KEY: &[u8] = b"split";
 

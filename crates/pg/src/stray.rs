@@ -187,6 +187,7 @@ impl Pg {
             }
             Effect::ForgetCopy(last) => {
                 self.promises.forget_copy();
+                self.forget_quiet_note();
                 self.submit(Submission::StrayCopy, last);
             }
         }

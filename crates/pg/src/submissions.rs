@@ -34,6 +34,8 @@ pub(crate) enum Submission {
     EndStaging,
     /// The removal of staged objects that are not all.
     DropStaged { count: u32 },
+    /// The note of which write all members have.
+    NoteCommitted,
 }
 
 impl Pg {
@@ -53,7 +55,7 @@ impl Pg {
                 }
             }
             Submission::RewriteOwnCopy { tag, is_last: true, .. } => self.own_copy_rewritten(tag, view),
-            Submission::Repair | Submission::RewriteOwnCopy { .. } => {}
+            Submission::Repair | Submission::RewriteOwnCopy { .. } | Submission::NoteCommitted => {}
             Submission::Forget { through } => self.outbox.push(Action::ForgetPreImages { through }),
             Submission::RollBack => self.rolled_back(view),
             Submission::StrayCopy => self.removed(view),
@@ -80,6 +82,7 @@ impl Pg {
                 return self.outbox.warn(text);
             }
             Submission::RollBack => return self.roll_back_refused(cause, view),
+            Submission::NoteCommitted => return self.forget_quiet_note(),
             Submission::RewriteOwnCopy { tag, is_whole: true, .. } => {
                 return self.own_copy_rewrite_refused(tag, cause, view);
             }

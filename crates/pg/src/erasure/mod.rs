@@ -18,6 +18,7 @@ mod overwrites;
 mod parts;
 mod peering;
 mod pre_images;
+mod quiet;
 mod requests;
 mod roll_back;
 mod scrub;
@@ -35,6 +36,7 @@ use fetch::{Asked, Operation};
 use overwrites::Overwrites;
 pub(crate) use overwrites::Replaced;
 pub(crate) use pre_images::PreImages;
+pub(crate) use quiet::QuietNote;
 pub(crate) use requests::{ClientRead, pre_image_of_fence};
 use roll_back::RollBack;
 pub use roll_back::is_hidden;
@@ -66,6 +68,8 @@ pub(crate) struct Erasure {
     suspects: VecDeque<ObjectName>,
     /// The roll back under way.
     roll_back: Option<RollBack>,
+    /// What is noted to be committed.
+    pub quiet: QuietNote,
 }
 
 /// Objects whose shards count as suspect, at most.
@@ -77,7 +81,7 @@ impl Erasure {
         !self.operations.is_empty()
     }
 
-    pub fn new(shape: CodeShape, pre_images: PreImages) -> Self {
+    pub fn new(shape: CodeShape, pre_images: PreImages, quiet: QuietNote) -> Self {
         let code =
             Code::new(shape.data.into(), shape.parity.into()).expect("a pool's code was checked when it was made");
         Erasure {
@@ -91,6 +95,7 @@ impl Erasure {
             overwrites: Overwrites::default(),
             suspects: VecDeque::new(),
             roll_back: None,
+            quiet,
         }
     }
 
@@ -109,13 +114,15 @@ impl Erasure {
         self.backfills_loading.remove(&token)
     }
 
-    /// Whether no shards are read, nothing is rolled back, and no pre-images are left anywhere.
+    /// Whether no shards are read, nothing is rolled back, no pre-images are left anywhere, and what is committed is
+    /// noted.
     pub fn is_idle(&self, config: &Configuration, log: &Log) -> bool {
         let reads_nothing = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
         reads_nothing
             && self.backfills_loading.is_empty()
             && self.roll_back.is_none()
             && self.pre_images.are_idle(config, log)
+            && !self.quiet.is_due(log)
     }
 }
 
