@@ -41,7 +41,8 @@ impl Pg {
         let primary = self.config.record.primary;
         let is_led = self.promises.is_copy_usable(&self.config)
             && self.is_usable(primary)
-            && !self.membership.is_stuck(primary, view.now_ms());
+            && !self.membership.is_stuck(primary, view.now_ms())
+            && !self.awaits_query();
         is_led && (self.config.record.members.contains(&self.config.me) || !self.holds_copy(view))
     }
 }

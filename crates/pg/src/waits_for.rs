@@ -54,6 +54,9 @@ impl Pg {
             let what = if is_reachable { "has said that it is incomplete" } else { "is out of reach" };
             return Some(format!("its primary {primary} {what}"));
         }
+        if self.is_primary_unaware(view) {
+            return Some(format!("its primary {primary} has not heard of epoch {}", self.config.record.epoch.0));
+        }
         if self.membership.is_stuck(primary, view.now_ms()) {
             return Some(format!("cluster state does not answer its primary {primary}"));
         }

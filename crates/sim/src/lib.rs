@@ -72,6 +72,7 @@ pub fn simulate_full(seed: u64) -> (u64, usize) {
     let mut options = Options::draw(true, &mut random).with_faults_of(Setup::default());
     options.faults.push((Fault::Fill, 60));
     let mut world = world::World::with_options(options, random, false);
+    world.standing = standing::Standing::Ahead;
     world.run();
     check::check(&world);
     let is_refusal = |answer: &Answer| matches!(answer, Answer::Written(Err(Refusal::NoSpace { .. })));
@@ -115,7 +116,7 @@ impl Default for Setup {
             stores: Stores::BySeed,
             forgets: true,
             puts_back: true,
-            has_standing_fault: false,
+            has_standing_fault: true,
             is_verbose: false,
         }
     }

@@ -85,6 +85,12 @@ impl Network {
         self.links.values_mut().for_each(|link| link.blocked_until = [0; 2]);
     }
 
+    /// Nothing is under way for longer than until a time.
+    pub fn arrives_by(&mut self, time: u64) {
+        let arrivals = self.links.values_mut().flat_map(|link| &mut link.last_arrival);
+        arrivals.for_each(|arrival| *arrival = time.min(*arrival));
+    }
+
     /// The connection that `at` knows as up, if it has heard nothing on it for longer than
     /// `patience`.
     pub fn silent(&mut self, at: usize, other: usize, now: u64, patience: u64) -> Option<u64> {

@@ -1,12 +1,14 @@
 //! Faults that stand: once everything has settled, one begins and stays, and clients must be served all the same. Only
 //! then does everything heal.
 
-use crate::world::{World, osd};
+use crate::world::{Event, World, osd};
 
 /// Simulated time within which requests must be answered while a fault stands.
 const PATIENCE: u64 = 60_000_000;
 /// It stands for longer than that.
 const STANDS: u64 = 2 * PATIENCE;
+/// What is under way for longer waits at a blocked link.
+const LATE: u64 = 1_000_000;
 /// Requests that begin with it.
 const REQUESTS: usize = 8;
 
@@ -86,6 +88,18 @@ impl World {
         false
     }
 
+    /// What waits at a blocked link arrives now, in its order.
+    fn release_blocked(&mut self) {
+        let is_blocked = |event: &Event| matches!(event, Event::PeerMessage { .. } | Event::PeerDown { .. });
+        let late = self.queue.split_off(&(self.now + LATE, 0));
+        let (blocked, others): (Vec<_>, Vec<_>) = late.into_iter().partition(|(_, event)| is_blocked(event));
+        self.queue.extend(others);
+        for (number, (_, event)) in blocked.into_iter().enumerate() {
+            self.at(self.now + number as u64, event);
+        }
+        self.network.arrives_by(self.now + LATE);
+    }
+
     /// Ends a fault that stands when clients have been served.
     pub fn judge_standing_fault(&mut self) {
         let Standing::Since { fault, begun, first_request } = self.standing else { return };
@@ -93,6 +107,7 @@ impl World {
             self.note("no fault stands", &[]);
             self.standing = Standing::Over;
             self.options.quiet_at = self.now;
+            self.release_blocked();
             return self.heal();
         }
         assert!(

@@ -32,7 +32,13 @@ fn erasure_coded_histories_are_linearizable_and_shards_fit() {
 /// devices forgot.
 #[test]
 fn seeds_that_failed_pass() {
-    let setup = Setup { stores: Stores::StandIn, forgets: false, puts_back: false, ..Setup::default() };
+    let setup = Setup {
+        stores: Stores::StandIn,
+        forgets: false,
+        puts_back: false,
+        has_standing_fault: false,
+        ..Setup::default()
+    };
     for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478, 190_015_086, 210_078_767] {
         simulate(seed, Setup { is_coded: true, ..setup });
     }
@@ -43,7 +49,7 @@ fn seeds_that_failed_pass() {
 
 fn run(is_coded: bool) {
     let (forgets, puts_back) = (setting("ATOLL_SIM_FORGET", 1) == 1, setting("ATOLL_SIM_PUT_BACK", 1) == 1);
-    let has_standing_fault = setting("ATOLL_SIM_STANDING", 0) == 1;
+    let has_standing_fault = setting("ATOLL_SIM_STANDING", 1) == 1;
     let setup = Setup { is_coded, stores: stores(), is_verbose: false, forgets, puts_back, has_standing_fault };
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),

@@ -35,6 +35,10 @@ const UNDECIDED_PATIENCE_MS: u64 = 2_000;
 const STUCK_TOLD_EVERY_MS: u64 = 500;
 /// For how long it counts.
 const STUCK_COUNTS_MS: u64 = 1_500;
+/// A primary that this OSD reaches, and that asks for no promise for so long, has not heard that it is primary.
+const UNAWARE_PATIENCE_MS: u64 = 2_000;
+/// For how long it is then given no other epoch.
+const PASSED_OVER_MS: u64 = 30_000;
 /// For how long requests wait for a PG that is not active, before they are refused.
 const INACTIVE_PATIENCE_MS: u64 = 2_000;
 
@@ -57,8 +61,10 @@ pub(crate) struct Membership {
     undecided_since_ms: Option<u64>,
     /// When this primary told others last that its proposals have no outcome.
     told_stuck_at_ms: Option<u64>,
-    /// The primary that has said so of its own, and until when that counts.
-    stuck: Option<(OsdId, u64)>,
+    /// OSDs that have said so of theirs, and until when that counts.
+    stuck_until_ms: BTreeMap<OsdId, u64>,
+    /// Primaries that did nothing with an epoch, and until when none is given to them.
+    passed_over_until_ms: BTreeMap<OsdId, u64>,
     /// Since when the PG has been without an active primary here.
     inactive_since_ms: Option<u64>,
 }
@@ -76,7 +82,8 @@ impl Membership {
             proposed_at_ms: None,
             undecided_since_ms: None,
             told_stuck_at_ms: None,
-            stuck: None,
+            stuck_until_ms: BTreeMap::new(),
+            passed_over_until_ms: BTreeMap::new(),
             inactive_since_ms: None,
         }
     }
@@ -96,14 +103,20 @@ impl Membership {
         self.promised_by_others = self.promised_by_others.max(epoch);
     }
 
-    /// A primary's proposals have no outcome.
-    pub fn note_stuck(&mut self, primary: OsdId, now_ms: u64) {
-        self.stuck = Some((primary, now_ms + STUCK_COUNTS_MS));
+    /// An OSD's proposals have no outcome.
+    fn note_stuck(&mut self, osd: OsdId, now_ms: u64) {
+        self.stuck_until_ms.insert(osd, now_ms + STUCK_COUNTS_MS);
     }
 
     /// Whether an OSD has said lately that its proposals have no outcome.
     pub fn is_stuck(&self, osd: OsdId, now_ms: u64) -> bool {
-        self.stuck.is_some_and(|(stuck, until_ms)| stuck == osd && now_ms < until_ms)
+        self.stuck_until_ms.get(&osd).is_some_and(|until_ms| now_ms < *until_ms)
+    }
+
+    /// Whether an OSD should not be made primary now, because it may not hear of it.
+    fn is_passed_over(&self, osd: OsdId, now_ms: u64) -> bool {
+        self.is_stuck(osd, now_ms)
+            || self.passed_over_until_ms.get(&osd).is_some_and(|until_ms| now_ms < *until_ms)
     }
 
     /// Whether this is to be said of this OSD, now.
@@ -147,7 +160,9 @@ impl Membership {
 
     pub fn record_changed(&mut self, record: &PgRecord, has_new_epoch: bool, now_ms: u64) {
         self.proposed_at_ms = None;
-        (self.undecided_since_ms, self.told_stuck_at_ms, self.stuck) = (None, None, None);
+        (self.undecided_since_ms, self.told_stuck_at_ms) = (None, None);
+        // It is primary by its own proposal, or by that of one who has not heard of it for long enough.
+        self.stuck_until_ms.remove(&record.primary);
         if has_new_epoch {
             self.epoch_since_ms = now_ms;
         }
@@ -290,7 +305,8 @@ impl Pg {
     /// At a member: takes over if the primary has been out of reach for long enough.
     pub(crate) fn consider_takeover(&mut self, view: &impl ObjectView) {
         let primary = self.config.record.primary;
-        let is_stuck = |osd: OsdId| self.membership.is_stuck(osd, view.now_ms());
+        let is_unaware = self.is_primary_unaware(view);
+        let is_stuck = |osd: OsdId| self.membership.is_stuck(osd, view.now_ms()) || osd == primary && is_unaware;
         if self.is_usable(primary) && !is_stuck(primary) || !self.is_usable(self.config.me) {
             return;
         }
@@ -305,8 +321,22 @@ impl Pg {
         let from_ms = (self.membership.epoch_since_ms + patience_ms).max(given_up_at_ms);
         let at_ms = from_ms + rank as u64 * RANK_PAUSE_MS;
         if view.now_ms() >= at_ms {
+            if is_unaware {
+                let until_ms = view.now_ms() + PASSED_OVER_MS;
+                self.membership.passed_over_until_ms.insert(primary, until_ms);
+            }
             self.propose_without_lost(view);
         }
+    }
+
+    /// At a member: whether the primary has had time to ask for a promise of the epoch in force, and has not.
+    pub(crate) fn is_primary_unaware(&self, view: &impl ObjectView) -> bool {
+        self.awaits_query() && view.now_ms() >= self.membership.epoch_since_ms + UNAWARE_PATIENCE_MS
+    }
+
+    /// At a member: whether the primary has yet to ask for a promise of the epoch in force.
+    pub(crate) fn awaits_query(&self) -> bool {
+        self.config.record.members.contains(&self.config.me) && self.promises.epoch() < self.config.record.epoch
     }
 
     /// At a primary that serves nothing: tells others if cluster state does not answer it. They may reach that, and
@@ -324,9 +354,9 @@ impl Pg {
         }
     }
 
-    /// A primary tells that cluster state does not answer it.
+    /// An OSD tells that cluster state does not answer it. It may be primary by a record of which it has not heard.
     pub(crate) fn primary_is_stuck(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
-        if epoch == self.config.record.epoch && from == self.config.record.primary {
+        if epoch <= self.config.record.epoch {
             self.membership.note_stuck(from, view.now_ms());
             self.advance(view);
         }
@@ -400,8 +430,9 @@ impl Pg {
             return self.propose(rest, self.config.me, view);
         }
         let wanted = self.config.members_wanted();
-        if wanted != *members || self.config.record.primary != wanted[0] {
-            let primary = wanted[0];
+        let may_lead = |osd: &&OsdId| !self.membership.is_passed_over(**osd, view.now_ms());
+        let Some(primary) = wanted.iter().find(may_lead).copied() else { return };
+        if wanted != *members || self.config.record.primary != primary {
             self.propose(wanted, primary, view);
         }
     }

@@ -189,6 +189,37 @@ fn a_primary_without_cluster_state_lets_another_lead() {
     assert_eq!(script.primary(), 1, "the one that reaches cluster state leads");
     assert_eq!(script.cluster.record.members.len(), 2, "the other is a member");
     holds(&mut script, 0, 2);
+    // All are there again, and it should lead. It would not hear of that.
+    script.restart(2);
+    for value in 3..20 {
+        script.run_for(SECOND);
+        let op = script.start(0, write_block(0, 0, value));
+        script.run_for(SECOND);
+        assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))), "write {value}");
+    }
+    assert_eq!((script.primary(), script.cluster.record.members.len()), (1, 3), "nothing is given to it");
+    script.finish();
+}
+
+#[test]
+fn a_primary_that_has_not_heard_of_its_epoch_is_passed_over() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.keep_from_state(1, 50 * SECOND);
+    script.plan(&[1, 0, 2]);
+    script.run_while("it is not made primary", |world| world.primary() != 1);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_for(5 * SECOND);
+    assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))));
+    let epoch = script.cluster.record.epoch;
+    for value in 3..10 {
+        written(&mut script, 0, value);
+        script.run_for(SECOND);
+    }
+    assert_ne!(script.primary(), 1, "it is not given to it again");
+    assert!(script.cluster.record.epoch.0 <= epoch.0 + 2, "nor in turn");
+    script.run_for(90 * SECOND);
+    assert_eq!(script.primary(), 1, "it leads when it can");
     script.finish();
 }
 
