@@ -237,6 +237,7 @@ impl Pg {
         }
         let awaited = *awaited;
         self.staged = Staged::None;
+        self.refusals.takes(self.config.me);
         self.promises.hold_answers(false);
         if let Some((from, epoch, tag)) = awaited
             && self.intake.is_backfill_whole(epoch, tag)
@@ -250,6 +251,7 @@ impl Pg {
     /// Tries again what the store refused.
     pub(crate) fn move_staged_again(&mut self, view: &impl ObjectView) {
         if matches!(self.staged, Staged::Whole { step: Step::Refused, .. }) {
+            self.staging_refused(view);
             self.move_staged(view);
         }
     }

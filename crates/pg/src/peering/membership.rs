@@ -114,7 +114,7 @@ impl Membership {
     }
 
     /// Whether an OSD should not be made primary now, because it may not hear of it.
-    fn is_passed_over(&self, osd: OsdId, now_ms: u64) -> bool {
+    pub fn is_passed_over(&self, osd: OsdId, now_ms: u64) -> bool {
         self.is_stuck(osd, now_ms)
             || self.passed_over_until_ms.get(&osd).is_some_and(|until_ms| now_ms < *until_ms)
     }

@@ -129,19 +129,23 @@ impl Peering {
     /// The elector with the newest head leads. Members that are behind catch up one after the other:
     /// so all but one are whole at any time, and a second failure costs nothing that was
     /// acknowledged.
-    fn compare(&self, own_head: Version, config: &Configuration) -> Next {
+    ///
+    /// One that would not hear of it does not lead, if this OSD has run since the last configuration became active: what
+    /// it lacks was never acknowledged.
+    fn compare(&self, own_head: Version, config: &Configuration, hears: impl Fn(OsdId) -> bool) -> Next {
         // Only an elector may lead. A write that no elector has was never acknowledged; and if its
         // owner led and the last elector stopped halfway through catching up, no whole elector
         // would be left.
-        let electors = self.heads.iter().filter(|(osd, _)| config.electors().contains(osd));
-        let newest = electors.max_by_key(|(_, head)| **head);
+        let is_witness = self.witnesses.contains(&config.me) && config.electors().contains(&config.me);
+        let counts = |osd: &OsdId| config.electors().contains(osd) && (!is_witness || hears(*osd));
+        let newest = self.heads.iter().filter(|(osd, _)| counts(osd)).max_by_key(|(_, head)| **head);
         if let Some((&osd, head)) = newest
             && *head > own_head
         {
             invariants::elector_takes_over(config, osd);
             return Next::HandOver { to: osd };
         }
-        invariants::newest_elector_leads(config, own_head, self.heads.iter());
+        invariants::newest_elector_leads(config, own_head, self.heads.iter().filter(|(osd, _)| counts(osd)));
         self.next_to_catch_up(own_head)
     }
 
@@ -244,7 +248,10 @@ impl Pg {
         let (own_head, config) = (view.head(self.config.id), &self.config);
         let lost = self.peering.without_committed(own_head, &self.log, config);
         let next = lost.unwrap_or_else(|| match self.erasure {
-            None => self.peering.compare(own_head, config),
+            None => {
+                let hears = |osd| !self.membership.is_passed_over(osd, view.now_ms());
+                self.peering.compare(own_head, config, hears)
+            }
             Some(_) => self.peering.compare_shards(own_head, config),
         });
         match next {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use atoll_types::{OsdId, Refusal, RequestId, Version};
 
+use crate::actions::ObjectView;
 use crate::group::Pg;
 
 /// A store that has refused the same so often will not take it.
@@ -67,6 +68,19 @@ impl Pg {
         let refused = in_flight.find(|write| write.version == version);
         let request = refused.and_then(|write| Some(write.client_request?.1));
         self.refusals.count(self.config.me, request);
+    }
+
+    /// The store does not move staged objects to their places. If that goes on, the primary hears that it must go on
+    /// without this copy, which counts again when they have moved.
+    pub(crate) fn staging_refused(&mut self, view: &impl ObjectView) {
+        let count = self.refusals.count(self.config.me, None);
+        let leader = self.promises.asked_by().filter(|leader| *leader != self.config.me);
+        if let Some(leader) = leader
+            && count.is_multiple_of(REFUSALS_MAX)
+            && self.promises.is_durable()
+        {
+            self.send_peer_info(leader, false, view);
+        }
     }
 
     /// A member could not take what it was sent: the oldest write that it lacks, or a part of a backfill. A member

@@ -134,3 +134,18 @@ fn a_copy_whose_staged_objects_cannot_move_does_not_serve() {
     serves_without_primary(&mut script, primary);
     script.finish();
 }
+
+#[test]
+fn a_member_whose_staged_objects_never_move_is_left_out() {
+    let (mut script, last) = catching_up(two_copies());
+    script.run_while("not all are there", |world| !staged(world, last).1);
+    script.kill(last);
+    script.members[last].refuses_until = u64::MAX;
+    script.restart(last);
+    script.run_for(10 * SECOND);
+    assert!(script.statistics.refused > 0);
+    assert!(script.clients.ops.iter().all(|op| op.answered.is_some()), "the PG goes on without it");
+    written(&mut script, 3, 13);
+    script.members[last].refuses_until = 0;
+    script.finish();
+}

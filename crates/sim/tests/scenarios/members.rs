@@ -224,6 +224,26 @@ fn a_primary_that_has_not_heard_of_its_epoch_is_passed_over() {
 }
 
 #[test]
+fn a_primary_without_cluster_state_is_passed_over_for_what_only_it_has() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.keep_from_state(0, 50 * SECOND);
+    // The others do not get the write.
+    script.cut_one_way(0, 1, 10 * MS);
+    script.cut_one_way(0, 2, 10 * MS);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_while("it has it", |world| !world.was_durable(op, 0));
+    script.break_link(0, 1);
+    script.kill(2);
+    assert!(!script.shows(op, 1) && !script.was_durable(op, 2), "nobody else has it");
+    // With two copies of three, one of which has to be backfilled, nothing is served for a while.
+    script.run_for(20 * SECOND);
+    assert_eq!((script.primary(), script.answer_of(op)), (1, Some(&Answer::Written(Ok(())))));
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
 fn a_primary_that_serves_needs_no_cluster_state() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
