@@ -62,6 +62,27 @@ def secrets_of(cluster):
     return found
 
 
+def test_an_encrypted_backup_tells_nothing_and_opens_with_its_passphrase(cluster, scenario):
+    passphrase, wrong, backup = (scenario.directory / name for name in ("passphrase", "wrong", "backup.age"))
+    passphrase.write_text("correct horse battery staple\n")
+    wrong.write_text("correct horse battery stable\n")
+    cluster.cli("key", "backup", backup, "--passphrase-file", passphrase)
+    assert not [secret for secret in secrets_of(cluster) if secret in backup.read_bytes()]
+    assert backup.stat().st_mode & 0o777 == 0o600
+    place = scenario.directory / "restored"
+
+    def restore(*words):
+        command = (scenario.atoll, "key", "restore", "--data", place, backup, *words)
+        return scenario.run(*command, ok=None, env=scenario.environment)
+
+    for words in ((), ("--passphrase-file", wrong)):
+        refused = restore(*words)
+        assert refused.returncode == 1 and not place.exists(), refused.stderr
+    assert restore("--passphrase-file", passphrase).returncode == 0
+    for name in ("keys/kms.json", "credentials.json", "cluster.json"):
+        assert (place / name).read_bytes() == (cluster.data / name).read_bytes(), name
+
+
 @pytest.mark.needs("gcore")
 def test_a_core_that_is_made_by_force_has_no_keys(cluster, scenario):
     """By root, who may trace the gateway; it has just used all of these secrets."""

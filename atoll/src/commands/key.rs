@@ -8,6 +8,7 @@ use atoll_admin::wrapped_secrets::{KeyUses, RewrapReport, forget_bucket_keys, re
 use atoll_cluster::ClusterClient;
 use atoll_image::ImageAdmin;
 use atoll_keys::{DEFAULT_KEY, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings};
+use atoll_node::{BackupOpener, BackupSeal};
 use atoll_terminal::{print_line, print_note};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,6 +17,10 @@ use serde_json::json;
 use super::arguments::OutputArguments;
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::{ago, explain, print_json, print_table};
+use super::secret_file::read_secret_text;
+
+/// Longest passphrase, or file of identities, in bytes.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -94,25 +99,40 @@ file still have the keys.")]
     #[command(after_help = "\
 Examples:
   atoll key backup /mnt/safe/h1.backup
-  atoll key backup /dev/shm/b && age -p /dev/shm/b > /mnt/safe/h1.age && shred -u /dev/shm/b
+  atoll key backup /mnt/safe/h1.age --passphrase-file -
+  atoll key backup /mnt/safe/h1.age --recipient age1...       only who has its identity can open it
 
-In it are cluster.json, credentials.json, keys/ and tls/ of the data directory, in clear: who has it can read all data.
+In it are cluster.json, credentials.json, keys/ and tls/ of the data directory. Without a passphrase or recipient it is
+in clear: who has it can read all data. Encrypted files are in the format of age, so 'age -d' opens them, too.
 'atoll health' reminds of a host without a backup, and of one with keys that are newer.")]
     Backup {
         #[command(flatten)]
         output: OutputArguments,
         /// A new file
         file: PathBuf,
+        /// Encrypt it with the passphrase in a file, or on standard input ('-')
+        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+        passphrase_file: Option<PathBuf>,
+        /// Encrypt it to an age recipient; may be given several times
+        #[arg(long, value_name = "age1...")]
+        recipient: Vec<String>,
     },
     /// Put back what the data directory lacks from a file of 'atoll key backup'; what is there stays
     #[command(after_help = "\
-Example:
-  atoll key restore /mnt/safe/h1.backup && atoll up")]
+Examples:
+  atoll key restore /mnt/safe/h1.backup && atoll up
+  atoll key restore /mnt/safe/h1.age --identity ~/age.key && atoll up")]
     Restore {
         #[command(flatten)]
         output: OutputArguments,
         /// The file
         file: PathBuf,
+        /// The passphrase of an encrypted file, in a file or on standard input ('-')
+        #[arg(long, value_name = "FILE", conflicts_with = "identity")]
+        passphrase_file: Option<PathBuf>,
+        /// A file with the age identity of an encrypted file: AGE-SECRET-KEY-1...
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
     },
     /// Switch to a Vault or OpenBao Transit engine
     #[command(after_help = "\
@@ -189,8 +209,19 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
                 let consent = keys::Consent { force: *force, retained: *force_destroy_retained };
                 destroy(output, what, consent).await
             }
-            KeyCommand::Backup { output, file } => backup(output, file).await,
-            KeyCommand::Restore { output, file } => restore(output, file),
+            KeyCommand::Backup { output, file, passphrase_file, recipient } => {
+                backup(output, file, &backup_seal(passphrase_file.as_deref(), recipient)?).await
+            }
+            KeyCommand::Restore { output, file, passphrase_file, identity } => {
+                let read = |file: &Option<PathBuf>, what| {
+                    file.as_deref().map(|file| read_secret_text(file, what, SECRET_BYTES_MAX)).transpose()
+                };
+                let opener = BackupOpener {
+                    passphrase: read(passphrase_file, "a passphrase")?,
+                    identities: read(identity, "an age identity")?,
+                };
+                restore(output, file, &opener)
+            }
             KeyCommand::UseTransit { output, transit } => use_transit(output, transit).await,
         }
     })
@@ -337,9 +368,17 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, consent: key
     }
 }
 
-async fn backup(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
+fn backup_seal(passphrase_file: Option<&Path>, recipients: &[String]) -> anyhow::Result<BackupSeal> {
+    Ok(match (passphrase_file, recipients) {
+        (Some(file), _) => BackupSeal::Passphrase(read_secret_text(file, "a passphrase", SECRET_BYTES_MAX)?),
+        (None, []) => BackupSeal::Clear,
+        (None, recipients) => BackupSeal::Recipients(recipients.to_vec()),
+    })
+}
+
+async fn backup(output: &OutputArguments, file: &Path, protection: &BackupSeal) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    let made = atoll_node::back_up(&open.directory, &open.cluster, file)?;
+    let made = atoll_node::back_up(&open.directory, &open.cluster, file, protection)?;
     let noted = async {
         anyhow::Ok(atoll_node::note_backup(&open.directory, &open.cluster, &open.connect().await?, &made).await?)
     };
@@ -355,15 +394,20 @@ async fn backup(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     match output.json {
         true => print_json(&json!({ "file": file, "files": count })),
         false => {
-            print_line!("{count} files are in {}; keep it apart from the devices, and secret", file.display());
+            let care = match protection {
+                BackupSeal::Clear => "keep it apart from the devices, and secret: it is not encrypted",
+                BackupSeal::Passphrase(_) => "keep it apart from the devices, and the passphrase apart from it",
+                BackupSeal::Recipients(_) => "keep it apart from the devices, and the identity apart from it",
+            };
+            print_line!("{count} files are in {}; {care}", file.display());
             Ok(())
         }
     }
 }
 
-fn restore(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
+fn restore(output: &OutputArguments, file: &Path, opener: &BackupOpener) -> anyhow::Result<()> {
     let directory = atoll_node::DataDir::new(&output.data.data);
-    let restored = atoll_node::restore(&directory, file)?;
+    let restored = atoll_node::restore(&directory, file, opener)?;
     match (output.json, &restored[..]) {
         (true, _) => print_json(&json!({ "restored": restored }))?,
         (false, []) => print_line!("nothing is missing in {}; nothing was changed", directory.root().display()),

@@ -11,11 +11,13 @@ use atoll_files::{Access, create_directories, is_beside};
 use atoll_keys::KeyFile;
 use atoll_types::records::{KeyBackupRecord, RECORD_FORMAT};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
+use crate::backup_seal::{BackupOpener, BackupSeal, open, seal};
 use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
-use crate::json_files::{create_missing, read_json};
+use crate::json_files::{create_missing, parse};
 use crate::processes::ProcessesFile;
 
 /// The key service's file, by its name in a backup.
@@ -49,7 +51,12 @@ pub struct MadeBackup {
 }
 
 /// Writes a backup of a data directory's secrets and settings to a new file that only its owner may read.
-pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<MadeBackup, NodeError> {
+pub fn back_up(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    to: &Path,
+    protection: &BackupSeal,
+) -> Result<MadeBackup, NodeError> {
     let mut files = BTreeMap::new();
     for path in backed_up(directory)? {
         let name = path.strip_prefix(directory.root()).expect("it is in the directory");
@@ -68,8 +75,9 @@ pub fn back_up(directory: &DataDir, cluster: &ClusterFile, to: &Path) -> Result<
         made_unix_ms: unix_ms(),
         files,
     };
-    let text = serde_json::to_string_pretty(&backup).expect("a backup is plain JSON");
-    atoll_files::create(to, text.as_bytes(), Access::Owner).map_err(NodeError::file(to))?;
+    let text = Zeroizing::new(serde_json::to_string_pretty(&backup).expect("a backup is plain JSON"));
+    let sealed = seal(text.as_bytes(), protection)?;
+    atoll_files::create(to, &sealed, Access::Owner).map_err(NodeError::file(to))?;
     Ok(made)
 }
 
@@ -121,8 +129,9 @@ fn backed_up(directory: &DataDir) -> Result<Vec<PathBuf>, NodeError> {
 }
 
 /// Puts back from a backup what a data directory lacks; what is there stays. Returns the names of the files.
-pub fn restore(directory: &DataDir, from: &Path) -> Result<Vec<String>, NodeError> {
-    let backup: Backup = read_json(from)?;
+pub fn restore(directory: &DataDir, from: &Path, opener: &BackupOpener) -> Result<Vec<String>, NodeError> {
+    let text = open(from, fs::read(from).map_err(NodeError::file(from))?, opener)?;
+    let backup: Backup = parse(from, &text)?;
     if ProcessesFile::running(directory).is_some() {
         return Err(NodeError::Invalid(format!(
             "the cluster in {} is running; stop it first ('atoll down')",
@@ -209,7 +218,7 @@ mod tests {
             })
             .unwrap();
         let state = ClusterClient::connect(&cluster.connect_options()).await.unwrap();
-        let made = back_up(&directory, &cluster, &temporary.path().join("backup")).unwrap();
+        let made = back_up(&directory, &cluster, &temporary.path().join("backup"), &BackupSeal::Clear).unwrap();
         then(&directory, &state).await;
         let is_told = note_backup(&directory, &cluster, &state, &made).await.unwrap();
         let record = state.get::<KeyBackupRecord>(&keys::key_backup("h1")).await.unwrap();
@@ -237,7 +246,9 @@ mod tests {
         let destroy = async |directory: &DataDir, state: &ClusterClient| {
             let keys = local_keys(directory);
             keys.create("project").await.unwrap();
-            atoll_admin::keys::destroy(state, &keys, "project", atoll_admin::keys::Consent::default()).await.unwrap();
+            atoll_admin::keys::destroy(state, &keys, "project", atoll_admin::keys::Consent::default())
+                .await
+                .unwrap();
         };
         assert!(counts(destroy).await);
     }

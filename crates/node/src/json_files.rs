@@ -15,7 +15,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, NodeError
     parse(path, &fs::read(path).map_err(NodeError::file(path))?)
 }
 
-fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, NodeError> {
+pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, NodeError> {
     read_record(text).map_err(|reason| NodeError::Record { path: path.into(), reason })
 }
 

@@ -7,6 +7,7 @@
 
 mod at_rest;
 mod backup;
+mod backup_seal;
 mod bootstrap;
 mod children;
 mod data_dir;
@@ -35,6 +36,7 @@ mod tls_identity;
 
 pub use at_rest::{UnlockWith, osd_of_device};
 pub use backup::{MadeBackup, back_up, note_backup, restore};
+pub use backup_seal::{BackupOpener, BackupSeal};
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES};
 pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools, LISTEN_OFF};
 pub use device_space::{Overcommitted, free_bytes, overcommitted};
