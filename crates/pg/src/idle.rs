@@ -23,7 +23,7 @@ impl Pg {
             && !self.learners.are_any()
             && !self.membership.counts_inactivity()
             && self.stray.is_idle()
-            && self.staged.is_none()
+            && !self.staged.is_whole()
             && self.erasure.as_ref().is_none_or(|erasure| erasure.is_idle(&self.config, &self.log))
     }
 

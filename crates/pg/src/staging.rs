@@ -1,6 +1,7 @@
 //! Staging: a member that catches up while its PG peers gets the objects under other names. Its copy stays
 //! what it was, and counts, until all are there; then its history grows and the objects move to their places,
 //! which the member finishes by itself. So a primary that is lost for good in between takes nothing with it.
+//! The same names serve scrubs, which replace an object of several parts when all of them are there.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ pub(crate) type Awaited = (OsdId, Epoch, u64);
 pub(crate) enum Staged {
     #[default]
     None,
-    /// Some are there, under the first names. The copy is as if there were none.
+    /// Some are there, or were, under the first names. The copy is as if there were none.
     Coming { count: u32 },
     /// All are there, and the history has their writes, the first of which follows `since`. They move to
     /// their places.
@@ -105,7 +106,7 @@ pub(crate) fn staged_names<'a>(
 }
 
 /// The name contains the PG's index, as that of a pre-image does.
-fn staged_name(pg: PgId, index: usize) -> ObjectName {
+pub(crate) fn staged_name(pg: PgId, index: usize) -> ObjectName {
     ObjectName::new(&format!("{PRE_IMAGE_PREFIX}{:x}.new.{index}", pg.index)).expect("the name is short")
 }
 
@@ -118,11 +119,6 @@ fn end_of_staging(pg: PgId, count: u32) -> Transaction {
 }
 
 impl Staged {
-    /// Whether nothing is staged.
-    pub fn is_none(&self) -> bool {
-        matches!(self, Staged::None)
-    }
-
     /// Whether the copy has to be finished before it counts.
     pub fn is_whole(&self) -> bool {
         matches!(self, Staged::Whole { .. })
@@ -183,7 +179,7 @@ impl Pg {
 
     /// The store refused that: it is tried again for the next primary, or after a start.
     pub(crate) fn drop_staged_refused(&mut self, count: u32) {
-        if self.staged.is_none() {
+        if matches!(self.staged, Staged::None) {
             self.staged = Staged::Coming { count };
         }
     }

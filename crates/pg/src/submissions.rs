@@ -18,8 +18,8 @@ pub(crate) enum Submission {
     Push { from: OsdId, epoch: Epoch, tag: u64 },
     /// Damaged blocks written again, or the mark that the copy is incomplete.
     Repair,
-    /// A part of a good copy, in place of this primary's bad one; `is_whole` if it is the only part.
-    RewriteOwnCopy { tag: u64, is_last: bool, is_whole: bool },
+    /// A part of a good copy, in place of this primary's bad one; `is_last` of those that are submitted together.
+    RewriteOwnCopy { tag: u64, is_last: bool },
     /// A deletion in a stray copy.
     StrayCopy,
     /// The removal of pre-image clones of writes that all members have.
@@ -83,10 +83,7 @@ impl Pg {
             }
             Submission::RollBack => return self.roll_back_refused(cause, view),
             Submission::NoteCommitted => return self.forget_quiet_note(),
-            Submission::RewriteOwnCopy { tag, is_whole: true, .. } => {
-                return self.own_copy_rewrite_refused(tag, cause, view);
-            }
-            Submission::RewriteOwnCopy { .. } => return self.own_copy_rewrite_failed(cause, view),
+            Submission::RewriteOwnCopy { tag, .. } => return self.own_copy_rewrite_refused(tag, cause, view),
             Submission::StrayCopy => return self.removed(view),
             Submission::MoveStaged => return self.staged_moved(true),
             Submission::EndStaging => return self.staging_ended(true, view),

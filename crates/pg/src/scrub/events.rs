@@ -4,13 +4,11 @@
 use atoll_types::{Epoch, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::{Message, ScrubFinding};
 
-use super::repair::series;
 use super::{Effect, Scrub};
 use crate::actions::{Action, ObjectParts, ObjectView, Token};
 use crate::context::Context;
 use crate::group::Pg;
 use crate::invariants;
-use crate::own_object::{own_change, set_incomplete};
 use crate::primary_requests::{PrimaryRequest, Wanted};
 use crate::submissions::Submission;
 
@@ -202,34 +200,20 @@ impl Pg {
     }
 
     fn rewrite_own_copy(&mut self, tag: u64, parts: Vec<Transaction>) {
-        let series = series(self.config.id, parts);
-        let count = series.len();
-        for (index, transaction) in series.into_iter().enumerate() {
-            let (is_last, is_whole) = (index + 1 == count, count == 1);
-            self.submit(Submission::RewriteOwnCopy { tag, is_last, is_whole }, transaction);
+        let count = parts.len();
+        for (index, transaction) in parts.into_iter().enumerate() {
+            self.note_staged(&transaction, (self.config.me, self.config.record.epoch, tag));
+            self.submit(Submission::RewriteOwnCopy { tag, is_last: index + 1 == count }, transaction);
         }
     }
 
-    /// The store refused an object in one piece: the copy is as it was.
+    /// The store refused a part of an object: the copy is as it was.
     pub(crate) fn own_copy_rewrite_refused(&mut self, tag: u64, cause: &str, view: &impl ObjectView) {
         self.outbox.warn(format!("the store of {} refused a repair: {cause}", self.config.me));
-        self.own_copy_rewritten(tag, view);
+        self.with_scrub(view, |scrub, context| scrub.rewrite_refused(tag, context));
     }
 
-    /// The store refused a part, so the copy may be torn: another member must lead and backfill
-    /// this one.
-    pub(crate) fn own_copy_rewrite_failed(&mut self, cause: &str, view: &impl ObjectView) {
-        self.outbox.warn(format!("{} could not repair its copy of an object: {cause}", self.config.me));
-        self.promises.note_incomplete();
-        let note = own_change(self.config.id, vec![set_incomplete()]);
-        self.submit(Submission::Repair, note);
-        if self.config.is_primary() {
-            self.restart_peering();
-        }
-        self.advance(view);
-    }
-
-    /// All parts of this primary's copy are durable, or none: it is examined again.
+    /// What this primary's copy got is durable.
     pub(crate) fn own_copy_rewritten(&mut self, tag: u64, view: &impl ObjectView) {
         self.with_scrub(view, |scrub, context| scrub.rewritten(tag, context));
     }

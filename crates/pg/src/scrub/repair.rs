@@ -1,26 +1,34 @@
 //! Repair: a bad copy of an object is replaced by a good one.
 
-use atoll_types::{Mutation, OsdId, PgId, Transaction, Version};
+use atoll_types::{Mutation, ObjectName, OsdId, PgId, Transaction};
 use atoll_wire::Message;
 
 use super::round::Step;
-use super::{Effect, Scrub};
+use super::{Effect, ROUNDS_MAX, Scrub};
 use crate::actions::{ObjectParts, ObjectView, Token};
 use crate::context::Context;
-use crate::own_object::{own_change, set_complete, set_incomplete};
+use crate::own_object::{change, own_change};
+use crate::staging::{Note, staged_name};
 
-/// The parts of an object, framed by the mark that the copy is incomplete: a member that gets only
-/// some of them is backfilled before it counts.
-pub(super) fn series(pg: PgId, mut parts: Vec<Transaction>) -> Vec<Transaction> {
-    if parts.len() == 1 {
-        return parts;
+/// A good copy of an object, on its way to a bad one.
+pub(super) struct Series {
+    pub first: Vec<Transaction>,
+    /// Follows when `first` is durable. Until then the bad copy is as it was.
+    pub then: Vec<Transaction>,
+}
+
+impl Series {
+    /// Several parts are staged, so a copy that gets only some of them still counts.
+    fn new(pg: PgId, object: &ObjectName, place: usize, mut parts: Vec<Transaction>) -> Self {
+        if parts.len() == 1 {
+            return Series { first: parts, then: Vec::new() };
+        }
+        let staged = staged_name(pg, place);
+        parts.iter_mut().for_each(|part| part.object = staged.clone());
+        parts.insert(0, own_change(pg, vec![Note::Coming { count: ROUNDS_MAX as u32 }.set()]));
+        let take = vec![Mutation::ClonePreImage { copy: object.clone() }, Mutation::Remove];
+        Series { first: parts, then: vec![change(pg, staged, take)] }
     }
-    if let Some(first) = parts.first_mut() {
-        first.mutations.insert(0, Mutation::SetVersion { version: Version::default() });
-    }
-    parts.insert(0, own_change(pg, vec![set_incomplete()]));
-    parts.push(own_change(pg, vec![set_complete()]));
-    parts
 }
 
 impl Scrub {
@@ -36,15 +44,14 @@ impl Scrub {
         let bad = std::mem::take(bad);
         match result {
             Ok(parts) => {
-                let series = series(context.config.id, parts.transactions.clone());
-                let parts_left = bad.iter().map(|member| (*member, series.len())).collect();
-                round.step = Step::Sending { tag: token.0, parts_left };
-                let (epoch, tag) = (context.config.record.epoch, token.0);
-                for member in bad {
-                    for transaction in series.clone() {
-                        context.outbox.send(member, Message::PeerPush { epoch, tag, transaction });
-                    }
+                let parts = parts.transactions.clone();
+                let Series { first, then } = Series::new(context.config.id, &object, round.place, parts);
+                let tag = token.0;
+                for member in &bad {
+                    send_all(*member, tag, &first, context);
                 }
+                let parts_left = bad.into_iter().map(|member| (member, first.len())).collect();
+                round.step = Step::Sending { tag, parts_left, then };
                 Some(Effect::StartWaiting)
             }
             Err(cause) => {
@@ -62,14 +69,24 @@ impl Scrub {
         context: &mut Context<'_, impl ObjectView>,
     ) -> Option<Effect> {
         let (object, round) = self.round_by_tag(tag)?;
-        let (object, Step::Sending { parts_left, .. }) = (object.clone(), &mut round.step) else { return None };
+        let (object, Step::Sending { parts_left, then, .. }) = (object.clone(), &mut round.step) else {
+            return None;
+        };
         if let Some(left) = parts_left.get_mut(&from) {
             *left = left.saturating_sub(1);
         }
-        if parts_left.values().all(|left| *left == 0) {
+        if parts_left.values().any(|left| *left > 0) {
+            return Some(Effect::Nothing);
+        }
+        let then = std::mem::take(then);
+        if then.is_empty() {
             return Some(self.examine_again(object, context));
         }
-        Some(Effect::Nothing)
+        for (member, left) in parts_left {
+            *left = then.len();
+            send_all(*member, tag, &then, context);
+        }
+        Some(Effect::StartWaiting)
     }
 
     /// A part of a good copy has come. Nothing is written before all parts are here, so a failure
@@ -94,14 +111,35 @@ impl Scrub {
             return Effect::Nothing;
         }
         let (parts, Token(tag)) = (std::mem::take(parts), context.outbox.token());
-        round.step = Step::Rewriting { tag };
-        Effect::RewriteOwnCopy { tag, parts }
+        let Series { first, then } = Series::new(context.config.id, object, round.place, parts);
+        round.step = Step::Rewriting { tag, then };
+        Effect::RewriteOwnCopy { tag, parts: first }
     }
 
-    /// All parts of this primary's copy are durable, or none: it is examined again.
+    /// What this primary's copy got is durable: the rest follows, or the copy is examined again.
     pub(super) fn rewritten(&mut self, tag: u64, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let Some((object, round)) = self.round_by_tag(tag) else { return Effect::Nothing };
+        let object = object.clone();
+        match &mut round.step {
+            Step::Rewriting { then, .. } if !then.is_empty() => {
+                Effect::RewriteOwnCopy { tag, parts: std::mem::take(then) }
+            }
+            _ => self.examine_again(object, context),
+        }
+    }
+
+    /// The store refused a part of a good copy, so this primary's copy is as it was.
+    pub(super) fn rewrite_refused(&mut self, tag: u64, context: &mut Context<'_, impl ObjectView>) -> Effect {
         let Some((object, _)) = self.round_by_tag(tag) else { return Effect::Nothing };
         let object = object.clone();
         self.examine_again(object, context)
+    }
+}
+
+fn send_all(member: OsdId, tag: u64, transactions: &[Transaction], context: &mut Context<'_, impl ObjectView>) {
+    let epoch = context.config.record.epoch;
+    for transaction in transactions {
+        let transaction = transaction.clone();
+        context.outbox.send(member, Message::PeerPush { epoch, tag, transaction });
     }
 }

@@ -15,6 +15,8 @@ const PAUSE_PATIENCE_MS: u64 = 2_000;
 /// An object on its way through the scrub.
 pub(super) struct Round {
     pub(super) step: Step,
+    /// Which of the objects under way it is: good copies of them are staged under different names.
+    pub(super) place: usize,
     pub(super) examinations: u32,
     pub(super) repairs: u32,
     pub(super) has_error: bool,
@@ -27,14 +29,15 @@ pub(super) enum Step {
     Examining { tag: u64, since_ms: u64, findings: BTreeMap<OsdId, ScrubFinding>, is_spoiled: bool },
     /// The primary's good copy is read, for the members with bad ones.
     Reading { token: Token, bad: Vec<OsdId> },
-    /// It is sent to these members, each with the number of parts that it has yet to acknowledge.
-    Sending { tag: u64, parts_left: BTreeMap<OsdId, usize> },
+    /// It is sent to these members, each with the number of parts that it has yet to acknowledge; and what
+    /// follows then.
+    Sending { tag: u64, parts_left: BTreeMap<OsdId, usize>, then: Vec<Transaction> },
     /// The primary gets a good copy.
     Fetching { tag: u64, from: OsdId, parts: Vec<Transaction> },
     /// Shards are read, to rebuild one or to verify parity.
     Computing { tag: u64 },
-    /// The primary's store writes the good copy.
-    Rewriting { tag: u64 },
+    /// The primary's store writes the good copy; and what follows then.
+    Rewriting { tag: u64, then: Vec<Transaction> },
 }
 
 impl Step {
@@ -46,14 +49,14 @@ impl Step {
             | Step::Sending { tag, .. }
             | Step::Fetching { tag, .. }
             | Step::Computing { tag }
-            | Step::Rewriting { tag } => Some(*tag),
+            | Step::Rewriting { tag, .. } => Some(*tag),
         }
     }
 }
 
 impl Round {
-    pub(super) fn new(now_ms: u64) -> Self {
-        Round { step: Step::Waiting { since_ms: now_ms }, examinations: 0, repairs: 0, has_error: false }
+    pub(super) fn new(place: usize, now_ms: u64) -> Self {
+        Round { step: Step::Waiting { since_ms: now_ms }, place, examinations: 0, repairs: 0, has_error: false }
     }
 
     pub(super) fn holds_writes(&self, now_ms: u64) -> bool {
@@ -61,8 +64,8 @@ impl Round {
             Step::Waiting { since_ms } => now_ms >= since_ms + PAUSE_PATIENCE_MS,
             Step::Examining { since_ms, .. } => now_ms < since_ms + HOLD_MAX_MS,
             Step::Reading { .. } | Step::Fetching { .. } | Step::Computing { .. } | Step::Rewriting { .. } => true,
-            // Later writes follow on the same connection.
-            Step::Sending { .. } => false,
+            // Later writes follow on the same connection, behind the last part.
+            Step::Sending { then, .. } => !then.is_empty(),
         }
     }
 }

@@ -194,10 +194,13 @@ impl Scrub {
     fn put_shard(&mut self, osd: OsdId, shard: Transaction, context: &mut Context<'_, impl ObjectView>) -> Effect {
         let (Token(tag), object) = (context.outbox.token(), shard.object.clone());
         if osd == context.config.me {
-            self.set_step(&object, Step::Rewriting { tag });
-            context.outbox.submit(Submission::RewriteOwnCopy { tag, is_last: true, is_whole: true }, shard);
+            self.set_step(&object, Step::Rewriting { tag, then: Vec::new() });
+            context.outbox.submit(Submission::RewriteOwnCopy { tag, is_last: true }, shard);
         } else {
-            self.set_step(&object, Step::Sending { tag, parts_left: BTreeMap::from([(osd, 1)]) });
+            self.set_step(
+                &object,
+                Step::Sending { tag, parts_left: BTreeMap::from([(osd, 1)]), then: Vec::new() },
+            );
             let epoch = context.config.record.epoch;
             context.outbox.send(osd, Message::PeerPush { epoch, tag, transaction: shard });
         }

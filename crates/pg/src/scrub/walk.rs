@@ -29,7 +29,9 @@ impl Scrub {
         while self.rounds.len() < ROUNDS_MAX
             && let Some(object) = self.queue.pop_front()
         {
-            self.rounds.insert(object, Round::new(context.view.now_ms()));
+            let is_free = |place: &usize| self.rounds.values().all(|round| round.place != *place);
+            let place = (0..ROUNDS_MAX).find(is_free).expect("fewer are under way");
+            self.rounds.insert(object, Round::new(place, context.view.now_ms()));
             invariants::scrub_rounds_are_bounded(self.rounds.len(), ROUNDS_MAX);
         }
         let is_idle = self.rounds.is_empty() && self.listing.is_none();

@@ -11,7 +11,7 @@ use crate::{SECOND, holds, with_leases, written};
 const STEPS: usize = 120;
 
 /// An active PG of two copies, the third of which was lost before.
-fn two_copies() -> (Script, usize) {
+pub(crate) fn two_copies() -> (Script, usize) {
     let mut script = with_leases(Options { min_size: 1, ..Options::scripted(3) });
     script.kill(2);
     script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
@@ -24,7 +24,7 @@ fn three_shards() -> (Script, usize) {
 }
 
 /// Whether objects are staged in a copy, durably, and all of them.
-fn staged(world: &World, at: usize) -> (bool, bool) {
+pub(crate) fn staged(world: &World, at: usize) -> (bool, bool) {
     let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
     let state = world.members[at].store.durable.of(PG);
     let is_there = state.omap_value(&own, STAGED_KEY).is_some();
@@ -32,7 +32,7 @@ fn staged(world: &World, at: usize) -> (bool, bool) {
     (is_there, is_there && log.filter(|entry| entry.object != own).count() > 3)
 }
 
-fn is_active(world: &World, at: usize) -> bool {
+pub(crate) fn is_active(world: &World, at: usize) -> bool {
     world.state_of(at) == Some(PgState::Active)
 }
 

@@ -7,6 +7,7 @@ mod backfills;
 mod catching_up;
 mod members;
 mod refusals;
+mod repairs;
 mod requests;
 mod retries;
 mod splits;
