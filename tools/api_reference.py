@@ -42,6 +42,7 @@ REASONS = {
         "completion",
     ],
     "It hands out secrets or rights; an operator's session shall not be enough for that.": [
+        "cluster sign",
         "credentials",
         "key backup",
         "cluster token",

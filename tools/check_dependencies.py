@@ -31,7 +31,7 @@ LAYERS = [
     ],
     ["terminal", "wire"],
     ["cluster", "seal"],
-    ["coordinator", "pg", "store"],
+    ["authority", "coordinator", "pg", "store"],
     ["storage"],
     ["client", "osd", "preflight", "sim"],
     ["fs", "image", "s3"],

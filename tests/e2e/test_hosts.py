@@ -435,10 +435,10 @@ def figures(host, *options):
     return {(one["kind"], one["name"]): one for one in told["figures"]}, told["unanswered"]
 
 
-def console(host):
-    """A session of the admin API of a host, for calls within its namespace."""
+def console(host, maker):
+    """A session of the admin API of a host, for calls within its namespace. `maker` has the key service."""
     name = f"of-{host.name}-{secrets.token_hex(4)}"
-    made = json.loads(host.cli("operator", "create", name, "--role", "read-only", "--json").stdout)
+    made = json.loads(maker.cli("operator", "create", name, "--role", "read-only", "--json").stdout)
     user = User(name, made["password"])
     address = Address(f"https://{host.address}:8443", user, user, host.data / "tls" / "ca.crt")
     return within(host.namespace, lambda: Caller.logged_in(address, user))
@@ -461,10 +461,18 @@ def test_top_shows_what_both_hosts_do_on_each(embedded):
         assert ("osd", "osd.1") in told and ("osd", "osd.0") not in told, told.keys()
 
 
+def test_a_host_with_osds_only_makes_nobody_an_operator(embedded):
+    """It has the password of cluster state and no key service, so it signs nothing."""
+    e1, e2 = embedded
+    for change in (("operator", "create", "intruder"), ("settings", "set", "frame_mode_client", "crc")):
+        assert "no key service here to sign with" in e2.cli(*change, ok=(1,)).stderr, change
+    assert "intruder" not in e1.cli("operator", "ls").stdout
+
+
 def test_the_console_charts_both_hosts(embedded):
     """The charts of each host's console have the other host's OSD, and a sum of both."""
     for host, other in zip(embedded, ("osd.1", "osd.0")):
-        caller = console(host)
+        caller = console(host, embedded[0])
 
         def charted(host=host, caller=caller, other=other):
             asked = "/api/v1/figures?kind=osd&kind=cluster"
@@ -491,7 +499,7 @@ def test_slow_operations_of_both_hosts_are_shown_on_each(embedded):
         thread.start()
         time.sleep(1)
     thread.join(60)
-    caller = console(e2)
+    caller = console(e2, e1)
     found = within(e2.namespace, lambda: caller.call("GET", "/api/v1/slow-operations?limit=1000")).document
     told = json.loads(e2.cli("slow", "--json", "--limit", "1000").stdout)
     for document in (found, told):

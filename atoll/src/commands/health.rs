@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_admin::overview::health_name;
 use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{View, unix_ms};
-use atoll_node::{NodeError, host_problems};
+use atoll_node::{NodeError, host_problems, signature_problems};
 use atoll_terminal::print_line;
 use clap::Args;
 
@@ -62,10 +62,13 @@ pub fn run(arguments: &HealthArguments) -> anyhow::Result<ExitCode> {
 async fn look(open: &OpenCluster) -> Health {
     let view = async {
         let state = open.connect().await?;
-        anyhow::Ok(View::read(&state).await?)
+        let view = View::read(&state).await?;
+        anyhow::Ok((view, signature_problems(&open.directory, &open.cluster, &state).await))
     };
     match view.await {
-        Ok(view) => evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster)),
+        Ok((view, signatures)) => {
+            evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster)).and(signatures)
+        }
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))
         }

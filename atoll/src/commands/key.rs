@@ -1,11 +1,13 @@
 //! Keys of the key service, and what they have wrapped.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use atoll_admin::keys;
 use atoll_admin::wrapped_secrets::{KeyUses, RewrapReport, forget_bucket_keys, rewrap_all};
 use atoll_cluster::ClusterClient;
+use atoll_coordinator::unix_ms;
 use atoll_image::ImageAdmin;
 use atoll_keys::{DEFAULT_KEY, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings};
 use atoll_node::{BackupOpener, BackupSeal};
@@ -38,7 +40,8 @@ Example:
         /// Letters, digits, '-', '_' and '.'
         name: String,
     },
-    /// Give a key a new version, and rewrap with it what older versions have wrapped; data is not touched
+    /// Give a key a new version, rewrap with it what older versions have wrapped, and sign all records of cluster state
+    /// with a new key; data is not touched
     #[command(after_help = "\
 Examples:
   atoll key rotate                    the default key
@@ -236,13 +239,14 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for key in &all {
         for version in &key.versions {
-            let KeyUses { images, buckets, users, sts_keys, nvme_secrets } = version.has_wrapped;
+            let KeyUses { images, buckets, users, sts_keys, nvme_secrets, signing_keys } = version.has_wrapped;
             let age = match version.created_unix_ms {
                 0 => "-".into(),
                 created => ago(created),
             };
             let note = if version.wraps { "wraps" } else { "opens only" };
-            let counts = [images, buckets, users, sts_keys, nvme_secrets].map(|count| count.to_string());
+            let counts =
+                [images, buckets, users, sts_keys, nvme_secrets, signing_keys].map(|count| count.to_string());
             let mut row = vec![key.name.clone(), key.service.into(), version.id.clone(), age, note.into()];
             row.extend(counts);
             rows.push(row);
@@ -260,6 +264,7 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
             "ACCESS KEYS",
             "STS KEYS",
             "NVME SECRETS",
+            "SIGNING KEYS",
         ],
         &rows,
     );
@@ -295,13 +300,24 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
             false => Ok(()),
         };
     }
-    finish_rewrap(output, rewrap_with_progress(&state, &*service).await?)
+    finish_rewrap(output, rewrap_and_sign(&state, service).await?)
 }
 
 async fn rewrap(output: &OutputArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let state = open.connect().await?;
-    finish_rewrap(output, rewrap_with_progress(&state, &*open.keys()?).await?)
+    finish_rewrap(output, rewrap_and_sign(&state, open.keys()?).await?)
+}
+
+/// Wraps all keys anew, and signs all records with a new key.
+async fn rewrap_and_sign(state: &ClusterClient, service: Arc<dyn KeyService>) -> anyhow::Result<RewrapReport> {
+    let mut report = rewrap_with_progress(state, &*service).await?;
+    let (signed, refused) = atoll_authority::rotate(&state.without_guard(), service, unix_ms()).await?;
+    report.signed = signed;
+    report.failed.extend(refused.into_iter().map(|finding| {
+        format!("{}: it is refused, so it was not signed anew; see 'atoll cluster sign'", finding.stored.key)
+    }));
+    Ok(report)
 }
 
 async fn rewrap_with_progress(state: &ClusterClient, service: &dyn KeyService) -> anyhow::Result<RewrapReport> {
@@ -317,6 +333,9 @@ fn finish_rewrap(output: &OutputArguments, report: RewrapReport) -> anyhow::Resu
         print_json(&report)?;
     } else {
         print_line!("{} secrets wrapped anew, {} were so already", report.rewrapped, report.unchanged);
+        if report.signed > 0 {
+            print_line!("{} records signed with a new key", report.signed);
+        }
     }
     for failure in &report.failed {
         print_note!("{failure}");

@@ -61,7 +61,7 @@ impl OpenCluster {
     pub fn client_config(&self, key_holder: &str, timeout_ms: u64) -> anyhow::Result<ClientConfig> {
         Ok(ClientConfig {
             key: self.directory.static_key(key_holder)?,
-            cluster: self.cluster.connect_options(),
+            cluster: self.directory.connect_options(&self.cluster),
             timeout_ms,
         })
     }
@@ -92,7 +92,8 @@ impl OpenCluster {
         }
         let hint =
             format!("is the cluster running? start it with 'atoll up --data {}'", self.directory.root().display());
-        let state = ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)?;
+        let options = self.directory.connect_options(&self.cluster);
+        let state = ClusterClient::connect(&options).await.context(hint)?;
         check_identity(&self.cluster, &state).await?;
         if !self.is_daemon {
             CONNECTED.set(Some((state.clone(), self.cluster.connect_options())));

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use atoll_authority::SigningError;
 use atoll_cluster::ClusterError;
 use atoll_iam::operations::IamError;
 use atoll_image::ImageError;
@@ -71,4 +72,14 @@ pub(crate) async fn retried<T, F: Future<Output = Result<T, AdminError>>>(
 ) -> Result<T, AdminError> {
     let is_conflict = |error: &_| matches!(error, AdminError::Cluster(ClusterError::Conflict { .. }));
     atoll_cluster::retried(is_conflict, attempt).await
+}
+
+impl From<SigningError> for AdminError {
+    fn from(error: SigningError) -> Self {
+        match error {
+            SigningError::Cluster(error) => AdminError::Cluster(error),
+            SigningError::Keys(error) => AdminError::Crypto(error),
+            other => AdminError::Refused(other.to_string()),
+        }
+    }
 }

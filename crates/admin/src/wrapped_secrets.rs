@@ -31,12 +31,14 @@ pub struct KeyUses {
     pub sts_keys: u64,
     /// Parts of 32 bytes of secrets and keys of NVMe hosts.
     pub nvme_secrets: u64,
+    /// Keys by which records of cluster state are signed.
+    pub signing_keys: u64,
 }
 
 impl KeyUses {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets
+        self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets + self.signing_keys
     }
 }
 
@@ -48,6 +50,7 @@ impl std::fmt::Display for KeyUses {
             (self.users, "access key"),
             (self.sts_keys, "STS key"),
             (self.nvme_secrets, "part of an NVMe secret"),
+            (self.signing_keys, "key of signed records"),
         ];
         let some = counts.iter().filter(|(count, _)| *count > 0);
         let texts: Vec<String> =
@@ -164,13 +167,22 @@ impl UsesByVersion {
         uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
         uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
         uses.add::<NvmeTlsRecord>(state, keys::NVME_TLS).await?;
+        for by in
+            atoll_authority::wrapped_keys(state).await?.iter().filter_map(|wrapped| WrappedBy::parse(wrapped))
+        {
+            uses.of_version(by).signing_keys += 1;
+        }
         Ok(uses)
+    }
+
+    fn of_version(&mut self, by: WrappedBy) -> &mut KeyUses {
+        self.0.entry((by.service, by.key_name, by.version)).or_default()
     }
 
     async fn add<T: Wrapped>(&mut self, state: &ClusterClient, prefix: &str) -> Result<(), AdminError> {
         for (_, mut record, _) in state.list::<T>(prefix).await?.entries {
             for by in record.secrets().iter().filter_map(|(_, wrapped)| WrappedBy::parse(wrapped)) {
-                *T::count(self.0.entry((by.service, by.key_name, by.version)).or_default()) += 1;
+                *T::count(self.of_version(by)) += 1;
             }
         }
         Ok(())
@@ -198,6 +210,8 @@ pub struct RewrapReport {
     pub rewrapped: u64,
     /// Secrets that the newest version had wrapped already, or whose key was destroyed.
     pub unchanged: u64,
+    /// Records of cluster state that were signed with a new key.
+    pub signed: u64,
     /// What could not be wrapped anew, and why.
     pub failed: Vec<String>,
 }
@@ -217,7 +231,11 @@ pub async fn rewrap_all(
     walk.records::<StsKeyRecord>(keys::STS_KEY).await?;
     walk.records::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
     walk.records::<NvmeTlsRecord>(keys::NVME_TLS).await?;
-    Ok(walk.report)
+    let mut report = walk.report;
+    let (rewrapped, unchanged) = atoll_authority::rewrap(state, service).await?;
+    report.rewrapped += rewrapped;
+    report.unchanged += unchanged;
+    Ok(report)
 }
 
 struct Walk<'a> {

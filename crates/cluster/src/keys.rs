@@ -9,6 +9,8 @@ use atoll_types::{OsdId, PgId, PoolId};
 pub const ROOT: &str = "/atoll/";
 /// The one record of the cluster.
 pub const CLUSTER: &str = "/atoll/cluster";
+/// By which keys records are signed.
+pub const AUTHORITY: &str = "/atoll/authority";
 /// Prefix of OSD records.
 pub const OSDS: &str = "/atoll/osds/";
 /// Prefix of the presence of running OSDs.
@@ -321,6 +323,7 @@ mod tests {
             OSD_FAILURES,
             OSD_ENDS,
             CLUSTER,
+            AUTHORITY,
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all.iter().enumerate().all(|(other, prefix)| other == index || !prefix.starts_with(one)));

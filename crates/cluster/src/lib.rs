@@ -7,13 +7,15 @@
 
 pub mod client;
 pub mod keys;
+pub mod kinds;
 mod map;
 pub mod process;
 pub mod server;
 
 pub use client::{
-    Answer, ClusterClient, ClusterError, ConnectOptions, Contention, Lease, LeaseStatus, Listing, PrefixWatch,
-    SnapshotError, StateSize, TermEnd, TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
+    Answer, CREATION_WINDOW, ClusterClient, ClusterError, ConnectOptions, Contention, GuardFault, Lease,
+    LeaseStatus, Listing, Place, PrefixWatch, RecordGuard, SnapshotError, StateSize, Stored, TermEnd, TlsFiles,
+    Transaction, WatchEvent, retried, verify_snapshot,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

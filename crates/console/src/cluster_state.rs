@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_cluster::ClusterClient;
-use atoll_node::{ClusterFile, NodeError, check_identity};
+use atoll_node::{ClusterFile, DataDir, NodeError, check_identity};
 use tokio::sync::OnceCell;
 
 /// Who scrapes waits for ten seconds.
@@ -14,19 +14,20 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 pub(crate) const UNCONFIRMED_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) struct ClusterState {
+    directory: DataDir,
     cluster: ClusterFile,
     client: OnceCell<ClusterClient>,
 }
 
 impl ClusterState {
-    pub fn new(cluster: ClusterFile) -> Self {
-        ClusterState { cluster, client: OnceCell::new() }
+    pub fn new(directory: DataDir, cluster: ClusterFile) -> Self {
+        ClusterState { directory, cluster, client: OnceCell::new() }
     }
 
     /// The client; an error in words if there is none yet.
     pub async fn client(&self) -> Result<ClusterClient, String> {
         let connecting = self.client.get_or_try_init(|| async {
-            let client = ClusterClient::connect(&self.cluster.connect_options()).await?;
+            let client = ClusterClient::connect(&self.directory.connect_options(&self.cluster)).await?;
             check_identity(&self.cluster, &client).await?;
             Ok::<_, NodeError>(client)
         });

@@ -128,7 +128,7 @@ impl AdminServer {
         let tls = Arc::new(Tls::load(settings)?);
         let socket = bind(address).await.map_err(|source| AdminServerError::Listen { address, source })?;
         let address = socket.local_addr().map_err(|source| AdminServerError::Listen { address, source })?;
-        let state = ClusterState::new(cluster.clone());
+        let state = ClusterState::new(directory.clone(), cluster.clone());
         let shared = Arc::new(Shared {
             tokens: TokenCheck::default(),
             host_keys: KnownKeys::default(),

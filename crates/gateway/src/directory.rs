@@ -112,7 +112,7 @@ impl EtcdDirectory {
         }
         match tokio::time::timeout(PATIENCE, question).await {
             // A record that cannot be read is an answer; anything else may be better later.
-            Ok(Err(error @ ClusterError::Decode { .. })) => Err(error),
+            Ok(Err(error @ (ClusterError::Decode { .. } | ClusterError::Untrusted { .. }))) => Err(error),
             Ok(Err(_)) | Err(_) => {
                 self.fell_silent();
                 Ok(None)
@@ -157,7 +157,7 @@ fn not_seen_before(key: &str) -> DirectoryError {
 /// Whatever it says, it answers.
 async fn any_answer(cluster: &ClusterClient) -> Result<(), ClusterError> {
     match cluster.get::<IdentitiesRevision>(keys::IDENTITIES_REVISION).await {
-        Ok(_) | Err(ClusterError::Decode { .. }) => Ok(()),
+        Ok(_) | Err(ClusterError::Decode { .. } | ClusterError::Untrusted { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -265,6 +265,9 @@ fn error(error: ClusterError) -> DirectoryError {
     match error {
         ClusterError::Decode { key, .. } => {
             DirectoryError::Malformed { name: key, detail: "it is not the JSON of such a record".into() }
+        }
+        ClusterError::Untrusted { key, cause } => {
+            DirectoryError::Malformed { name: key, detail: format!("this cluster has not signed it: {cause}") }
         }
         other => DirectoryError::Unavailable(other.to_string()),
     }

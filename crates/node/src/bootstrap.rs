@@ -25,6 +25,7 @@ use crate::error::NodeError;
 use crate::foreign_data::refuse_foreign_data;
 use crate::members::{check_may_have_osds, register_osds};
 use crate::secrets::{check_state_identity, check_state_is_there};
+use crate::signing::found_signed;
 use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
 use crate::tls_identity::authority_file;
 
@@ -260,6 +261,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         state_listen,
         state_tls: TlsFiles::default(),
         is_founded: false,
+        is_signed: false,
         first_pools: Some(first_pools),
         joined_by: None,
         role: HostRole::Host,
@@ -351,10 +353,19 @@ fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, Nod
 
 /// Writes a record unless it is there; what is there stays.
 pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> Result<(), NodeError> {
+    if is_there(state, key).await? {
+        return Ok(());
+    }
     match state.create(key, record).await {
         Ok(_) | Err(ClusterError::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether there is a record, whatever it says: the key service is not asked.
+async fn is_there(state: &ClusterClient, key: &str) -> Result<bool, NodeError> {
+    let (found, _) = state.read_stored(&[key]).await?;
+    Ok(found.iter().any(Option::is_some))
 }
 
 /// Writes the first records of cluster state. The cluster record comes last and says that all
@@ -365,6 +376,7 @@ pub(crate) async fn write_records(
     state: &ClusterClient,
 ) -> Result<(), NodeError> {
     if !check_identity(cluster, state).await? {
+        found_signed(directory, cluster, state).await?;
         register_osds(directory, cluster, state).await?;
         let client = host_key(PeerRole::Client, &cluster.host_name());
         ensure(state, &place_of(&directory.make_static_key("client")?), &client).await?;
@@ -424,6 +436,9 @@ pub(crate) async fn add_what_is_new(
 
 /// Writes the record of the first account, which has the name of its first access key, as soon as there is one.
 async fn ensure_first_account(state: &ClusterClient) -> Result<(), NodeError> {
+    if is_there(state, &keys::account(FIRST_ACCOUNT)).await? {
+        return Ok(());
+    }
     let identities = atoll_admin::identities::current(state).await?;
     match identities.account(FIRST_ACCOUNT) {
         Some(account) => ensure(state, &keys::account(FIRST_ACCOUNT), &account.record).await,

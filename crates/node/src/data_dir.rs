@@ -4,7 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use atoll_authority::Authority;
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_files::{Lock, check_private, create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
@@ -47,6 +49,9 @@ pub struct ClusterFile {
     /// Whether the cluster's records were there once: then they are never made anew.
     #[serde(default = "yes")]
     pub is_founded: bool,
+    /// Whether the cluster's records are signed: then nothing without a signature is taken, whatever cluster state says.
+    #[serde(default)]
+    pub is_signed: bool,
     /// The pools that are made once there are enough OSDs, on the host that made the cluster.
     #[serde(default)]
     pub first_pools: Option<FirstPools>,
@@ -236,6 +241,23 @@ impl DataDir {
         self.keys().join("kms.json")
     }
 
+    /// How to reach cluster state, and to sign and verify its records where this host has the key service.
+    pub fn connect_options(&self, cluster: &ClusterFile) -> ConnectOptions {
+        let options = cluster.connect_options();
+        match self.authority(cluster) {
+            Some(authority) => ConnectOptions { guard: Some(Arc::new(authority)), ..options },
+            None => options,
+        }
+    }
+
+    /// What signs and verifies records of cluster state; none where the key service is not. Where it should be, nothing
+    /// is read without.
+    pub fn authority(&self, cluster: &ClusterFile) -> Option<Authority> {
+        let path = self.key_service_file();
+        let has_keys = path.exists() || (cluster.is_signed && cluster.role.has_clients());
+        has_keys.then(|| Authority::of_file(&path, cluster.is_signed))
+    }
+
     /// An OSD's directory.
     pub(crate) fn osd(&self, osd: OsdId) -> PathBuf {
         self.root.join(format!("osd-{}", osd.0))
@@ -419,7 +441,7 @@ impl DataDir {
 const ADMIN_PORT: u16 = 8443;
 
 impl ClusterFile {
-    /// How to reach cluster state.
+    /// How to reach cluster state and to read it as it is, without verifying anything.
     pub fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions::new(self.state_endpoints.clone()).with_tls(self.state_tls.clone());
         match (&self.state_user, &self.state_password) {

@@ -17,7 +17,7 @@ pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Dur
     let runtime = LocalRuntime::new().map_err(|error| error.to_string())?;
     let config = ClientConfig {
         key: directory.static_key("client").map_err(|error| error.to_string())?,
-        cluster: cluster.connect_options(),
+        cluster: directory.connect_options(cluster),
         timeout_ms: limit.as_millis() as u64,
     };
     let client = LocalClient::start(&runtime, config).map_err(|error| error.to_string())?;

@@ -260,6 +260,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         state_password: None,
         state_tls,
         is_founded: true,
+        is_signed: false,
         first_pools: None,
         joined_by: Some(token.id.clone()),
         role: HostRole::default(),

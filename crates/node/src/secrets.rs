@@ -2,18 +2,19 @@
 //! be none of it any more.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atoll_admin::osds;
 use atoll_admin::peer_keys::host_key;
 use atoll_admin::wrapped_secrets::{KeyUses, UsesByVersion};
 use atoll_cluster::{ClusterClient, Transaction, keys};
-use atoll_keys::{KeyFile, random_bytes};
+use atoll_keys::{KeyFile, KeyRing, random_bytes};
 use atoll_types::OsdId;
 use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole};
 use atoll_wire::KeyPair;
 
 use crate::at_rest::UnlockWith;
-use crate::bootstrap::{Choices, place_of, write_user};
+use crate::bootstrap::{Choices, place_of, unix_ms, write_user};
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 
@@ -103,7 +104,8 @@ async fn check_key_file(
     state: &ClusterClient,
 ) -> Result<Option<String>, NodeError> {
     let path = directory.key_service_file();
-    let uses = UsesByVersion::read(state).await?;
+    // Without the key file nothing could be verified.
+    let uses = UsesByVersion::read(&state.without_guard()).await?;
     let uses = uses.local();
     if path.exists() {
         let file = KeyFile::read(&path)?;
@@ -120,6 +122,8 @@ async fn check_key_file(
     let remedy = match (&sealed, is_wanted) {
         (None, true) => {
             KeyFile::local().create(&path)?;
+            let service = Arc::new(KeyRing::open(&path)?);
+            atoll_authority::sign_anew(&state.without_guard(), service, unix_ms()).await?;
             state.delete(keys::STS_KEY).await?;
             write_user(directory, cluster, state).await?;
             return Ok(Some(format!(

@@ -46,7 +46,7 @@ pub async fn restore_state(
     };
     let new = directory.root().join("state.restored");
     unpack(from, state_bytes, &new)?;
-    let raised = raise_counters(cluster, &new).await;
+    let raised = raise_counters(directory, cluster, &new).await;
     let (pgs, images) = match raised {
         Ok(counts) => counts,
         Err(error) => {
@@ -111,7 +111,11 @@ fn unpack(from: &Path, state_bytes: u64, new: &Path) -> Result<(), NodeError> {
 
 /// Serves the state for itself alone, checks whose it is, and raises what must not be given twice. Gives the numbers of
 /// PGs and images.
-async fn raise_counters(cluster: &ClusterFile, directory: &Path) -> Result<(usize, usize), NodeError> {
+async fn raise_counters(
+    host: &DataDir,
+    cluster: &ClusterFile,
+    directory: &Path,
+) -> Result<(usize, usize), NodeError> {
     let password = hex::encode(random_bytes::<16>());
     let credentials = Some(("restore".to_owned(), password.clone()));
     let malformed = |error: String| NodeError::Malformed { path: directory.into(), detail: error };
@@ -124,8 +128,9 @@ async fn raise_counters(cluster: &ClusterFile, directory: &Path) -> Result<(usiz
         .map_err(|error| malformed(error.to_string()))?;
     let endpoint = format!("http://{}", server.local_addr());
     let raised = async {
-        let client =
-            ClusterClient::connect(&ConnectOptions::new([endpoint]).with_user("restore", password)).await?;
+        let guard = host.connect_options(cluster).guard;
+        let options = ConnectOptions { guard, ..ConnectOptions::new([endpoint]).with_user("restore", password) };
+        let client = ClusterClient::connect(&options).await?;
         if client.get::<ClusterRecord>(keys::CLUSTER).await?.is_none() {
             return Err(NodeError::Invalid("the snapshot is of cluster state in which no cluster is".into()));
         }

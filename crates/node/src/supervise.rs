@@ -29,6 +29,7 @@ use crate::members::{forget_gone_osds, osds_without_device, register_osds, reser
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::ProcessesFile;
 use crate::secrets::check_secrets;
+use crate::signing::remember_signed;
 use crate::state_access::check_identity;
 use crate::tls_identity::{authority_file, ensure_identity};
 
@@ -203,6 +204,9 @@ impl Supervisor<'_> {
         }
         // A command that made a key or a backup may have been cut short.
         forget_outdated_backup(self.directory, cluster, &state).await?;
+        if let Err(error) = remember_signed(self.directory, cluster, &state).await {
+            show(Progress::Step(&error.to_string()));
+        }
         show(Progress::Step("preparing devices and records"));
         forget_gone_osds(cluster, &state).await?;
         self.prepare_osds(cluster, choices, &state).await?;
@@ -366,7 +370,7 @@ impl Supervisor<'_> {
         loop {
             self.watch(show);
             self.check_state_server()?;
-            match ClusterClient::connect(&cluster.connect_options()).await {
+            match ClusterClient::connect(&self.directory.connect_options(cluster)).await {
                 Ok(client) => return Ok(client),
                 // Waiting does not mend these.
                 Err(

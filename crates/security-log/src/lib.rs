@@ -48,10 +48,12 @@ pub enum SecurityEvent {
     RefusedClient,
     /// A connection that was closed, or not taken, because strangers have too many.
     TooManyConnections,
+    /// A record of cluster state that no holder of the key service has written.
+    RefusedRecord,
 }
 
 impl SecurityEvent {
-    const ALL: [SecurityEvent; 12] = [
+    const ALL: [SecurityEvent; 13] = [
         SecurityEvent::RefusedKey,
         SecurityEvent::FailedHandshake,
         SecurityEvent::MalformedInput,
@@ -64,6 +66,7 @@ impl SecurityEvent {
         SecurityEvent::FailedNvmeAuthentication,
         SecurityEvent::RefusedClient,
         SecurityEvent::TooManyConnections,
+        SecurityEvent::RefusedRecord,
     ];
 
     /// Its name in the log.
@@ -81,6 +84,7 @@ impl SecurityEvent {
             SecurityEvent::FailedNvmeAuthentication => "failed_nvme_authentication",
             SecurityEvent::RefusedClient => "refused_client",
             SecurityEvent::TooManyConnections => "too_many_connections",
+            SecurityEvent::RefusedRecord => "refused_record",
         }
     }
 }

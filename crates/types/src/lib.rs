@@ -5,6 +5,7 @@
 //! threads, clocks or randomness.
 
 pub mod access;
+pub mod authority;
 mod bucket_settings;
 pub mod coordination;
 pub mod cors;

@@ -19,6 +19,9 @@ pub enum RecordError {
         /// Its format.
         found: u64,
     },
+    /// There is nothing, as is left of a record that the client of cluster state has refused.
+    #[error("it is empty, or no holder of the key service has signed it")]
+    Refused,
     /// It is not such a record.
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
@@ -26,6 +29,9 @@ pub enum RecordError {
 
 /// Reads a record, unless its `format` is of a later release.
 pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
+    if json.is_empty() {
+        return Err(RecordError::Refused);
+    }
     #[derive(Deserialize)]
     struct Head {
         #[serde(default)]
@@ -78,6 +84,7 @@ mod tests {
         assert!(matches!(error, RecordError::LaterFormat { found: 2 }), "{error}");
         assert!(matches!(read(r#"{"format":"?"}"#).unwrap_err(), RecordError::Malformed(_)));
         assert_eq!(read_record::<u32>(b"7").unwrap(), 7);
+        assert!(matches!(read_record::<u32>(b"").unwrap_err(), RecordError::Refused));
         // A bucket with versions has a format of its own.
         let bucket = |format: u32| format!(r#"{{"format":{format},"versioning":{{"generation":1}}}}"#);
         assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());

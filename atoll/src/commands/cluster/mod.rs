@@ -1,11 +1,15 @@
-//! Who belongs to the cluster: tokens with which hosts join, and keys with which processes connect.
+//! Who belongs to the cluster: tokens with which hosts join, keys with which processes connect, and signatures of
+//! records.
 
+mod grants;
 mod key;
+mod sign;
 mod token;
 
 use clap::Subcommand;
 
 use self::key::PeerKeyCommand;
+use self::sign::SignArguments;
 use self::token::TokenCommand;
 
 #[derive(Subcommand)]
@@ -16,6 +20,8 @@ pub enum ClusterCommand {
     /// List and revoke the keys with which OSDs, gateways and other clients connect to OSDs
     #[command(subcommand)]
     Key(PeerKeyCommand),
+    /// Show which records of cluster state are not signed by a holder of the key service, and sign them
+    Sign(SignArguments),
 }
 
 /// Runs a command about who belongs to the cluster.
@@ -23,5 +29,6 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Token(command) => token::run(command),
         ClusterCommand::Key(command) => key::run(command),
+        ClusterCommand::Sign(arguments) => sign::run(arguments),
     }
 }

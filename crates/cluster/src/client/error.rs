@@ -95,6 +95,32 @@ pub enum ClusterError {
         /// What is wrong with it.
         cause: String,
     },
+    /// A record is not what a holder of the key service has written.
+    #[error(
+        "{key} in cluster state is not what this cluster has signed ({cause}), so it is refused: somebody without the \
+         key service has written it; 'atoll cluster sign' shows it, and signs it if it is right"
+    )]
+    Untrusted {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The keys by which records are signed cannot be had now.
+    #[error("signed records of cluster state cannot be verified: {cause}")]
+    KeyService {
+        /// What the key service says.
+        cause: String,
+    },
+    /// A record must be signed, and this process cannot.
+    #[error(
+        "{key} is signed in this cluster, and there is no key service here to sign with: do this on a host that has \
+         keys/kms.json"
+    )]
+    NoAuthority {
+        /// The key.
+        key: String,
+    },
     /// A value cannot be written as JSON.
     #[error("the value for {key} cannot be written as JSON: {source}")]
     Encode {

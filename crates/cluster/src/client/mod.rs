@@ -3,6 +3,7 @@
 
 mod contention;
 mod error;
+mod guard;
 mod join_login;
 mod lease;
 mod snapshot;
@@ -22,9 +23,12 @@ use etcd_client::{GetOptions, KvClient, PutOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::kinds::is_signed;
+
 pub use contention::{Contention, retried};
 pub use error::ClusterError;
 use error::{Fate, fate};
+pub use guard::{CREATION_WINDOW, GuardFault, Place, RecordGuard, Stored};
 pub use lease::{Lease, LeaseStatus, TermEnd};
 pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
@@ -53,6 +57,8 @@ pub struct ConnectOptions {
     pub tls: TlsFiles,
     /// Limit of one attempt; a request that may be repeated takes at most three times as long.
     pub request_timeout: Duration,
+    /// Signs and verifies records; none where the key service is not.
+    pub guard: Option<Arc<dyn RecordGuard>>,
 }
 
 impl ConnectOptions {
@@ -64,6 +70,7 @@ impl ConnectOptions {
             password: None,
             tls: TlsFiles::default(),
             request_timeout: Duration::from_secs(5),
+            guard: None,
         }
     }
 
@@ -108,6 +115,7 @@ enum Repeat {
 pub struct ClusterClient {
     etcd: etcd_client::Client,
     options: Arc<ConnectOptions>,
+    guard: Option<Arc<dyn RecordGuard>>,
     has_changed: Arc<AtomicBool>,
 }
 
@@ -130,7 +138,8 @@ impl ClusterClient {
             etcd_client::Client::connect(options.endpoints.clone(), Some(etcd_options.clone()))
         })
         .await?;
-        let client = ClusterClient { etcd, options, has_changed: Arc::default() };
+        let guard = options.guard.clone();
+        let client = ClusterClient { etcd, options, guard, has_changed: Arc::default() };
         // Connections are made when first used, so use it.
         let only_count = GetOptions::new().with_count_only();
         client
@@ -164,48 +173,63 @@ impl ClusterClient {
             let mut response = self
                 .call(&format!("read {key}"), Repeat::Freely, |mut kv| async move { kv.get(key, None).await })
                 .await?;
-            let entry = response.take_kvs().into_iter().next();
-            Ok(entry.map(|entry| {
-                let mod_revision = entry.mod_revision();
-                (entry.into_key_value().1, mod_revision)
-            }))
+            let Some(entry) = response.take_kvs().into_iter().next() else { return Ok(None) };
+            let stored = Stored::from_entry(entry).map_err(not_utf8)?;
+            match self.opened(&stored).await? {
+                Ok(value) => Ok(Some((value, stored.mod_revision))),
+                Err(cause) => Err(ClusterError::Untrusted { key: stored.key, cause }),
+            }
         })
     }
 
     /// All records under a prefix.
     pub async fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listing<T>, ClusterError> {
-        let raw = self.list_raw(prefix).await?;
+        let raw = self.list_verified(prefix).await?;
         let mut entries = Vec::with_capacity(raw.entries.len());
         for (key, value, revision) in raw.entries {
+            let value = value.map_err(|cause| ClusterError::Untrusted { key: key.clone(), cause })?;
             let record = decode(&key, &value)?;
             entries.push((key, record, revision));
         }
         Ok(Listing { revision: raw.revision, entries })
     }
 
-    /// All values under a prefix as they are stored.
+    /// All values under a prefix as they are stored. One that is refused is empty, which is no record.
     pub fn list_raw<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing<Vec<u8>>> {
+        Box::pin(async move {
+            let Listing { revision, entries } = self.list_verified(prefix).await?;
+            let usable = |(key, value, at): (String, Result<Vec<u8>, _>, _)| (key, value.unwrap_or_default(), at);
+            Ok(Listing { revision, entries: entries.into_iter().map(usable).collect() })
+        })
+    }
+
+    /// All values under a prefix, or why they are refused.
+    pub fn list_verified<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing<Result<Vec<u8>, String>>> {
         Box::pin(self.list_now(prefix))
     }
 
-    async fn list_now(&self, prefix: &str) -> Result<Listing<Vec<u8>>, ClusterError> {
-        let mut response = self
-            .call(&format!("list {prefix}"), Repeat::Freely, |mut kv| async move {
-                kv.get(prefix, Some(GetOptions::new().with_prefix())).await
-            })
-            .await?;
-        let revision = response.header().map_or(0, |header| header.revision());
-        let mut entries = Vec::new();
-        for entry in response.take_kvs() {
-            let revision = entry.mod_revision();
-            let (key, value) = entry.into_key_value();
-            let key = String::from_utf8(key).map_err(|error| ClusterError::Decode {
-                key: String::from_utf8_lossy(error.as_bytes()).into_owned(),
-                cause: "its name is not UTF-8".into(),
-            })?;
-            entries.push((key, value, revision));
+    async fn list_now(&self, prefix: &str) -> Result<Listing<Result<Vec<u8>, String>>, ClusterError> {
+        let (stored, revision) = self.list_stored(prefix).await?;
+        let mut entries = Vec::with_capacity(stored.len());
+        for one in stored {
+            let value = self.opened(&one).await?;
+            entries.push((one.key, value, one.mod_revision));
         }
         Ok(Listing { revision, entries })
+    }
+
+    /// All values under a prefix as they are stored, with their places, and the revision of the list.
+    pub fn list_stored<'a>(&'a self, prefix: &'a str) -> Answer<'a, (Vec<Stored>, i64)> {
+        Box::pin(async move {
+            let mut response = self
+                .call(&format!("list {prefix}"), Repeat::Freely, |mut kv| async move {
+                    kv.get(prefix, Some(GetOptions::new().with_prefix())).await
+                })
+                .await?;
+            let revision = response.header().map_or(0, |header| header.revision());
+            let stored = response.take_kvs().into_iter().map(Stored::from_entry);
+            Ok((stored.collect::<Result<_, _>>().map_err(not_utf8)?, revision))
+        })
     }
 
     /// Writes a record whatever is there, and returns its modification revision. After a broken
@@ -275,6 +299,9 @@ impl ClusterClient {
 
     fn put_raw<'a>(&'a self, key: &'a str, value: Vec<u8>, lease: i64) -> Answer<'a, i64> {
         Box::pin(async move {
+            if lease == 0 && is_signed(key) {
+                return self.put_signed(key, value).await;
+            }
             let response = self
                 .call(&format!("write {key}"), Repeat::Freely, |mut kv| {
                     let value = value.clone();
@@ -286,6 +313,14 @@ impl ClusterClient {
             }
             Ok(response.header().map_or(0, |header| header.revision()))
         })
+    }
+
+    async fn put_signed(&self, key: &str, value: Vec<u8>) -> Result<i64, ClusterError> {
+        let transaction = Transaction::new().put_bytes(key, value);
+        match self.transact(&transaction).await {
+            Err(ClusterError::Unclear { .. }) => self.transact(&transaction).await,
+            done => done,
+        }
     }
 
     async fn create_leased<T: Serialize>(&self, key: &str, value: &T, lease: i64) -> Result<i64, ClusterError> {
@@ -400,6 +435,10 @@ fn describe(error: &etcd_client::Error) -> String {
         source = error.source();
     }
     text
+}
+
+fn not_utf8(key: String) -> ClusterError {
+    ClusterError::Decode { key, cause: "its name is not UTF-8".into() }
 }
 
 fn encode<T: Serialize>(key: &str, value: &T) -> Result<Vec<u8>, ClusterError> {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::error::ClusterError;
 use super::{Answer, ClusterClient, Repeat, encode};
+use crate::kinds::is_signed;
 
 /// What to check and what to change.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +59,50 @@ impl Transaction {
     ) -> Result<Transaction, ClusterError> {
         self.changes.push(Change::Put { key: key.to_owned(), value: encode(key, value)?, lease });
         Ok(self)
+    }
+
+    /// Writes a value as it is.
+    pub fn put_bytes(mut self, key: &str, value: Vec<u8>) -> Transaction {
+        self.changes.push(Change::Put { key: key.to_owned(), value, lease: 0 });
+        self
+    }
+
+    /// Returns the keys of the signed records that it writes.
+    pub(super) fn signed_keys(&self) -> Vec<&str> {
+        let written = self.changes.iter().filter_map(|change| match change {
+            Change::Put { key, .. } => Some(key.as_str()),
+            Change::Delete { .. } => None,
+        });
+        written.filter(|key| is_signed(key)).collect()
+    }
+
+    /// Returns the signed records that it writes, in the order of [`Self::signed_keys`].
+    pub(super) fn signed_puts(&mut self) -> impl Iterator<Item = (&str, &mut Vec<u8>)> {
+        let written = self.changes.iter_mut().filter_map(|change| match change {
+            Change::Put { key, value, .. } => Some((key.as_str(), value)),
+            Change::Delete { .. } => None,
+        });
+        written.filter(|(key, _)| is_signed(key))
+    }
+
+    /// Returns whether it depends on the revision of a key.
+    pub(super) fn has_check(&self, key: &str) -> bool {
+        self.checks.iter().any(|check| match check {
+            Check::Key { key: checked, .. } => checked == key,
+            Check::Prefix { prefix, .. } => prefix == key,
+        })
+    }
+
+    /// Returns what writes the same values again, if they are as this one has written them at a revision.
+    pub(super) fn written_at(&self, revision: i64) -> Transaction {
+        let mut again = Transaction::new();
+        for change in &self.changes {
+            if let Change::Put { key, .. } = change {
+                again.checks.push(Check::Key { key: key.clone(), revision });
+                again.changes.push(change.clone());
+            }
+        }
+        again
     }
 
     /// Deletes a key if it is there.
@@ -128,14 +173,20 @@ impl ClusterClient {
     /// It is repeated only while it certainly has not reached the server: after a broken
     /// connection the outcome is [`ClusterError::Unclear`].
     pub fn transact<'a>(&'a self, transaction: &'a Transaction) -> Answer<'a, i64> {
-        Box::pin(self.transact_now(transaction))
+        Box::pin(async move {
+            match transaction.signed_keys().is_empty() {
+                true => self.send(transaction).await,
+                false => self.transact_signed(transaction).await,
+            }
+        })
     }
 
     fn lasts(transaction: &Transaction) -> bool {
         transaction.changes.iter().any(|change| !matches!(change, Change::Put { lease, .. } if *lease != 0))
     }
 
-    async fn transact_now(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
+    /// Sends a transaction as it is.
+    pub(super) async fn send(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
         let operation = match transaction.changes.first() {
             Some(Change::Put { key, .. }) => format!("write {key}"),
             Some(Change::Delete { key }) => format!("delete {key}"),

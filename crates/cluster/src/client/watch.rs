@@ -4,12 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchOptions, WatchStream};
+use etcd_client::{EventType, KeyValue, WatchOptions, WatchStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::{Stream, StreamExt};
 
-use super::{ClusterClient, FIRST_PAUSE, RESPONSE_BYTES, next_pause};
+use super::{ClusterClient, ClusterError, FIRST_PAUSE, RESPONSE_BYTES, Stored, next_pause};
 
 /// Events that may wait for their reader; then the server is not listened to until there is room.
 const QUEUE: usize = 1024;
@@ -23,7 +23,7 @@ pub enum WatchEvent {
     Put {
         /// The key.
         key: String,
-        /// Its value as stored.
+        /// Its value as stored; empty if it is refused.
         value: Vec<u8>,
         /// The revision of the write.
         mod_revision: i64,
@@ -151,11 +151,9 @@ impl Follower {
             }
             for event in response.events() {
                 let Some(entry) = event.kv() else { continue };
-                let key = String::from_utf8_lossy(entry.key()).into_owned();
-                let mod_revision = entry.mod_revision();
-                let event = match event.event_type() {
-                    EventType::Put => WatchEvent::Put { key, value: entry.value().to_vec(), mod_revision },
-                    EventType::Delete => WatchEvent::Delete { key, mod_revision },
+                let event = match self.event(event.event_type(), entry).await {
+                    Ok(event) => event,
+                    Err(error) => return End::Connection(error.to_string()),
                 };
                 if self.queue.send(event).await.is_err() {
                     return End::Unwanted;
@@ -167,6 +165,18 @@ impl Follower {
                 self.next = self.next.max(last.mod_revision() + 1);
             }
         }
+    }
+
+    async fn event(&self, kind: EventType, entry: &KeyValue) -> Result<WatchEvent, ClusterError> {
+        let key = String::from_utf8_lossy(entry.key()).into_owned();
+        let mod_revision = entry.mod_revision();
+        if kind == EventType::Delete {
+            return Ok(WatchEvent::Delete { key, mod_revision });
+        }
+        let (version, create_revision) = (entry.version(), entry.create_revision());
+        let stored = Stored { key, value: entry.value().to_vec(), mod_revision, version, create_revision };
+        let value = self.client.opened(&stored).await?.unwrap_or_default();
+        Ok(WatchEvent::Put { key: stored.key, value, mod_revision })
     }
 
     async fn open(&self) -> Result<WatchStream, etcd_client::Error> {

@@ -14,6 +14,7 @@ const KINDS = [
     ["users", "Users"],
     ["sts_keys", "STS keys"],
     ["nvme_secrets", "NVMe secrets"],
+    ["signing_keys", "Signing keys"],
 ];
 
 export function title() {

@@ -1,0 +1,100 @@
+//! What a record of cluster state gives to whom, in a few words, for who is to sign it.
+
+use atoll_cluster::keys;
+use serde_json::Value;
+
+/// What a record gives; of kinds that give nothing by themselves nothing.
+pub fn grants(key: &str, record: &Value) -> String {
+    let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+    type Describe = fn(&Value) -> String;
+    let kinds: [(&str, Describe); 8] = [
+        (keys::OPERATORS, |record| {
+            format!("logs in to the console as {}", record["role"].as_str().unwrap_or("?"))
+        }),
+        (keys::ACCESS_KEYS, access_key),
+        (keys::BUCKETS, bucket),
+        (keys::IMAGES, image),
+        (keys::NVME_HOSTS, |_| "the host must prove itself".into()),
+        (keys::NVME_TLS, |record| match record["is_plain_allowed"].as_bool() {
+            Some(true) => "the host connects with TLS or without".into(),
+            _ => "the host must connect with TLS".into(),
+        }),
+        (keys::FRAMES, modes),
+        (keys::METRICS_TOKENS, |_| "reads metrics".into()),
+    ];
+    if let Some((_, describe)) = kinds.iter().find(|(prefix, _)| key.starts_with(prefix)) {
+        return describe(record);
+    }
+    let documents = ["document", "policy", "trust_policy"];
+    let everybody = documents.iter().any(|name| names_everybody(&text(name)));
+    if everybody { "has a policy with '*'".into() } else { String::new() }
+}
+
+fn access_key(record: &Value) -> String {
+    let account = record["account"].as_str().unwrap_or("the first one");
+    let who = match record["user"].as_str() {
+        Some(user) => format!("user {user}"),
+        None => "ROOT".into(),
+    };
+    let disabled = if record["is_disabled"] == true { ", disabled" } else { "" };
+    format!("{who} of account {account}{disabled}")
+}
+
+fn names_everybody(policy: &str) -> bool {
+    policy.contains("\"*\"")
+}
+
+fn bucket(record: &Value) -> String {
+    let mut said = vec![format!("owner {}", record["owner"].as_str().unwrap_or("?"))];
+    let access = &record["access"];
+    if names_everybody(access["policy"].as_str().unwrap_or_default()) {
+        said.push("POLICY WITH '*'".into());
+    } else if access["policy"].is_string() {
+        said.push("has a policy".into());
+    }
+    let acl = access["acl"].to_string();
+    if acl.contains("\"all_users\"") || acl.contains("\"authenticated_users\"") {
+        said.push("ACL FOR EVERYBODY".into());
+    }
+    if record["unsealed_permit"].is_string() {
+        said.push("not sealed".into());
+    }
+    said.join(", ")
+}
+
+fn image(record: &Value) -> String {
+    let clients = record["export"]["clients"].to_string();
+    let open = if clients.contains("\"*\"") { ", OPEN TO '*'" } else { "" };
+    let unsealed = if record["unsealed_permit"].is_string() { ", not sealed" } else { "" };
+    match clients.as_str() {
+        "null" | "[]" => format!("access: every client with a certificate{unsealed}"),
+        clients => format!("access: {clients}{open}{unsealed}"),
+    }
+}
+
+fn modes(record: &Value) -> String {
+    let mode = |name: &str| format!("{name} {}", record[name].as_str().unwrap_or("secure"));
+    ["cluster", "client", "gateway"].map(mode).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_lets_somebody_in_stands_out() {
+        let given = |key: &str, record: Value| grants(key, &record);
+        assert_eq!(given("/atoll/users/A", json!({"access_key": "A"})), "ROOT of account the first one");
+        let user = json!({"account": "2", "user": "u", "is_disabled": true});
+        assert_eq!(given("/atoll/users/A", user), "user u of account 2, disabled");
+        let policy = json!({"owner": "o", "access": {"policy": "{\"Principal\": \"*\"}"}});
+        assert_eq!(given("/atoll/buckets/b", policy), "owner o, POLICY WITH '*'");
+        let export = json!({"export": {"clients": ["*"]}, "unsealed_permit": "local:x"});
+        assert_eq!(given("/atoll/images/i", export), "access: [\"*\"], OPEN TO '*', not sealed");
+        assert!(given("/atoll/operators/o", json!({"role": "admin"})).ends_with("admin"));
+        assert_eq!(given("/atoll/frames", json!({"client": "crc"})), "cluster secure, client crc, gateway secure");
+        assert_eq!(given("/atoll/iam/sts_key", json!({})), "");
+    }
+}

@@ -1,0 +1,347 @@
+//! Records that somebody without the key service has altered in cluster state are refused, wherever they are read.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_authority::{Authority, RecordState, SigningError, found, rotate, sign_all, sign_records, survey};
+use atoll_cluster::{
+    CREATION_WINDOW, ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, RecordGuard, Transaction,
+    WatchEvent, keys, kinds,
+};
+use atoll_keys::{KeyService, LocalKeys};
+use serde_json::{Value, json};
+
+const RECORD: &str = "/atoll/users/AK1";
+
+struct Cluster {
+    _server: EmbeddedServer,
+    _directory: tempfile::TempDir,
+    service: Arc<LocalKeys>,
+    /// With cluster state's password only: a host with OSDs.
+    stranger: ClusterClient,
+    /// A gateway of a host that knows that the cluster is signed.
+    holder: ClusterClient,
+}
+
+fn local_keys(directory: &Path) -> Arc<LocalKeys> {
+    Arc::new(LocalKeys::create(&directory.join("kms.json")).unwrap())
+}
+
+impl Cluster {
+    async fn unsigned() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
+        let options = ConnectOptions::new([format!("http://{}", server.local_addr())]);
+        let stranger = ClusterClient::connect(&options).await.unwrap();
+        let service = local_keys(directory.path());
+        let holder = stranger.with_guard(guard(&service, false));
+        Cluster { _server: server, _directory: directory, service, stranger, holder }
+    }
+
+    async fn signed() -> Cluster {
+        let cluster = Cluster::unsigned().await;
+        found(&cluster.stranger, &*cluster.service, 7).await.unwrap();
+        Cluster { holder: cluster.stranger.with_guard(guard(&cluster.service, true)), ..cluster }
+    }
+
+    /// The value as it is stored.
+    async fn stored(&self, key: &str) -> Vec<u8> {
+        self.stranger.read_stored(&[key]).await.unwrap().0.pop().unwrap().unwrap().value
+    }
+
+    /// Writes past all guards, as `etcdctl put` does.
+    async fn put_by_hand(&self, key: &str, value: &[u8]) {
+        let found = self.stranger.read_stored(&[key]).await.unwrap().0.pop().unwrap();
+        let revision = found.map_or(0, |stored| stored.mod_revision);
+        let any = self.stranger.with_guard(Arc::new(NoGuard(self.authority_revision().await)));
+        any.transact(&Transaction::new().check(key, revision).put_bytes(key, value.to_vec())).await.unwrap();
+    }
+
+    async fn authority_revision(&self) -> i64 {
+        let found = self.stranger.read_stored(&[keys::AUTHORITY]).await.unwrap().0.pop().unwrap();
+        found.map_or(0, |stored| stored.mod_revision)
+    }
+
+    /// Refused by a process that has read it before, by one that starts, and by all ways to read it.
+    async fn assert_refused(&self, key: &str, what: &str) {
+        for reader in [self.holder.clone(), self.stranger.with_guard(guard(&self.service, false))] {
+            let read = reader.get::<Value>(key).await;
+            assert!(matches!(read, Err(ClusterError::Untrusted { .. })), "{what}: {key}: {read:?}");
+            let listed = reader.list::<Value>(key).await;
+            assert!(matches!(listed, Err(ClusterError::Untrusted { .. })), "{what}: {key}: {listed:?}");
+            let raw = reader.list_raw(key).await.unwrap();
+            assert!(raw.entries.iter().all(|(_, value, _)| value.is_empty()), "{what}: {key}");
+        }
+        let findings = survey(&self.stranger, &guard(&self.service, false)).await.unwrap();
+        let is_refused = |state: &RecordState| matches!(state, RecordState::Refused(_));
+        assert!(findings.iter().any(|one| one.stored.key == key && is_refused(&one.state)), "{what}: {key}");
+    }
+}
+
+fn guard(service: &Arc<LocalKeys>, is_pinned: bool) -> Arc<Authority> {
+    Arc::new(Authority::of_service(service.clone() as Arc<dyn KeyService>, is_pinned))
+}
+
+/// What somebody has who writes what he likes.
+#[derive(Debug)]
+struct NoGuard(i64);
+
+impl RecordGuard for NoGuard {
+    fn open(&self, _: &atoll_cluster::Place<'_>, stored: &[u8]) -> Result<Vec<u8>, atoll_cluster::GuardFault> {
+        Ok(stored.to_vec())
+    }
+
+    fn seal(&self, _: &atoll_cluster::Place<'_>, record: &[u8]) -> Result<Vec<u8>, atoll_cluster::GuardFault> {
+        Ok(record.to_vec())
+    }
+
+    fn authority_revision(&self) -> i64 {
+        self.0
+    }
+
+    fn refresh<'a>(&'a self, _: &'a ClusterClient) -> atoll_cluster::Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A record of each signed kind, with what is worth altering.
+fn samples() -> HashMap<&'static str, Value> {
+    let policy = json!({"access": {"policy": "{}", "acl": []}, "public_access_block": {"all": true}});
+    let image = json!({"export": {"access": "closed", "clients": ["10.0.0.1"]}, "unsealed_permit": ""});
+    HashMap::from([
+        ("/atoll/iam/policies/1/p", json!({"document": "{}", "attached": ["a", "b"]})),
+        (keys::IDENTITIES_REVISION, json!({"changes": 4})),
+        (keys::STS_KEY, json!({"wrapped_key": "local:x"})),
+        ("/atoll/iam/accounts/1", json!({"id": "1", "canonical_id": "c"})),
+        (RECORD, json!({"access_key": "AK1", "account": "1", "user": "low", "is_disabled": true})),
+        ("/atoll/buckets/b", policy),
+        ("/atoll/operators/o", json!({"role": "read-only", "salt": "00", "password_argon2id": "11"})),
+        ("/atoll/metrics_tokens/m", json!({"sha256": "22"})),
+        ("/atoll/images/i", image.clone()),
+        ("/atoll/removed_images/0123", json!({"image": image, "purge_unix_ms": 9})),
+        ("/atoll/nvme_hosts/nqn.1", json!({"host": "nqn.1", "secret": {"hash": 1, "wrapped_parts": ["w"]}})),
+        ("/atoll/nvme_tls/nqn.1", json!({"host": "nqn.1", "is_plain_allowed": false, "key": {"hash": 1}})),
+        ("/atoll/pools/1", json!({"id": 1, "redundancy": {"kind": "replicated", "size": 3, "min_size": 2}})),
+        (keys::SETTINGS, json!({"full_percent": 95})),
+        (keys::FRAMES, json!({"cluster": "secure", "client": "secure", "unix": "crc"})),
+    ])
+}
+
+/// The same record with each of its fields altered, or taken out, one at a time.
+fn alterations(record: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    match record {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let mut without = fields.clone();
+                without.remove(name);
+                all.push(Value::Object(without));
+                for altered in alterations(value) {
+                    let mut with = fields.clone();
+                    with.insert(name.clone(), altered);
+                    all.push(Value::Object(with));
+                }
+            }
+            let mut more = fields.clone();
+            more.insert("added".into(), json!(true));
+            all.push(Value::Object(more));
+        }
+        Value::Array(items) => {
+            all.push(Value::Array(items.iter().skip(1).cloned().collect()));
+            all.push(Value::Array(items.iter().cloned().chain([json!("*")]).collect()));
+        }
+        Value::Bool(value) => all.push(json!(!value)),
+        Value::Number(number) => all.push(json!(number.as_u64().unwrap() + 1)),
+        other => all.push(json!(format!("{}*", other.as_str().unwrap()))),
+    }
+    all
+}
+
+#[tokio::test]
+async fn no_field_of_a_signed_record_can_be_altered_in_cluster_state() {
+    let cluster = Cluster::signed().await;
+    let samples = samples();
+    for prefix in kinds::signed_prefixes() {
+        assert!(samples.keys().any(|key| key.starts_with(prefix)), "no sample below {prefix}");
+    }
+    let mut count = 0;
+    for (key, record) in &samples {
+        let mut record = record.clone();
+        record["format"] = json!(1);
+        cluster.holder.create(key, &record).await.unwrap();
+        assert_eq!(cluster.holder.get::<Value>(key).await.unwrap().unwrap().0, record, "{key}");
+        let stored = cluster.stored(key).await;
+        let signature = String::from_utf8(stored).unwrap();
+        let signature = &signature[signature.rfind(",\"signed\"").unwrap()..];
+        for altered in alterations(&record) {
+            let altered = altered.to_string();
+            let signed = format!("{}{signature}", altered.strip_suffix('}').unwrap());
+            for (value, what) in [(&altered, "without a signature"), (&signed, "with the old signature")] {
+                cluster.put_by_hand(key, value.as_bytes()).await;
+                cluster.assert_refused(key, &format!("{what}: {value}")).await;
+                count += 1;
+            }
+        }
+        // The operator puts it right.
+        cluster.holder.put(key, &record).await.unwrap();
+        assert_eq!(cluster.holder.get::<Value>(key).await.unwrap().unwrap().0, record, "{key}");
+    }
+    assert!(count > 100, "{count}");
+}
+
+#[tokio::test]
+async fn an_older_record_or_anothers_is_refused() {
+    let cluster = Cluster::signed().await;
+    let (other, enabled) = ("/atoll/users/AK2", json!({"format": 1, "is_disabled": false}));
+    cluster.holder.create(RECORD, &enabled).await.unwrap();
+    cluster.holder.create(other, &json!({"format": 1, "user": "another"})).await.unwrap();
+    let created = cluster.stored(RECORD).await;
+    cluster.holder.put(RECORD, &json!({"format": 1, "is_disabled": true})).await.unwrap();
+    let disabled = cluster.stored(RECORD).await;
+
+    cluster.put_by_hand(RECORD, &created).await;
+    cluster.assert_refused(RECORD, "as it was created").await;
+    cluster.put_by_hand(RECORD, &cluster.stored(other).await).await;
+    cluster.assert_refused(RECORD, "another's").await;
+    cluster.put_by_hand(RECORD, &disabled).await;
+    cluster.assert_refused(RECORD, "as it was last").await;
+
+    // Whoever removes it first can give it its number of changes, but not the revision of its creation.
+    cluster.stranger.delete(RECORD).await.unwrap();
+    cluster.put_by_hand(RECORD, b"{\"a\":1}").await;
+    cluster.put_by_hand(RECORD, &disabled).await;
+    cluster.assert_refused(RECORD, "removed, and written twice").await;
+    for revision in 0..CREATION_WINDOW {
+        cluster.stranger.put("/t/x", &revision).await.unwrap();
+    }
+    cluster.stranger.delete(RECORD).await.unwrap();
+    cluster.put_by_hand(RECORD, &created).await;
+    cluster.assert_refused(RECORD, "removed, and created as it was").await;
+}
+
+#[tokio::test]
+async fn a_watch_gives_nothing_of_what_is_refused() {
+    let cluster = Cluster::signed().await;
+    cluster.holder.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
+    let mut watch = cluster.holder.watch_prefix(keys::ACCESS_KEYS, 0);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
+    let put = |event: Option<WatchEvent>| match event {
+        Some(WatchEvent::Put { value, .. }) => value,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(put(watch.next().await), b"");
+    cluster.holder.put(RECORD, &json!({"format": 1})).await.unwrap();
+    assert_eq!(put(watch.next().await), br#"{"format":1}"#, "without its signature");
+}
+
+#[tokio::test]
+async fn a_host_without_the_key_service_reads_signed_records_and_writes_none() {
+    let cluster = Cluster::signed().await;
+    cluster.holder.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
+    assert_eq!(cluster.stranger.get::<Value>(RECORD).await.unwrap().unwrap().0["user"], "low");
+    for error in [
+        cluster.stranger.put(RECORD, &json!({"format": 1})).await.unwrap_err(),
+        cluster.stranger.create("/atoll/operators/o", &json!({"format": 1})).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, ClusterError::NoAuthority { .. }), "{error}");
+        assert!(error.to_string().contains("keys/kms.json"), "{error}");
+    }
+    // Who has another key service cannot read the cluster's keys.
+    let directory = tempfile::tempdir().unwrap();
+    let foreign = cluster.stranger.with_guard(guard(&local_keys(directory.path()), false));
+    assert!(matches!(foreign.get::<Value>(RECORD).await, Err(ClusterError::KeyService { .. })));
+}
+
+#[tokio::test]
+async fn a_cluster_of_an_earlier_release_works_until_it_is_signed_and_only_signed_then() {
+    let cluster = Cluster::unsigned().await;
+    let holder = &cluster.holder;
+    cluster.stranger.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
+    holder.create("/atoll/buckets/b", &json!({"format": 1})).await.unwrap();
+    assert_eq!(holder.get::<Value>(RECORD).await.unwrap().unwrap().0["user"], "low");
+
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    assert_eq!(sign_all(&cluster.stranger, service.clone(), false, 7, &|_| {}).await.unwrap(), 2);
+    assert_eq!(holder.get::<Value>(RECORD).await.unwrap().unwrap().0["user"], "low");
+    // A process that was there before signs from its next change on.
+    holder.put("/atoll/buckets/c", &json!({"format": 1})).await.unwrap();
+    let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+    assert!(findings.len() == 3 && findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
+    cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
+    cluster.assert_refused(RECORD, "without a signature").await;
+
+    // Signing the cluster again does not sign what was altered; naming it does.
+    assert_eq!(sign_all(&cluster.stranger, service.clone(), false, 8, &|_| {}).await.unwrap(), 0);
+    cluster.assert_refused(RECORD, "after signing").await;
+    sign_records(&cluster.stranger, service.clone(), &[RECORD.into()]).await.unwrap();
+    assert_eq!(holder.get::<Value>(RECORD).await.unwrap().unwrap().0, json!({"format": 1}));
+    let none = sign_records(&cluster.stranger, service, &["/atoll/pgs/1.0".into()]).await;
+    assert!(matches!(none, Err(SigningError::NoSuchRecord(_))));
+}
+
+#[tokio::test]
+async fn without_the_record_of_keys_nothing_unsigned_is_accepted() {
+    let cluster = Cluster::signed().await;
+    cluster.holder.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
+    cluster.holder.create("/atoll/buckets/b", &json!({"format": 1})).await.unwrap();
+    let keys_before = cluster.stored(keys::AUTHORITY).await;
+    cluster.stranger.delete(keys::AUTHORITY).await.unwrap();
+    cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
+    // A process that runs, and one that starts on a host that knows.
+    for reader in [cluster.holder.clone(), cluster.stranger.with_guard(guard(&cluster.service, true))] {
+        assert!(matches!(reader.get::<Value>(RECORD).await, Err(ClusterError::Untrusted { .. })));
+    }
+    // An older record of keys in another place is none.
+    for revision in 0..CREATION_WINDOW {
+        cluster.stranger.put("/t/x", &revision).await.unwrap();
+    }
+    cluster.stranger.transact(&Transaction::new().put_bytes(keys::AUTHORITY, keys_before)).await.unwrap();
+    let fresh = cluster.stranger.with_guard(guard(&cluster.service, false));
+    assert!(matches!(fresh.get::<Value>(RECORD).await, Err(ClusterError::Untrusted { .. })));
+
+    // An operator who has looked at all of them makes other keys.
+    cluster.stranger.delete(keys::AUTHORITY).await.unwrap();
+    cluster.holder.delete(RECORD).await.unwrap();
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    assert_eq!(sign_all(&cluster.stranger, service.clone(), false, 9, &|_| {}).await.unwrap(), 0);
+    let fresh = cluster.stranger.with_guard(guard(&cluster.service, false));
+    let read = fresh.get::<Value>("/atoll/buckets/b").await;
+    assert!(matches!(read, Err(ClusterError::Untrusted { .. })), "signed by a key that is gone: {read:?}");
+    assert_eq!(sign_all(&cluster.stranger, service, true, 9, &|_| {}).await.unwrap(), 1);
+    assert!(cluster.holder.get::<Value>("/atoll/buckets/b").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_key_rotates_under_way_and_the_old_one_signs_nothing() {
+    let cluster = Cluster::signed().await;
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    for number in 0..20 {
+        cluster.holder.create(&format!("/atoll/buckets/{number}"), &json!({"format": 1})).await.unwrap();
+    }
+    cluster.holder.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
+    cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
+    let writes = async {
+        for number in 0..20 {
+            cluster
+                .holder
+                .put(&format!("/atoll/buckets/{number}"), &json!({"format": 1, "n": number}))
+                .await
+                .unwrap();
+        }
+    };
+    let (rotated, ()) = tokio::join!(rotate(&cluster.stranger, service, 9), writes);
+    let (_, refused) = rotated.unwrap();
+    assert!(refused.len() == 1 && refused[0].stored.key == RECORD, "{refused:?}");
+    let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+    let refused = findings.iter().filter(|one| one.state != RecordState::Signed).count();
+    assert_eq!((findings.len(), refused), (21, 1));
+    let ids: std::collections::BTreeSet<_> = findings.iter().map(|one| one.key_id.clone()).collect();
+    assert_eq!(ids.len(), 2, "the new key, and none: {ids:?}");
+    assert_eq!(cluster.holder.get::<Value>("/atoll/buckets/7").await.unwrap().unwrap().0["n"], 7);
+}

@@ -1,0 +1,26 @@
+//! By which keys the records of cluster state are signed.
+
+use serde::{Deserialize, Serialize};
+
+/// The keys of a cluster's authority. The record is signed by the newest of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityRecord {
+    /// Version of this record's format.
+    pub format: u32,
+    /// The keys that hold, oldest first; the last one signs.
+    pub keys: Vec<AuthorityKey>,
+    /// Records without a signature are still read: the cluster is being signed.
+    #[serde(default)]
+    pub accepts_unsigned: bool,
+}
+
+/// One key of a cluster's authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityKey {
+    /// 16 hexadecimal digits, by which signatures name it.
+    pub id: String,
+    /// The key, wrapped by the key service.
+    pub wrapped_key: String,
+    /// Unix time of its creation, in milliseconds.
+    pub created_unix_ms: u64,
+}
