@@ -15,6 +15,7 @@ use atoll_pg::is_hidden;
 use bytes::Bytes;
 
 use crate::clients::{Answer, Kind, Op};
+use crate::hostile::is_refused;
 use crate::state::{Object, PG, SPLIT_PG, State, failed_condition, name, pg_of, read};
 use crate::store::clone_source;
 use crate::world::World;
@@ -285,6 +286,10 @@ impl Checked<'_> {
             if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) || op.has_unknown_outcome() {
                 continue;
             }
+            if op.breaks_rules {
+                every_broken_rule_is_refused(op, answer, places);
+                continue;
+            }
             if is_of_a_store(answer) {
                 assert!(!places.contains_key(&op.id), "{:?} was refused by a store, and was done", op.id);
                 continue;
@@ -357,6 +362,12 @@ fn sealed_units(object: &Object) -> Vec<(&u32, &Bytes)> {
 /// A list may lack what is made while it is read: whoever lists says what it must have.
 fn is_list(kind: &Kind) -> bool {
     matches!(kind, Kind::Read(_, ReadRequest::ObjectList { .. }))
+}
+
+/// What no client may send changes nothing.
+fn every_broken_rule_is_refused(op: &Op, answer: &Answer, places: &BTreeMap<RequestId, u64>) {
+    let is_done = places.contains_key(&op.id);
+    assert!(is_refused(answer) && !is_done, "every_broken_rule_is_refused: {:?}: {answer:?}", op.id);
 }
 
 /// Whether a write was refused because a store lacks space for it, or does not take it for another reason.

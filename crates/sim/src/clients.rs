@@ -52,6 +52,8 @@ pub struct Op {
     sent_epoch: Epoch,
     /// A copy of it was sent of which its client does not know what became.
     is_unclear: bool,
+    /// No client may send it.
+    pub breaks_rules: bool,
     /// Its last attempt was answered, and did nothing.
     was_refused: bool,
 }
@@ -217,6 +219,7 @@ impl World {
             let pg_num = self.cluster.pgs().len() as u32;
             let kind = self.clients.draw(session, pg_num, &mut self.random);
             self.start(session, kind);
+            self.may_break_rules(session);
         }
         self.after(self.options.client_pace, Event::ClientWakes { session });
     }
@@ -254,6 +257,7 @@ impl World {
             known: None,
             sent_epoch: Epoch(0),
             is_unclear: false,
+            breaks_rules: false,
             was_refused: false,
         };
         self.clients.ops.push(op);

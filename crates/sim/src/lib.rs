@@ -27,6 +27,7 @@ mod event;
 mod faults;
 mod forgetting;
 mod full;
+mod hostile;
 mod invariants;
 mod network;
 mod options;

@@ -25,6 +25,7 @@ statistics! {
     retries: "retries",
     unknown_outcomes: "outcomes not known any more",
     clones: "clones",
+    hostile: "requests against the rules",
     activations: "activations",
     takeovers: "take-overs",
     crashes: "crashes",

@@ -18,6 +18,16 @@ pub(crate) fn two_copies() -> (Script, usize) {
     (script, 1)
 }
 
+/// An active PG of three copies.
+fn three_copies() -> (Script, usize) {
+    (with_leases(Options { min_size: 1, ..Options::scripted(3) }), 2)
+}
+
+/// An active PG of two data shards and two of parity.
+fn four_shards() -> (Script, usize) {
+    (with_leases(Options { min_size: 2, ..Options::scripted_coded(4, 2, 2) }), 3)
+}
+
 /// An active PG of two data shards and one of parity.
 fn three_shards() -> (Script, usize) {
     (with_leases(Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) }), 2)
@@ -36,8 +46,8 @@ pub(crate) fn is_active(world: &World, at: usize) -> bool {
     world.state_of(at) == Some(PgState::Active)
 }
 
-/// A PG whose last member lacks writes that the others have, while it is given them: it is staged.
-fn catching_up((mut script, last): (Script, usize)) -> (Script, usize) {
+/// A PG whose last member lacks writes that the others have, and all of whose members have just started.
+fn started((mut script, last): (Script, usize)) -> (Script, usize) {
     (0..3).for_each(|object| _ = written(&mut script, object, 10 + object));
     script.members[last].last_commit = u64::MAX / 2;
     let ops = [write_block(0, 0, 20), write_block(1, 1, 21), write_block(5, 0, 25), remove(2)];
@@ -47,6 +57,12 @@ fn catching_up((mut script, last): (Script, usize)) -> (Script, usize) {
     script.members[last].last_commit = 0;
     assert!(ops.iter().all(|op| !script.was_durable(*op, last) && script.answer_of(*op).is_none()));
     (0..=last).for_each(|at| script.restart(at));
+    (script, last)
+}
+
+/// The same, while the last member is given what it lacks: it is staged.
+fn catching_up(pg: (Script, usize)) -> (Script, usize) {
+    let (mut script, last) = started(pg);
     let gets_objects = |world: &World| staged(world, last).0 || world.members[last].store.is_incomplete(PG);
     script.run_while("it does not catch up", |world| !gets_objects(world));
     (script, last)
@@ -94,6 +110,25 @@ fn a_primary_that_is_lost_while_a_member_catches_up_takes_nothing_with_it() {
             script.finish();
         }
         assert!((20..STEPS).contains(&interrupted), "{interrupted} steps were interrupted");
+    }
+}
+
+#[test]
+fn a_primary_that_is_lost_at_any_step_of_peering_takes_nothing_with_it() {
+    for pg in [two_copies, three_copies, three_shards, four_shards] {
+        let mut interrupted = 0;
+        loop {
+            let (mut script, last) = started(pg());
+            if steps(&mut script, interrupted, last) {
+                break;
+            }
+            interrupted += 1;
+            let primary = script.primary();
+            script.kill(primary);
+            serves_without_primary(&mut script, primary);
+            script.finish();
+        }
+        assert!(interrupted > 40, "{interrupted} steps were interrupted");
     }
 }
 
