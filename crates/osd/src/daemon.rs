@@ -7,6 +7,7 @@ use atoll_cluster::process::this_process;
 use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
 use atoll_types::coordination::BUSY_POLL_US_MAX;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 use atoll_types::{OsdId, PgId};
 
@@ -101,7 +102,9 @@ fn open_store(
         // Before anything is reported of the store: after that it does not count as old any more.
         let pgs: Vec<PgId> = store.pgs().collect();
         for pg in pgs {
-            store.apply_blocking(&mut devices, &atoll_pg::mark_incomplete(pg)).map_err(store_error)?;
+            store
+                .apply_blocking(&mut devices, &atoll_pg::mark_incomplete(pg, Incompleteness::OldDevice))
+                .map_err(store_error)?;
         }
     }
     devices.give_back_free_space(&mut store);

@@ -12,6 +12,7 @@ use crate::erasure::{Erasure, Replaced, Span};
 use crate::group::Pg;
 use crate::invariants;
 use crate::peering::Peering;
+use crate::peering::acceptance::Decision;
 use crate::peering::promises::Promises;
 use crate::primary_requests::{PrimaryRequest, Wanted};
 use crate::replication::reads::{SpanAsker, SpanRead};
@@ -36,6 +37,7 @@ impl Pg {
             self.refuse_waiting(&Refusal::NotPrimary);
         }
         self.membership.record_changed(&self.config.record, has_new_epoch, view.now_ms());
+        self.follow_record_decision(view);
         self.promises.notice_lost_device(&self.config);
         if self.config.record.epoch > self.promises.epoch() {
             self.drop_staged();
@@ -212,8 +214,18 @@ impl Pg {
 
     fn peering_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
-            Message::PeerQuery { epoch, active_epoch, active_members, wants_log, shard, .. } => {
-                self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), view);
+            Message::PeerQuery {
+                epoch,
+                active_epoch,
+                active_members,
+                wants_log,
+                shard,
+                accepted_epoch,
+                accepted_head,
+                ..
+            } => {
+                let decision = Decision { epoch: accepted_epoch, head: accepted_head };
+                self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), decision, view);
             }
             Message::PeerInfo {
                 epoch,

@@ -97,6 +97,7 @@ impl Pg {
         };
         pg.log.note_committed(pg.erasure.as_ref().map_or(0, |erasure| erasure.quiet.noted()));
         pg.duplicates.catch_up(&view.log(id), view.head(id));
+        pg.follow_record_decision(view);
         pg.promises.notice_lost_device(&pg.config);
         pg.find_staged(view);
         pg.advance(view);

@@ -200,6 +200,17 @@ pub(crate) fn promises_only_rise(promised: Epoch, epoch: Epoch) {
     assert!(epoch > promised, "promises_only_rise: {epoch:?} after {promised:?}");
 }
 
+/// A copy follows an operator's decision with its first promise of that epoch or a later one: never again, and never
+/// after it went on without the decision.
+pub(crate) fn decision_is_followed_once(promised: Epoch, decided: Epoch) {
+    assert!(decided > promised, "decision_is_followed_once: {decided:?}, promised {promised:?}");
+}
+
+/// The history of an accepted shard stays, since other shards are compared by it.
+pub(crate) fn shards_keep_their_history(is_shard: bool) {
+    assert!(!is_shard, "shards_keep_their_history");
+}
+
 /// A primary is answered only when the promise is durable and no lease binds this OSD to another.
 pub(crate) fn answer_rests_on_a_durable_promise(is_durable: bool, is_bound: bool) {
     assert!(is_durable && !is_bound, "answer_rests_on_a_durable_promise: {is_durable}, bound {is_bound}");
@@ -311,6 +322,7 @@ mod tests {
             pg_num: 0,
             shards: Vec::new(),
             last_active_shards: Vec::new(),
+            accepted: None,
             members,
         };
         let policy =

@@ -21,12 +21,14 @@
 //! - `scrub`, `split`, `stray`: comparing copies, splitting the PG, deleting stray copies.
 //! - `erasure`: what differs when each member holds a shard.
 //! - `idle`, `waits_for`, `progress`: whether the PG needs ticks, and what it and clients' requests wait for.
+//! - `copy_told`: what an operator is told of the copy.
 //! - `invariants`: what must hold, asserted in release builds too.
 
 mod actions;
 mod backfill;
 mod config;
 mod context;
+mod copy_told;
 mod erasure;
 mod events;
 mod group;
@@ -53,7 +55,7 @@ pub use config::{CodeShape, PgState, PoolPolicy};
 pub use erasure::is_hidden;
 pub use group::Pg;
 pub use own_object::{
-    EPOCH_KEY, INCOMPLETE_KEY, KEYS_AT_START, SHARD_KEY, SPLIT_KEY, STAGED_KEY, mark_incomplete,
+    BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY, KEYS_AT_START, SHARD_KEY, SPLIT_KEY, STAGED_KEY, mark_incomplete,
 };
 pub use peering::leases::{LEASE_RENEWAL_MS, Leases};
 pub use progress::{Progress, Reached};

@@ -1,6 +1,7 @@
 //! The PG's own object, in which each OSD keeps what must be durable about its copy.
 
 use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Mutation, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
@@ -8,6 +9,9 @@ use bytes::Bytes;
 pub const EPOCH_KEY: &[u8] = b"epoch";
 /// The key that marks a copy as incomplete: objects are missing or older than the history says.
 pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
+/// The key that marks a copy as incomplete although its objects are what its history says: the history lacks writes
+/// that were acknowledged.
+pub const BEHIND_KEY: &[u8] = b"behind";
 /// The key under which an OSD keeps the number of the shard that it holds.
 pub const SHARD_KEY: &[u8] = b"shard";
 /// The key under which an OSD notes what is staged of a copy that catches up.
@@ -15,7 +19,8 @@ pub const STAGED_KEY: &[u8] = b"staged";
 /// The key under which an OSD keeps, in an erasure-coded PG, the version of a write that all members have.
 pub(crate) const COMMITTED_KEY: &[u8] = b"committed";
 /// The keys that a PG looks at when it begins: its shell has loaded them.
-pub const KEYS_AT_START: [&[u8]; 5] = [EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, STAGED_KEY, COMMITTED_KEY];
+pub const KEYS_AT_START: [&[u8]; 6] =
+    [EPOCH_KEY, INCOMPLETE_KEY, BEHIND_KEY, SHARD_KEY, STAGED_KEY, COMMITTED_KEY];
 /// The key under which a split writes the pool's new number of PGs.
 pub const SPLIT_KEY: &[u8] = b"split";
 
@@ -43,8 +48,35 @@ pub(crate) fn set_shard(shard: u8) -> Mutation {
 }
 
 /// Notes in an OSD's copy of a PG that it is incomplete: it is backfilled before it counts.
-pub fn mark_incomplete(pg: PgId) -> Transaction {
-    own_change(pg, vec![set_incomplete()])
+pub fn mark_incomplete(pg: PgId, why: Incompleteness) -> Transaction {
+    own_change(pg, vec![mark_of(why)])
+}
+
+/// The mark that says why a copy is incomplete. One that is torn stays so whatever else is said of it.
+pub(crate) fn mark_of(why: Incompleteness) -> Mutation {
+    let code = match why {
+        Incompleteness::Torn => return set_incomplete(),
+        Incompleteness::OldDevice => b"1",
+        Incompleteness::LacksPromise => b"2",
+        Incompleteness::LacksCommitted => b"3",
+        Incompleteness::CannotRollBack => b"4",
+    };
+    Mutation::OmapSet { key: Bytes::from_static(BEHIND_KEY), value: Bytes::from_static(code) }
+}
+
+/// What the mark of a copy that is behind says.
+pub(crate) fn behind_because(value: &[u8]) -> Incompleteness {
+    match value {
+        b"1" => Incompleteness::OldDevice,
+        b"3" => Incompleteness::LacksCommitted,
+        b"4" => Incompleteness::CannotRollBack,
+        _ => Incompleteness::LacksPromise,
+    }
+}
+
+/// Removes the mark that the copy lacks writes.
+pub(crate) fn set_not_behind() -> Mutation {
+    Mutation::OmapRemove { key: Bytes::from_static(BEHIND_KEY) }
 }
 
 /// Marks the copy as incomplete.

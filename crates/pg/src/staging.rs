@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use atoll_types::limits::PG_IN_FLIGHT_MAX;
 use atoll_types::operation::PRE_IMAGE_PREFIX;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -193,7 +194,7 @@ impl Pg {
             // The device says what no primary says.
             self.staged = Staged::None;
             self.promises.hold_answers(false);
-            return self.note_incomplete_here(view);
+            return self.note_incomplete_here(Incompleteness::Torn, view);
         }
         *step = Step::Moving { left: names.len(), was_refused: false };
         for (object, staged) in names {

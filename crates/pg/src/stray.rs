@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Mutation, ObjectName, OsdId, Transaction, Version};
 
 use crate::actions::{Action, ObjectView, Token};
@@ -180,7 +181,7 @@ impl Pg {
             Effect::Begin => {
                 self.end_roll_back();
                 self.drop_staged();
-                self.promises.note_incomplete();
+                self.promises.note_incomplete(Incompleteness::Torn);
                 self.end_backfill_here(view);
                 self.outbox.warn(format!("{} deletes its stray copy", self.config.me));
                 self.stray.list(None, &mut self.outbox);

@@ -1,5 +1,6 @@
 //! What the PG submitted to its store, and what follows from the store's answers.
 
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, OsdId, Room, Version};
 use atoll_wire::Message;
 
@@ -14,6 +15,8 @@ pub(crate) enum Submission {
     Replica { primary: OsdId, epoch: Epoch, version: Version },
     /// The promise not to heed lower epochs.
     Promise { epoch: Epoch },
+    /// What follows from an operator's decision about this copy, which was incomplete for this reason.
+    Decision { epoch: Epoch, was: Option<Incompleteness> },
     /// A part of a backfill of this OSD.
     Push { from: OsdId, epoch: Epoch, tag: u64 },
     /// Damaged blocks written again, or the mark that the copy is incomplete.
@@ -48,7 +51,9 @@ impl Pg {
                 let ack = Message::ReplicateAck { pg: self.config.id, epoch, version, room: Room::Enough };
                 self.outbox.send(primary, ack);
             }
-            Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
+            Submission::Promise { epoch } | Submission::Decision { epoch, .. } => {
+                self.promise_is_durable(epoch, view);
+            }
             Submission::Push { from, epoch, tag } => {
                 if self.intake.is_backfill_whole(epoch, tag) {
                     self.outbox.send(from, Message::PeerPushed { pg: self.config.id, epoch, tag });
@@ -71,6 +76,9 @@ impl Pg {
         let submission = self.outbox.answered(token);
         if let Submission::Push { epoch, tag, .. } | Submission::Staged { epoch, tag, .. } = submission {
             self.intake.break_backfill(epoch, tag);
+        }
+        if let Submission::Decision { was, .. } = submission {
+            self.decision_refused(was, cause);
         }
         let leader = match submission {
             Submission::Repair => {
@@ -102,7 +110,9 @@ impl Pg {
             _ if self.leads() => self.config.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Push { from, .. } => from,
-            Submission::Promise { .. } => self.promises.asked_by().unwrap_or(self.config.me),
+            Submission::Promise { .. } | Submission::Decision { .. } => {
+                self.promises.asked_by().unwrap_or(self.config.me)
+            }
         };
         // Copies may differ by the refused write, which is no damage.
         self.scrub = None;

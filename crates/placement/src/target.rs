@@ -90,6 +90,7 @@ pub fn first_record(members: Vec<OsdId>, pool: &PoolRecord) -> Option<PgRecord> 
         pg_num: 0,
         shards,
         last_active_shards: Vec::new(),
+        accepted: None,
         members,
     })
 }

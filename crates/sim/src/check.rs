@@ -35,6 +35,11 @@ pub fn check(world: &World) {
     }
 }
 
+/// Whether an entry is the split. The other one without a request is that of an operator's decision.
+fn is_split(entry: &LogEntry) -> bool {
+    entry.request.is_none() && entry.object.as_str() == PG_META_OBJECT
+}
+
 /// Before the last scrub, which would repair what differs: the copies are identical, or the shards fit
 /// together.
 pub fn check_copies(world: &World) {
@@ -86,7 +91,7 @@ impl Checked<'_> {
         if self.pg == SPLIT_PG {
             // A member that was away at the split may be the only one that has the oldest entries.
             let before = Checked { pg: PG, ..*self }.merged_history();
-            let split = before.iter().position(|entry| entry.request.is_none()).expect("it was split");
+            let split = before.iter().position(is_split).expect("it was split");
             merged.extend(before.into_iter().take(split + 1).map(|entry| (entry.version.sequence, entry)));
         }
         for member in &self.world.members {
@@ -218,6 +223,10 @@ impl Checked<'_> {
         let mut versions: BTreeMap<ObjectName, Versions> = BTreeMap::new();
         for entry in history {
             let Some(request) = entry.request else {
+                if !is_split(entry) {
+                    assert!(entry.touched == Touched::default(), "{entry:?} begins a history anew");
+                    continue;
+                }
                 assert_eq!(pg_num, 1, "the PG is split once");
                 pg_num = 2;
                 state.objects.retain(|object, _| object.as_str() == PG_META_OBJECT || self.holds(object));

@@ -27,6 +27,7 @@ impl ClusterState {
             pg_num: 0,
             shards: if is_coded { (0..members.len() as u8).collect() } else { Vec::new() },
             last_active_shards: Vec::new(),
+            accepted: None,
             members: members.clone(),
             activated_epoch: Epoch(0),
         };

@@ -126,6 +126,10 @@ pub enum Event {
     Emptied {
         at: usize,
     },
+    /// An operator looks at a PG that stands still.
+    Operator {
+        pg: PgId,
+    },
     Fault,
     Quiet,
     ClientWakes {
@@ -140,10 +144,10 @@ pub enum Event {
 impl Event {
     /// Whether the world is not settled while this event is ahead.
     pub fn may_unsettle(&self) -> bool {
-        use Event::{PeerDown, PeerMessage, PeerUp, Request};
+        use Event::{Operator, PeerDown, PeerMessage, PeerUp, Request};
         match self {
             PeerMessage { message, .. } => !matches!(message, Message::Ping { .. } | Message::Pong { .. }),
-            Request { .. } | PeerUp { .. } | PeerDown { .. } => true,
+            Request { .. } | PeerUp { .. } | PeerDown { .. } | Operator { .. } => true,
             _ => false,
         }
     }
@@ -169,7 +173,7 @@ impl Event {
             | Tick { at, .. }
             | Run { at }
             | Room { at, .. } => Some(*at),
-            Answer { .. } | Swap { .. } | Restart { .. } | Fault | Quiet => None,
+            Answer { .. } | Operator { .. } | Swap { .. } | Restart { .. } | Fault | Quiet => None,
             Emptied { .. } | ClientWakes { .. } | ClientRetries { .. } => None,
         }
     }

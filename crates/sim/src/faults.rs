@@ -101,6 +101,7 @@ impl World {
             Fault::Forget => self.forget(),
             Fault::CopyDevice => self.copy_device(),
             Fault::PutBack => self.put_back(),
+            Fault::Decide => self.lose_trust(),
             Fault::DamageBlock => self.damage_block(),
             Fault::Split => self.split(),
             Fault::Scrub => {

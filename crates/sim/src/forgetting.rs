@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use atoll_store::simulated_disk::SimulatedDisk;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, PgId, Transaction};
 
 use crate::device::{RECORDS_FORGOTTEN_MAX, difference};
@@ -75,7 +76,7 @@ impl Store {
         // Cluster state knows that the device was further: before it serves, its copies are no longer complete.
         for pg in [PG, SPLIT_PG] {
             if !self.durable.of(pg).objects.is_empty() {
-                let mark = atoll_pg::mark_incomplete(pg);
+                let mark = atoll_pg::mark_incomplete(pg, Incompleteness::OldDevice);
                 if let Some(device) = &mut self.device {
                     device.apply_blocking(&mark);
                 }

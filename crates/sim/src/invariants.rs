@@ -70,7 +70,7 @@ impl World {
             return;
         };
         assert!(
-            known.sequence + 1 < first.version.sequence || known.epoch < first.version.epoch,
+            known.sequence.saturating_add(1) < first.version.sequence || known.epoch < first.version.epoch,
             "unknown_outcome_is_older_than_the_log: {request:?} of {known}, and the log begins with {}",
             first.version
         );
@@ -133,7 +133,7 @@ impl World {
 
     /// Whether an OSD would say that its copy is complete: it is not marked otherwise, and has
     /// durably promised the last active epoch.
-    fn counts_as_elector(&self, pg: PgId, at: usize, activated: Epoch) -> bool {
+    pub fn counts_as_elector(&self, pg: PgId, at: usize, activated: Epoch) -> bool {
         let state = self.members[at].store.durable.of(pg);
         !state.is_incomplete() && state.promised() >= activated
     }

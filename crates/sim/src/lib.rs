@@ -14,6 +14,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::unwrap_used, missing_docs)] // a test through and through
 
+mod accept;
 mod campaign;
 mod check;
 mod clients;
@@ -103,6 +104,8 @@ pub struct Setup {
     pub forgets: bool,
     /// Older copies of devices are put back.
     pub puts_back: bool,
+    /// Copies are taken for incomplete, and an operator decides.
+    pub decides: bool,
     /// A fault stands at the end, while clients must be served.
     pub has_standing_fault: bool,
     /// Prints what happens.

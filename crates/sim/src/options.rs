@@ -38,6 +38,9 @@ pub enum Fault {
     CopyDevice,
     /// An older copy of a device is put back.
     PutBack,
+    /// All copies are taken for incomplete, and an operator decides from which of them a PG goes on. Drawn only if a run is
+    /// told to.
+    Decide,
 }
 
 /// All faults, and how often each happens among the others.
@@ -146,6 +149,9 @@ impl Options {
         }
         if setup.puts_back {
             self.faults.extend([(Fault::CopyDevice, 6), (Fault::PutBack, 6)]);
+        }
+        if setup.decides {
+            self.faults.push((Fault::Decide, 8));
         }
         self.keeps_past = setup.forgets || setup.puts_back;
         self

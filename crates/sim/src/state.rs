@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_pg::{EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
+use atoll_pg::{BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, bits};
 use atoll_types::{
     Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
@@ -212,7 +212,7 @@ impl State {
 
     /// Whether this copy is marked as incomplete.
     pub fn is_incomplete(&self) -> bool {
-        self.omap_value(&name(PG_META_OBJECT), INCOMPLETE_KEY).is_some()
+        [INCOMPLETE_KEY, BEHIND_KEY].iter().any(|key| self.omap_value(&name(PG_META_OBJECT), key).is_some())
     }
 }
 

@@ -35,6 +35,7 @@ statistics! {
     stopped_clocks: "pauses with the clock",
     wipes: "lost devices",
     forgotten: "devices that forgot",
+    decisions: "decisions of operators",
     standing: "faults that stood",
     moves: "moves",
     splits: "splits",

@@ -333,6 +333,7 @@ impl World {
             Event::Restart { at } => self.restart(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
             Event::Emptied { at } => self.set_full(at, false),
+            Event::Operator { pg } => self.operator_looks(pg),
             Event::Fault => self.fault(),
             Event::Quiet => self.heal(),
             Event::ClientWakes { session } => self.client_wakes(session),

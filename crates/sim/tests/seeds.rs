@@ -47,10 +47,25 @@ fn seeds_that_failed_pass() {
     }
 }
 
+/// Copies of which all are taken for incomplete, although they are not: from whichever an operator has the PG go on, nothing
+/// is lost.
+#[test]
+fn whatever_an_operator_decides_loses_nothing_that_the_copy_has() {
+    for is_coded in [false, true] {
+        for (stores, seeds) in [(Stores::StandIn, 60), (Stores::Real, 20)] {
+            for seed in 1..=seeds {
+                simulate(seed, Setup { is_coded, stores, decides: true, ..Setup::default() });
+            }
+        }
+    }
+}
+
 fn run(is_coded: bool) {
     let (forgets, puts_back) = (setting("ATOLL_SIM_FORGET", 1) == 1, setting("ATOLL_SIM_PUT_BACK", 1) == 1);
     let has_standing_fault = setting("ATOLL_SIM_STANDING", 1) == 1;
-    let setup = Setup { is_coded, stores: stores(), is_verbose: false, forgets, puts_back, has_standing_fault };
+    let decides = setting("ATOLL_SIM_DECIDE", 0) == 1;
+    let setup =
+        Setup { is_coded, stores: stores(), is_verbose: false, forgets, puts_back, decides, has_standing_fault };
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),
         seeds: setting("ATOLL_SIM_RUNS", 400),
@@ -83,6 +98,9 @@ fn run(is_coded: bool) {
         let mut cannot_be = if is_coded { of_copies.to_vec() } else { of_shards.to_vec() };
         if !setup.forgets && !setup.puts_back {
             cannot_be.push("forgotten");
+        }
+        if !setup.decides {
+            cannot_be.push("decisions");
         }
         if !setup.has_standing_fault {
             cannot_be.push("standing");

@@ -91,7 +91,7 @@ impl fmt::Display for Epoch {
 
 /// Position of a write in its PG's history, ordered by epoch and then by sequence. The sequence
 /// goes on counting across epochs, so it never repeats within a PG.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     /// The epoch in which the primary ordered the write.
     pub epoch: Epoch,

@@ -21,6 +21,7 @@ pub mod monitoring;
 pub mod nvme_hosts;
 pub mod operation;
 pub mod operators;
+pub mod pg_copies;
 pub mod rdma_searches;
 pub mod record_json;
 pub mod records;

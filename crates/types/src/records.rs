@@ -19,6 +19,7 @@ pub use crate::images::{
     ImageStates, ImageWatcherRecord, ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
 };
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
+use crate::pg_copies::AcceptedCopies;
 use crate::split::pg_of_object;
 use crate::transports::Transport;
 
@@ -401,6 +402,10 @@ pub struct PgRecord {
     /// The same of the last active members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_active_shards: Vec<u8>,
+    /// An operator has decided from which copies the PG goes on: those of the last active members. None again once the
+    /// PG has been active with them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<AcceptedCopies>,
 }
 
 impl PgRecord {

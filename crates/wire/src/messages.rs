@@ -116,6 +116,10 @@ kinds! {
             wants_log: bool,
             /// In an erasure-coded PG, the shard that the receiver holds as a member.
             shard: Option<u8> as ShardNumber,
+            /// The epoch in which an operator has accepted the receiver's copy; 0 if none has.
+            accepted_epoch: Epoch,
+            /// The head that this copy had then.
+            accepted_head: Version,
         },
         /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads
         /// any more on this member's word, and this is what I have. A member that could not take a

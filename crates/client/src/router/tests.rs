@@ -49,6 +49,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         pg_num: 0,
         shards: vec![],
         last_active_shards: vec![],
+        accepted: None,
     };
     let pool = PoolRecord {
         format: 1,

@@ -103,6 +103,7 @@ impl World {
             pg_num: 0,
             shards: if shape.is_some() { (0..size as u8).collect() } else { Vec::new() },
             last_active_shards: Vec::new(),
+            accepted: None,
         };
         let mut world = World {
             members: (0..size).map(|_| Member::new()).collect(),

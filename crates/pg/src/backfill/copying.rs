@@ -8,7 +8,7 @@ use crate::actions::{ObjectParts, Token};
 use crate::config::Configuration;
 use crate::invariants;
 use crate::outbox::Outbox;
-use crate::own_object::{change, own_change, own_object, set_complete, set_shard};
+use crate::own_object::{change, own_change, own_object, set_complete, set_not_behind, set_shard};
 
 /// A part of an object that is to be read for a learner.
 pub(super) struct Part {
@@ -64,7 +64,7 @@ impl Learners {
                 return learner.send(end, Sent::Done, config.record.epoch, outbox);
             }
             let shard = learner.shard.filter(|_| learner.is_of_other_shard).map(set_shard);
-            let done = [Some(set_complete()), shard].into_iter().flatten().collect();
+            let done = [Some(set_complete()), Some(set_not_behind()), shard].into_iter().flatten().collect();
             learner.send(own_change(config.id, done), Sent::Done, config.record.epoch, outbox);
         }
     }

@@ -1,6 +1,7 @@
 //! What follows in the PG from events of its shards: reads and writes of clients that go on, parts
 //! for learners, examinations of a scrub, and the steps of a roll back.
 
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{ObjectName, ReadOutcome, Refusal, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -68,7 +69,7 @@ impl Pg {
             Effect::PartRead { token, part } => self.object_read(token, part, view),
             Effect::Undo { version, undo } => self.undo(version, undo),
             Effect::RolledBack => self.rolled_back(view),
-            Effect::CannotRollBack => self.note_incomplete_here(view),
+            Effect::CannotRollBack => self.note_incomplete_here(Incompleteness::CannotRollBack, view),
         }
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Membership {
     stuck_until_ms: BTreeMap<OsdId, u64>,
     /// Primaries that did nothing with an epoch, and until when none is given to them.
     passed_over_until_ms: BTreeMap<OsdId, u64>,
+    /// The newest decision of an operator that this OSD has seen: what the copies that it accepts said before is void.
+    decided: Epoch,
     /// Since when the PG has been without an active primary here.
     inactive_since_ms: Option<u64>,
 }
@@ -84,6 +86,7 @@ impl Membership {
             told_stuck_at_ms: None,
             stuck_until_ms: BTreeMap::new(),
             passed_over_until_ms: BTreeMap::new(),
+            decided: Epoch(0),
             inactive_since_ms: None,
         }
     }
@@ -165,6 +168,10 @@ impl Membership {
         self.stuck_until_ms.remove(&record.primary);
         if has_new_epoch {
             self.epoch_since_ms = now_ms;
+        }
+        if let Some(accepted) = record.accepted.as_ref().filter(|accepted| accepted.epoch > self.decided) {
+            self.decided = accepted.epoch;
+            self.incomplete.retain(|osd| accepted.head_of(*osd).is_none());
         }
         if record.activated_epoch == record.epoch {
             // A member of an active configuration has been backfilled since it said otherwise.
@@ -401,6 +408,7 @@ impl Pg {
             activated_epoch: self.config.record.epoch,
             last_active_members: self.config.record.members.clone(),
             last_active_shards: self.config.record.shards.clone(),
+            accepted: None,
             ..self.config.record.clone()
         };
         // A member that was backfilled meanwhile has the split in its history and lacks the new PG. Once

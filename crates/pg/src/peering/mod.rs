@@ -4,12 +4,14 @@
 //! prefixes of each other. An elector that lacks a write which another knows to be committed has lost
 //! its device: what it lacks says nothing.
 
+pub(crate) mod acceptance;
 pub mod leases;
 pub(crate) mod membership;
 pub(crate) mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, OsdId, Version};
 use atoll_wire::Message;
 
@@ -18,7 +20,7 @@ use crate::backfill::Answer;
 use crate::config::{Configuration, PgState};
 use crate::group::Pg;
 use crate::invariants;
-use crate::own_object::{own_change, set_incomplete};
+use crate::own_object::{mark_of, own_change};
 use crate::replication::log::Log;
 use crate::submissions::Submission;
 
@@ -173,6 +175,7 @@ impl Peering {
 impl Configuration {
     /// Asks an OSD for its promise and its head.
     pub fn query(&self, osd: OsdId, wants_log: bool) -> Message {
+        let decision = self.decision_for(osd);
         Message::PeerQuery {
             pg: self.id,
             epoch: self.record.epoch,
@@ -180,6 +183,8 @@ impl Configuration {
             active_members: self.record.last_active_members.clone(),
             wants_log,
             shard: self.record.shard_of(osd),
+            accepted_epoch: decision.epoch,
+            accepted_head: decision.head,
         }
     }
 }
@@ -219,6 +224,9 @@ impl Pg {
             && self.config.record.members.contains(&from)
             && answer.shard != self.config.record.shard_of(from);
         let is_complete = answer.is_complete && !(is_of_other_shard && epoch == self.config.record.epoch);
+        if !is_complete && self.config.is_before_decision(from, epoch) {
+            return;
+        }
         if !is_complete && (!self.config.is_primary() || self.config.record.members.contains(&from)) {
             // It must be backfilled before it can be a member or a primary.
             self.membership.note_incomplete(from);
@@ -271,16 +279,16 @@ impl Pg {
             "{elector} lacks writes that all members had, up to {committed_sequence}: its device has lost them, and it must be backfilled"
         ));
         if elector == self.config.me {
-            return self.note_incomplete_here(view);
+            return self.note_incomplete_here(Incompleteness::LacksCommitted, view);
         }
         self.membership.note_incomplete(elector);
         self.advance(view);
     }
 
     /// Marks this copy as incomplete, and tells the primary.
-    pub(crate) fn note_incomplete_here(&mut self, view: &impl ObjectView) {
-        self.promises.note_incomplete();
-        let note = own_change(self.config.id, vec![set_incomplete()]);
+    pub(crate) fn note_incomplete_here(&mut self, why: Incompleteness, view: &impl ObjectView) {
+        self.promises.note_incomplete(why);
+        let note = own_change(self.config.id, vec![mark_of(why)]);
         self.submit(Submission::Repair, note);
         if self.config.is_primary() {
             self.restart_peering();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use atoll_types::limits::EPOCH_MAX;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Refusal, Transaction};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -15,9 +16,10 @@ use crate::group::Pg;
 use crate::invariants;
 use crate::outbox::Outbox;
 use crate::own_object::{
-    EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, own_change, own_object, set_epoch, set_incomplete,
-    set_shard,
+    BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, behind_because, mark_of, own_change,
+    own_object, set_epoch, set_shard,
 };
+use crate::peering::acceptance::Decision;
 use crate::submissions::Submission;
 
 /// By so many epochs cluster state may be ahead of what an OSD knows that does not reach it: days of a PG that changes
@@ -34,8 +36,10 @@ pub(crate) struct Promises {
     durable: Epoch,
     /// The first epoch promised since this OSD started.
     first_since_start: Option<Epoch>,
-    /// Objects may be missing or old, so this copy does not tell what was acknowledged.
-    is_incomplete: bool,
+    /// Objects may be others than the history says, so this copy does not tell what was acknowledged.
+    is_torn: bool,
+    /// Why the history, which the objects are as it says, does not tell what was acknowledged.
+    behind: Option<Incompleteness>,
     /// This copy is about to be what its history says: no primary is answered before.
     holds_answers: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
@@ -70,12 +74,13 @@ pub(crate) enum Effect {
 
 impl Promises {
     pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
-        let found = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY].map(|key| view.omap_value(pg, &own_object(), key));
+        let keys = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY, BEHIND_KEY];
+        let found = keys.map(|key| view.omap_value(pg, &own_object(), key));
         let is_cold = |value: &Result<_, Refusal>| *value == Err(Refusal::Busy);
         invariants::own_object_is_loaded(pg, !found.iter().any(is_cold));
         // Without its own object this copy is as good as lost.
         let is_unreadable = found.iter().any(Result::is_err);
-        let [promised, shard, incomplete] = found.map(Result::ok).map(Option::flatten);
+        let [promised, shard, incomplete, behind] = found.map(Result::ok).map(Option::flatten);
         // The PG was split off here, from a copy that did not have the whole history.
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         // Nor does a promise count that nobody can have asked for.
@@ -88,7 +93,8 @@ impl Promises {
             epoch,
             durable: epoch,
             first_since_start: None,
-            is_incomplete: incomplete.is_some() || is_left_over || is_damaged,
+            is_torn: incomplete.is_some() || is_left_over || is_damaged,
+            behind: behind.map(|value| behind_because(&value)),
             holds_answers: false,
             asked_by: None,
             shard,
@@ -120,7 +126,12 @@ impl Promises {
 
     /// Whether objects of this copy may be missing or old.
     pub fn is_incomplete(&self) -> bool {
-        self.is_incomplete
+        self.incompleteness().is_some()
+    }
+
+    /// Why this copy does not count, if it does not.
+    pub fn incompleteness(&self) -> Option<Incompleteness> {
+        if self.is_torn { Some(Incompleteness::Torn) } else { self.behind }
     }
 
     /// The shard that this OSD holds, in an erasure-coded PG.
@@ -133,13 +144,26 @@ impl Promises {
         self.holds_answers = holds;
     }
 
-    pub fn note_incomplete(&mut self) {
-        self.is_incomplete = true;
+    pub fn note_incomplete(&mut self, why: Incompleteness) {
+        match why {
+            Incompleteness::Torn => self.is_torn = true,
+            why => self.behind = self.behind.or(Some(why)),
+        }
+    }
+
+    /// An operator has decided in this epoch what becomes of this copy. It counts if that `accepts` it.
+    pub fn decided(&mut self, epoch: Epoch, accepts: bool) {
+        invariants::decision_is_followed_once(self.epoch, epoch);
+        self.epoch = epoch;
+        self.is_owed = false;
+        if accepts {
+            (self.is_torn, self.behind) = (false, None);
+        }
     }
 
     /// The copy is deleted, so it is not incomplete any more.
     pub fn forget_copy(&mut self) {
-        self.is_incomplete = false;
+        (self.is_torn, self.behind) = (false, None);
         self.shard = None;
     }
 
@@ -186,7 +210,7 @@ impl Promises {
     pub fn notice_lost_device(&mut self, config: &Configuration) {
         let record = &config.record;
         if record.last_active_members.contains(&config.me) && self.epoch < record.activated_epoch {
-            self.note_incomplete();
+            self.note_incomplete(Incompleteness::LacksPromise);
         }
     }
 
@@ -196,7 +220,7 @@ impl Promises {
     pub fn is_copy_usable(&self, config: &Configuration) -> bool {
         let listed = config.policy.shape.and_then(|_| config.record.shard_of(config.me));
         let is_of_other_shard = self.shard.is_some_and(|held| listed.is_some_and(|shard| shard != held));
-        !self.is_incomplete && !self.holds_answers && !is_of_other_shard
+        !self.is_incomplete() && !self.holds_answers && !is_of_other_shard
     }
 
     /// Makes a promise, unless it is made already, and answers when it may.
@@ -225,13 +249,11 @@ impl Promises {
         if let (Some(shard), None) = (wanted, self.shard) {
             // Without a note of its shard a complete copy has no objects yet. An incomplete one may
             // have some of another shard, from before a split that the member was told of late.
-            let shard = if self.is_incomplete { MIXED_SHARDS } else { shard };
+            let shard = if self.is_incomplete() { MIXED_SHARDS } else { shard };
             self.shard = Some(shard);
             mutations.push(set_shard(shard));
         }
-        if self.is_incomplete {
-            mutations.push(set_incomplete());
-        }
+        mutations.extend(self.incompleteness().map(mark_of));
         context.outbox.submit(Submission::Promise { epoch }, own_change(context.config.id, mutations));
         Effect::Nothing
     }
@@ -281,8 +303,11 @@ impl Promises {
         }
         for mutation in &transaction.mutations {
             match mutation {
-                Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.is_incomplete = true,
-                Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.is_incomplete = false,
+                // Then all its keys are gone, and others come.
+                Mutation::Remove => self.behind = None,
+                Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.is_torn = true,
+                Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.is_torn = false,
+                Mutation::OmapRemove { key } if key[..] == *BEHIND_KEY => self.behind = None,
                 Mutation::OmapSet { key, value } if key[..] == *SHARD_KEY => {
                     self.shard = value.first().copied();
                 }
@@ -321,6 +346,7 @@ impl Pg {
         epoch: Epoch,
         (active_epoch, active_members): (Epoch, &[OsdId]),
         (wants_log, wants_shard): (bool, Option<u8>),
+        decision: Decision,
         view: &impl ObjectView,
     ) {
         self.promises.wants_shard = wants_shard;
@@ -337,8 +363,11 @@ impl Pg {
                 .outbox
                 .warn(format!("{from} asks for a promise of epoch {}, and {known} is known", epoch.0));
         }
+        if decision.epoch <= epoch {
+            self.follow_decision(decision, view);
+        }
         if active_members.contains(&self.config.me) && self.promises.epoch < active_epoch {
-            self.promises.note_incomplete();
+            self.promises.note_incomplete(Incompleteness::LacksPromise);
         }
         self.promises.wants_log = wants_log;
         self.promise(epoch, from, active_members, view);

@@ -3,6 +3,7 @@
 //! history.
 //! `ATOLL_SIM_TRACE` prints what happens.
 
+mod accepted;
 mod backfills;
 mod catching_up;
 mod members;

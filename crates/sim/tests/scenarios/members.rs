@@ -2,7 +2,7 @@
 
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
-use atoll_types::Epoch;
+use atoll_types::{Epoch, Version};
 use atoll_wire::Message;
 
 use crate::{MS, SECOND, holds, three_osds, with_leases, written};
@@ -265,7 +265,20 @@ fn a_promise_of_an_epoch_that_nobody_proposed_stops_no_pg() {
         written(&mut script, 0, 1);
         let epoch = Epoch(script.cluster.record.epoch.0 + ahead);
         let (active_epoch, active_members, wants_log, shard) = (Epoch(0), Vec::new(), false, None);
-        script.says(2, 1, Message::PeerQuery { pg: PG, epoch, active_epoch, active_members, wants_log, shard });
+        script.says(
+            2,
+            1,
+            Message::PeerQuery {
+                pg: PG,
+                epoch,
+                active_epoch,
+                active_members,
+                wants_log,
+                shard,
+                accepted_epoch: Epoch(0),
+                accepted_head: Version::default(),
+            },
+        );
         script.run_for(5 * SECOND);
         written(&mut script, 0, 2);
         script.kill(0);

@@ -112,6 +112,8 @@ pub(super) fn every_kind() -> Vec<Message> {
             active_members: vec![OsdId(4)],
             wants_log: true,
             shard: Some(3),
+            accepted_epoch: epoch,
+            accepted_head: version,
         },
         Message::PeerInfo {
             pg,
