@@ -57,6 +57,7 @@ REASONS = {
         "key destroy",
         "key forget",
     ],
+    "It gives up what was acknowledged; an operator's session shall not be enough for that.": ["pg accept"],
     "It carries data, or reads all of it, and runs for as long as that takes.": [
         "image export",
         "image import",
@@ -76,6 +77,7 @@ REASONS = {
     "Prometheus asks `/metrics` of the admin server for it, with a token.": ["metrics show"],
     "Nothing speaks against a call: there is none, and no page of the console needs it.": [
         "image meta",
+        "pg why",
         "policy simulate",
     ],
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use anyhow::Context;
-use atoll_admin_socket::{Reply, Routes, SLOW_ROUTE};
+use atoll_admin_socket::{PG_COPIES_ROUTE, Reply, Routes, SLOW_ROUTE};
 use atoll_metrics::slow::slow_operations;
 use atoll_traces::Source;
 use clap::Args;
@@ -81,10 +81,13 @@ fn export_traces(open: &OpenCluster, process: &str) {
 fn serve_admin_socket(open: &OpenCluster, process: &str) {
     atoll_metrics::register_process(process, env!("CARGO_PKG_VERSION"));
     atoll_security_log::register_metrics();
-    let routes = Routes::default().with(SLOW_ROUTE, || Reply {
+    let json = |text: serde_json::Result<String>| Reply {
         content_type: "application/json",
-        text: serde_json::to_string(&slow_operations()).expect("texts and numbers become JSON"),
-    });
+        text: text.expect("texts and numbers become JSON"),
+    };
+    let routes = Routes::default()
+        .with(SLOW_ROUTE, move || json(serde_json::to_string(&slow_operations())))
+        .with(PG_COPIES_ROUTE, move || json(serde_json::to_string(&atoll_osd::copies_told())));
     let path = open.directory.admin_socket(process);
     if let Err(error) = atoll_admin_socket::serve_in_thread(&path, routes) {
         tracing::warn!("{process} has no metrics: its admin socket {} cannot be made: {error}", path.display());

@@ -6,6 +6,8 @@
 
 /// Where processes of Atoll tell their slow operations, as JSON; metrics are at `/metrics`.
 pub const SLOW_ROUTE: &str = "/slow";
+/// Where OSDs tell what they have of PGs, as JSON.
+pub const PG_COPIES_ROUTE: &str = "/pg-copies";
 
 mod client;
 mod place;

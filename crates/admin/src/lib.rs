@@ -21,6 +21,7 @@ pub mod operators;
 pub mod osds;
 pub mod overview;
 pub mod peer_keys;
+pub mod pg_copies;
 pub mod pgs;
 pub mod pools;
 pub mod settings;

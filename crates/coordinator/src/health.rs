@@ -124,12 +124,12 @@ fn waiting(view: &View, code: &str, number: usize, all_pgs: usize, now_unix_ms: 
     match lasts || number >= all_pgs {
         true => (
             Severity::Error,
-            "requests wait until they serve: start OSDs that are down, and look at the logs of the primaries ('atoll pg \
-             ls' names them) for what they wait for",
+            "requests wait until they serve: 'atoll pg why' names them, and 'atoll pg why PGID' says what a PG waits for, \
+             and what to do",
         ),
         false => (
             Severity::Warning,
-            "this takes moments after a change; if it stays, look at the logs of the primaries for what they wait for",
+            "this takes moments after a change; if it stays, 'atoll pg why PGID' says what a PG waits for, and what to do",
         ),
     }
 }
@@ -392,7 +392,8 @@ fn availability(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut 
         Severity::Error,
         those(pgs, |pg| pg.state == PgAvailability::Inactive),
         |number| format!("{} cannot serve: too few of their copies or shards are up", count(number, "PG")),
-        "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
+        "start the OSDs that are down; reads and writes wait until then. 'atoll pg why PGID' says what a PG waits for, and \
+         what to do if an OSD is lost for good",
     );
     let peering = those(pgs, |pg| pg.state == PgAvailability::Peering);
     let (severity, action) = waiting(view, "PG_PEERING", peering.len(), pgs.len(), now_unix_ms);

@@ -14,6 +14,7 @@ use atoll_types::{OsdId, PgId};
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
 use crate::control::{self, ControlEvent};
+use crate::copies_told::tell_copies;
 use crate::device::{Backing, BlockingDevice, RingDevice, health};
 use crate::links::Links;
 use crate::metrics::Metrics;
@@ -25,6 +26,7 @@ use crate::reports::{Reports, primary_pg_states};
 use crate::scrubs::Scrubs;
 use crate::storage::Storage;
 use crate::traced::TracedCopies;
+use crate::view::StoreView;
 
 /// How far stopping has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -317,6 +319,7 @@ impl Osd {
         }
         self.storage.check();
         self.measure();
+        tell_copies(&self.pgs, &StoreView::new(&self.storage, &self.links, &self.context));
         self.tell_in_flight();
     }
 

@@ -12,6 +12,7 @@ mod clients;
 mod config;
 mod context;
 mod control;
+mod copies_told;
 mod daemon;
 mod device;
 mod effects;
@@ -34,6 +35,7 @@ mod view;
 
 pub use atoll_store::{OpenError, StoreIdentity};
 pub use config::{OsdConfig, OsdError};
+pub use copies_told::copies_told;
 pub use daemon::Osd;
 pub use device::{
     AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,

@@ -1,7 +1,9 @@
 //! A PG on one OSD: its components, and what the shell may ask.
 
+use std::cell::Cell;
+
 use atoll_types::records::PgRecord;
-use atoll_types::{OsdId, PgId, SharedTransaction, Transaction};
+use atoll_types::{OsdId, PgId, SharedTransaction, Transaction, Version};
 
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
@@ -47,6 +49,8 @@ pub struct Pg {
     pub(crate) scrub: Option<Scrub>,
     /// Only in an erasure-coded PG.
     pub(crate) erasure: Option<Erasure>,
+    /// How far the newest writes could be rolled back, as of a head and of what was known to be committed.
+    pub(crate) rolls_back: Cell<Option<((Version, u64), u64)>>,
     /// A split is about to be ordered: no write begins.
     pub(crate) is_splitting: bool,
     pub(crate) outbox: Outbox,
@@ -92,6 +96,7 @@ impl Pg {
             erasure: policy
                 .shape
                 .map(|shape| Erasure::new(shape, PreImages::find(id, view), QuietNote::find(id, view))),
+            rolls_back: Cell::new(None),
             is_splitting: false,
             outbox: Outbox::new(id),
         };

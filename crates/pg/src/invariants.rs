@@ -413,6 +413,8 @@ mod tests {
             ("nothing_is_rolled_back_while_serving", Box::new(|| nothing_is_rolled_back_while_serving(true))),
             ("enough_members_serve", Box::new(|| enough_members_serve(&one))),
             ("primary_holds_the_listed_shard", Box::new(|| primary_holds_the_listed_shard(Some(3), Some(2)))),
+            ("decision_is_followed_once", Box::new(|| decision_is_followed_once(Epoch(3), Epoch(3)))),
+            ("shards_keep_their_history", Box::new(|| shards_keep_their_history(true))),
             ("promises_only_rise", Box::new(|| promises_only_rise(Epoch(3), Epoch(3)))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(false, false))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(true, true))),

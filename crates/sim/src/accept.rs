@@ -62,7 +62,8 @@ impl World {
         let is_splitting = pgs.len() < self.policy.pg_num as usize;
         let is_awaited = self.queue.values().any(|event| matches!(event, Event::Operator { .. }));
         let is_whole = pgs.iter().all(|pg| self.has_whole_electors(*pg));
-        if is_splitting || is_awaited || !is_whole || !self.forgetful.is_empty() {
+        // A device that has forgotten may not know it yet.
+        if is_splitting || is_awaited || !is_whole || self.options.keeps_past {
             return;
         }
         (0..self.members.len()).for_each(|at| self.crash(at));

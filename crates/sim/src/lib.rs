@@ -120,6 +120,7 @@ impl Default for Setup {
             stores: Stores::BySeed,
             forgets: true,
             puts_back: true,
+            decides: false,
             has_standing_fault: true,
             is_verbose: false,
         }

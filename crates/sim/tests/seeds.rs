@@ -54,7 +54,8 @@ fn whatever_an_operator_decides_loses_nothing_that_the_copy_has() {
     for is_coded in [false, true] {
         for (stores, seeds) in [(Stores::StandIn, 60), (Stores::Real, 20)] {
             for seed in 1..=seeds {
-                simulate(seed, Setup { is_coded, stores, decides: true, ..Setup::default() });
+                let setup = Setup { forgets: false, puts_back: false, decides: true, ..Setup::default() };
+                simulate(seed, Setup { is_coded, stores, ..setup });
             }
         }
     }

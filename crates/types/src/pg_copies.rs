@@ -108,6 +108,8 @@ pub struct PgCopy {
     pub head: Version,
     /// Sequence of the newest write that it knows all members to have had.
     pub committed_sequence: u64,
+    /// In an erasure-coded PG that stands still, the sequence down to which it can roll back its newest writes.
+    pub rolls_back_to: u64,
     /// Why its copy does not count, if it does not.
     pub incomplete: Option<Incompleteness>,
     /// In an erasure-coded PG, the shard that it holds; none if it holds none, or objects of several.

@@ -1,6 +1,8 @@
 //! PGs.
 
+mod accept;
 mod scrub;
+mod why;
 
 use atoll_admin::pgs::{self, PgFilter, PgStatus};
 use atoll_coordinator::PgAvailability;
@@ -10,7 +12,9 @@ use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Subcommand;
 use serde_json::json;
 
+use self::accept::PgAcceptArguments;
 use self::scrub::PgScrubArguments;
+use self::why::PgWhyArguments;
 use super::arguments::{OutputArguments, parse_object_name, parse_osd_id};
 use super::open_cluster::connected;
 use super::output::{ago, print_json, print_table};
@@ -56,6 +60,10 @@ Examples:
         #[arg(long, value_name = "NAME")]
         pool: String,
     },
+    /// Say why a PG does not serve, and what to do
+    Why(PgWhyArguments),
+    /// Have a PG go on from copies that do not count by themselves, although that may lose writes
+    Accept(PgAcceptArguments),
     /// Compare all copies or shards of the objects of PGs, and repair bad ones
     Scrub(PgScrubArguments),
 }
@@ -68,6 +76,8 @@ pub fn run(command: &PgCommand) -> anyhow::Result<()> {
         }
         PgCommand::Query { output, pg } => query(output, *pg),
         PgCommand::Map { output, object, pool } => map_object(output, object, pool),
+        PgCommand::Why(arguments) => why::run(arguments),
+        PgCommand::Accept(arguments) => accept::run(arguments),
         PgCommand::Scrub(arguments) => scrub::scrub(arguments),
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_admin_socket::{Answer, AskError, SLOW_ROUTE, ask};
+use atoll_admin_socket::{Answer, AskError, PG_COPIES_ROUTE, SLOW_ROUTE, ask};
 use atoll_metrics::slow::SlowOperation;
 use atoll_node::DataDir;
+use atoll_types::pg_copies::PgCopy;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,20 @@ impl Tells for Vec<SlowOperation> {
 
     fn read(body: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(body).map_err(|error| format!("no list of operations: {error}"))
+    }
+}
+
+/// What an OSD has of PGs.
+impl Tells for Vec<PgCopy> {
+    const HOST_ROUTE: &'static str = PG_COPIES_ROUTE;
+    const PROCESS_ROUTE: &'static str = PG_COPIES_ROUTE;
+
+    fn is_of(process: &str) -> bool {
+        process.starts_with("osd.")
+    }
+
+    fn read(body: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(body).map_err(|error| format!("no list of copies: {error}"))
     }
 }
 

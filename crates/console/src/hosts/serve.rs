@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use atoll_coordinator::unix_ms;
 use atoll_metrics::slow::SlowOperation;
+use atoll_types::pg_copies::PgCopy;
 use axum::extract::{RawQuery, State};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -15,6 +16,7 @@ use crate::server::Shared;
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route(<Vec<SlowOperation>>::HOST_ROUTE, get(of_processes::<Vec<SlowOperation>>))
+        .route(<Vec<PgCopy>>::HOST_ROUTE, get(of_processes::<Vec<PgCopy>>))
         .route(String::HOST_ROUTE, get(of_processes::<String>))
         .route("/figures", get(figures))
 }

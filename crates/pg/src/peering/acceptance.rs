@@ -85,6 +85,9 @@ impl Pg {
         if own_head != head || !self.outbox.view_is_current() {
             return Some(format!("it was to end with {head}, and ends with {own_head}"));
         }
+        if self.promises.holds_answers() {
+            return Some("its objects are being moved to their places".into());
+        }
         let is_torn = self.promises.incompleteness().is_some_and(Incompleteness::is_torn);
         let has_one_shard = self.promises.shard().is_some_and(|shard| shard != MIXED_SHARDS);
         let is_shard = self.erasure.is_some();

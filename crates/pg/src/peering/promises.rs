@@ -144,6 +144,12 @@ impl Promises {
         self.holds_answers = holds;
     }
 
+    /// Whether answers are held back.
+    pub fn holds_answers(&self) -> bool {
+        self.holds_answers
+    }
+
+    /// This copy does not count.
     pub fn note_incomplete(&mut self, why: Incompleteness) {
         match why {
             Incompleteness::Torn => self.is_torn = true,

@@ -1,0 +1,271 @@
+//! Having a PG go on from copies that do not count by themselves.
+
+use std::collections::BTreeSet;
+
+use atoll_cluster::{ClusterClient, ClusterMap, Transaction, keys};
+use atoll_types::pg_copies::{Incompleteness, PgCopy, accepting};
+use atoll_types::records::PgRecord;
+use atoll_types::{OsdId, PgId, Version};
+use serde::Serialize;
+
+use super::{CopyStatus, Known, find, names, statuses};
+use crate::error::AdminError;
+
+/// A decision to have a PG go on from some copies.
+#[derive(Clone, Debug, Serialize)]
+pub struct Acceptance {
+    /// The PG.
+    #[serde(serialize_with = "super::as_text")]
+    pub pg: PgId,
+    /// The OSDs whose copies it goes on from.
+    pub accepted: Vec<OsdId>,
+    /// What is lost, or may be, a sentence each.
+    pub losses: Vec<String>,
+    /// The record that makes it so.
+    #[serde(skip)]
+    record: PgRecord,
+    /// Revision of the record that it replaces.
+    #[serde(skip)]
+    revision: i64,
+}
+
+/// Whether a shard is of use with others.
+pub(super) fn is_usable_shard(copy: &PgCopy) -> bool {
+    copy.shard.is_some() && !copy.incomplete.is_some_and(Incompleteness::is_torn)
+}
+
+/// What it means to have a PG go on from the copies of these OSDs. Refused if that would give wrong data, or if the PG can
+/// go on without.
+pub fn plan(map: &ClusterMap, pg: PgId, told: &[PgCopy], from: &[OsdId]) -> Result<Acceptance, AdminError> {
+    let (pool, record) = find(map, pg)?;
+    let copies = statuses(map, pg, record, told);
+    let known = Known { pg, pool, record, copies: &copies };
+    refuse_unneeded(&known)?;
+    let chosen = chosen(&known, told, from)?;
+    if known.is_coded() {
+        check_shards(&known, &chosen)?;
+    } else if let [_, _, ..] = chosen[..] {
+        return AdminError::refused(format!(
+            "name one copy of {pg}: copies are not merged, and all others become what the accepted one is"
+        ));
+    }
+    let (_, revision) = map.pgs.get(&pg).ok_or(AdminError::NoSuchPg(pg))?;
+    let losses = losses(&known, &chosen);
+    let accepted = chosen.iter().map(|copy| copy.osd).collect();
+    Ok(Acceptance { pg, accepted, losses, record: accepting(record, chosen), revision: *revision })
+}
+
+/// Has the PG go on, unless its record has changed since.
+pub async fn accept(client: &ClusterClient, acceptance: &Acceptance) -> Result<(), AdminError> {
+    let key = keys::pg(acceptance.pg);
+    let change = Transaction::new().check(&key, acceptance.revision).put(&key, &acceptance.record)?;
+    client.transact(&change).await?;
+    Ok(())
+}
+
+impl Acceptance {
+    /// Whether the PG has been active since the decision.
+    pub async fn is_done(&self, client: &ClusterClient) -> Result<bool, AdminError> {
+        let found = client.get::<PgRecord>(&keys::pg(self.pg)).await?;
+        Ok(found.is_some_and(|(record, _)| record.activated_epoch >= self.record.epoch))
+    }
+}
+
+/// A PG that serves, or will by itself, needs no decision; and nobody may serve while it is made.
+fn refuse_unneeded(known: &Known<'_>) -> Result<(), AdminError> {
+    let pg = known.pg;
+    if known.serves() || known.copies.iter().filter_map(|copy| copy.told.as_ref()).any(PgCopy::serves) {
+        return AdminError::refused(format!("{pg} serves: there is nothing to accept"));
+    }
+    if known.has_source() {
+        return AdminError::refused(format!(
+            "{pg} goes on by itself, since enough {} are whole; 'atoll pg why {pg}' says what it waits for",
+            known.parts()
+        ));
+    }
+    let silent = known.copies.iter().filter(|copy| copy.is_up && copy.told.is_none());
+    let silent: Vec<&OsdId> =
+        silent.filter(|copy| copy.is_member || copy.is_elector).map(|copy| &copy.osd).collect();
+    if !silent.is_empty() {
+        let one = names(silent);
+        return AdminError::refused(format!(
+            "{one} is up and does not tell what it has: it might serve, or have a better {}. Stop it, or see \
+             'atoll pg why {pg}' for why it is silent",
+            known.part()
+        ));
+    }
+    Ok(())
+}
+
+/// The copies that are named.
+fn chosen(known: &Known<'_>, told: &[PgCopy], from: &[OsdId]) -> Result<Vec<PgCopy>, AdminError> {
+    let pg = known.pg;
+    let wanted: BTreeSet<OsdId> = from.iter().copied().collect();
+    let find = |osd: &OsdId| {
+        let copy = told.iter().find(|copy| copy.osd == *osd && copy.is_of(pg));
+        copy.cloned().ok_or_else(|| {
+            AdminError::Refused(format!(
+                "{osd} tells nothing of {pg}: it is down, has no {} of it, or its host's admin server does not answer",
+                known.part()
+            ))
+        })
+    };
+    wanted.iter().map(find).collect()
+}
+
+/// Shards of different times give wrong bytes together, so there must be enough of one time.
+fn check_shards(known: &Known<'_>, chosen: &[PgCopy]) -> Result<(), AdminError> {
+    let needed = known.needed();
+    for copy in chosen {
+        let osd = copy.osd;
+        if !is_usable_shard(copy) {
+            return AdminError::refused(format!(
+                "the objects of {osd} are of several shards or times, and would give wrong data with others: a shard \
+                 whose backfill has not ended is of no use"
+            ));
+        }
+        if let Some(other) = chosen.iter().find(|other| other.osd != osd && other.shard == copy.shard) {
+            return AdminError::refused(format!("{osd} and {} hold the same shard: name one of them", other.osd));
+        }
+    }
+    if chosen.len() < needed {
+        return AdminError::refused(format!(
+            "{} of the {needed} shards that it takes are named; any {needed} different ones give the data",
+            chosen.len()
+        ));
+    }
+    let end = end_of(known, chosen);
+    let cannot_undo = |copy: &PgCopy| copy.committed_sequence.max(copy.rolls_back_to) > end.sequence;
+    match chosen.iter().find(|copy| copy.head > end && cannot_undo(copy)) {
+        None => Ok(()),
+        Some(copy) => AdminError::refused(format!(
+            "{} has writes up to {} that cannot be undone, of which fewer than {needed} of the named shards are left: \
+             with shards of different times the data would be wrong. Name {needed} that end with the same write",
+            copy.osd, copy.head
+        )),
+    }
+}
+
+/// The newest write that enough of the chosen copies have.
+fn end_of(known: &Known<'_>, chosen: &[PgCopy]) -> Version {
+    let mut heads: Vec<Version> = chosen.iter().map(|copy| copy.head).collect();
+    heads.sort_by_key(|head| std::cmp::Reverse(*head));
+    heads.get(known.needed() - 1).copied().unwrap_or_default()
+}
+
+/// What is lost if a PG goes on from these copies.
+fn losses(known: &Known<'_>, chosen: &[PgCopy]) -> Vec<String> {
+    let end = end_of(known, chosen);
+    let mut losses: Vec<String> = chosen.iter().flat_map(|copy| of_chosen(known, copy)).collect();
+    let is_chosen = |osd: OsdId| chosen.iter().any(|copy| copy.osd == osd);
+    let others = || known.copies.iter().filter(|copy| !is_chosen(copy.osd));
+    losses.extend(others().filter_map(|copy| of_other(copy, end)));
+    let acknowledged = known.copies.iter().filter_map(|copy| copy.told.as_ref());
+    let acknowledged = acknowledged.map(|copy| copy.committed_sequence).max().unwrap_or_default();
+    if acknowledged > end.sequence {
+        losses.push(format!(
+            "of the writes that are lost, those up to {acknowledged} were acknowledged for certain"
+        ));
+    }
+    losses
+}
+
+fn of_chosen(known: &Known<'_>, copy: &PgCopy) -> Vec<String> {
+    let osd = copy.osd;
+    if copy.is_empty() {
+        return vec![format!("{osd} has nothing: all objects of {} are lost", known.pg)];
+    }
+    match copy.incomplete {
+        None => Vec::new(),
+        Some(why @ Incompleteness::Torn) => vec![format!(
+            "{osd}: {why}. Nobody can tell which: they read as absent or as they were, and deletes may be undone"
+        )],
+        Some(why) => vec![format!(
+            "{osd}: {why}. Its newest write is {}; what was acknowledged after it is lost",
+            copy.head
+        )],
+    }
+}
+
+/// What a copy has that is not accepted.
+fn of_other(copy: &CopyStatus, end: Version) -> Option<String> {
+    let osd = copy.osd;
+    match &copy.told {
+        Some(told) if told.head > end => {
+            let count = told.head.sequence.saturating_sub(end.sequence).max(1);
+            Some(format!(
+                "{osd} has writes after {end}, up to {}: {count} writes are lost, and its copy is replaced",
+                told.head
+            ))
+        }
+        Some(_) => None,
+        None if copy.is_elector || copy.is_member => {
+            Some(format!("{osd} is down: what only it has is lost, and its copy is replaced when it comes back"))
+        }
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{OLD, PG, TORN, copies, copy, map, shards};
+    use super::*;
+
+    fn refusal(map: &ClusterMap, told: &[PgCopy], from: &[u32]) -> String {
+        let from: Vec<OsdId> = from.iter().copied().map(OsdId).collect();
+        plan(map, PG, told, &from).unwrap_err().to_string()
+    }
+
+    fn planned(map: &ClusterMap, told: &[PgCopy], from: &[u32]) -> Acceptance {
+        let from: Vec<OsdId> = from.iter().copied().map(OsdId).collect();
+        plan(map, PG, told, &from).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_accepted_is_refused() {
+        let two = map(copies(2), 2, &[0, 1]);
+        let old = [copy(0, 9, OLD, None), copy(1, 7, OLD, None)];
+        assert!(refusal(&two, &old, &[0, 1]).contains("not merged"));
+        assert!(refusal(&two, &old, &[5]).contains("osd.5 tells nothing"));
+        assert!(refusal(&two, &old[..1], &[0]).contains("osd.1 is up and does not tell"));
+        assert!(refusal(&two, &[copy(0, 9, None, None), old[1].clone()], &[1]).contains("goes on by itself"));
+        let serving = PgCopy { state: "active".into(), ..copy(0, 9, OLD, None) };
+        assert!(refusal(&two, &[serving, old[1].clone()], &[1]).contains("serves"));
+
+        let three = map(shards(), 3, &[0, 1, 2]);
+        let told = |incomplete, shard| {
+            [copy(0, 9, OLD, Some(0)), copy(1, 9, incomplete, shard), copy(2, 12, None, Some(2))]
+        };
+        assert!(refusal(&three, &told(OLD, Some(1)), &[0]).contains("1 of the 2 shards"));
+        assert!(refusal(&three, &told(TORN, Some(1)), &[0, 1]).contains("wrong data"));
+        assert!(refusal(&three, &told(OLD, None), &[0, 1]).contains("wrong data"));
+        assert!(refusal(&three, &told(OLD, Some(0)), &[0, 1]).contains("same shard"));
+        assert!(refusal(&three, &told(OLD, Some(1)), &[1, 2]).contains("would be wrong"));
+        // It does not know that its newest writes were committed, and has forgotten what was before.
+        let unaware = PgCopy { committed_sequence: 9, rolls_back_to: 12, ..copy(2, 12, None, Some(2)) };
+        let told = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), unaware];
+        assert!(refusal(&three, &told, &[1, 2]).contains("would be wrong"));
+        let undoing = PgCopy { committed_sequence: 9, rolls_back_to: 9, ..copy(2, 12, None, Some(2)) };
+        planned(&three, &[told[0].clone(), told[1].clone(), undoing], &[1, 2]);
+    }
+
+    #[test]
+    fn what_is_lost_is_said() {
+        let two = map(copies(2), 2, &[0]);
+        let plan = planned(&two, &[copy(0, 9, OLD, None)], &[0]);
+        assert!(plan.losses[0].contains("older copy") && plan.losses[1].contains("osd.1 is down"), "{plan:?}");
+        assert_eq!(plan.record.accepted.as_ref().unwrap().copies[0].osd, OsdId(0));
+
+        let three = map(shards(), 3, &[0, 1, 2]);
+        let told = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), copy(2, 12, None, Some(2))];
+        let plan = planned(&three, &told, &[0, 1]);
+        assert!(plan.losses.iter().any(|loss| loss.contains("3 writes are lost")), "{plan:?}");
+        assert!(plan.losses.iter().any(|loss| loss.contains("up to 12 were acknowledged")), "{plan:?}");
+        assert_eq!((plan.record.epoch.0, &plan.record.shards[..]), (7, &[0, 1][..]));
+
+        let empty = copy(0, 0, Some(Incompleteness::LacksPromise), None);
+        let empty = PgCopy { head: Version::default(), ..empty };
+        assert!(planned(&two, &[empty], &[0]).losses[0].contains("all objects of 1.0 are lost"));
+        assert!(planned(&two, &[copy(0, 9, TORN, None)], &[0]).losses[0].contains("Nobody can tell"));
+    }
+}
