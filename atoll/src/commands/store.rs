@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use atoll_node::{DataDir, osd_of_device};
-use atoll_osd::{OpenError, ReadOnlyDevice};
+use atoll_osd::{DamagedStore, DeviceKey, OpenError, ReadOnlyDevice};
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
@@ -33,6 +33,29 @@ Stop the OSD first; encrypted devices are unlocked as it does. Exit codes: 0 no 
         /// Also read all data and compare it with its checksums
         #[arg(long)]
         data: bool,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have a store open again that met damaged metadata while it was in use
+    #[command(after_help = "\
+Examples:
+  atoll store accept-damage --device ./atoll-data/osd-0/device          says what it remembers, and what this means
+  atoll store accept-damage --device ./atoll-data/osd-0/device --yes
+
+For the last copy of something only: otherwise replace the device, and the OSD is filled by its peers. All copies of the \
+OSD are marked as incomplete first. So each is backfilled from a better one, if there is any; for a PG without a better \
+one see 'atoll pg why PGID'. The damage itself stays: what is below a page that cannot be read is lost, and the OSD ends \
+again when it meets that page. Copy what can be read to other OSDs, and then replace the device.
+
+Stop the OSD first; encrypted devices are unlocked as it does. Exit codes: 0 done, 1 nothing is remembered, --yes is \
+missing, or it failed, 2 wrong usage.")]
+    AcceptDamage {
+        #[command(flatten)]
+        devices: StoreDevices,
+        /// Yes: no copy of this OSD counts any more
+        #[arg(long)]
+        yes: bool,
         /// Print JSON instead of text
         #[arg(long)]
         json: bool,
@@ -80,6 +103,7 @@ pub struct StoreDevices {
 pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
     match command {
         StoreCommand::Check { devices, data, json } => check_store(devices, CheckOptions { data: *data }, *json),
+        StoreCommand::AcceptDamage { devices, yes, json } => accept_damage(devices, *yes, *json),
         StoreCommand::Dump { devices, pg, object, json } => {
             dump_store(devices, &DumpOptions { pg: *pg, object: object.clone() }, *json)
         }
@@ -88,6 +112,12 @@ pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
 
 /// Opens the devices, unlocked as the OSD would.
 fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
+    let (log, key) = log_and_key(devices)?;
+    Ok(ReadOnlyDevice::open(&devices.device, log.as_deref(), key.as_ref())?)
+}
+
+/// The log device, if there is one, and what unlocks both.
+fn log_and_key(devices: &StoreDevices) -> anyhow::Result<(Option<PathBuf>, Option<DeviceKey>)> {
     let directory = DataDir::new(&devices.data_directory);
     let osd = osd_of_device(&devices.device, &directory);
     let remembered = osd.as_ref().map(|(directory, osd)| directory.unlock_with(*osd)).transpose()?.flatten();
@@ -95,8 +125,7 @@ fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
     let log = devices.wal_device.clone().or(own_log);
     let directory = osd.map_or(directory, |(directory, _)| directory);
     let unlock_with = unlock_with(&devices.unlock).or(remembered);
-    let key = unlock_with.map(|choice| choice.device_key(&directory)).transpose()?;
-    Ok(ReadOnlyDevice::open(&devices.device, log.as_deref(), key.as_ref())?)
+    Ok((log, unlock_with.map(|choice| choice.device_key(&directory)).transpose()?))
 }
 
 /// What is said of a device without a store must not lead to its end: it may be the wrong one, or one whose LUKS2 header
@@ -114,6 +143,33 @@ fn without_store(error: OpenError) -> anyhow::Error {
 /// What the message of a failure begins with.
 fn context(devices: &StoreDevices) -> String {
     format!("the store on {}", devices.device.display())
+}
+
+// ---- damage ---------------------------------------------------------------------------------
+
+fn accept_damage(devices: &StoreDevices, yes: bool, json: bool) -> anyhow::Result<()> {
+    let (log, key) = log_and_key(devices)?;
+    let mut store = DamagedStore::open(&devices.device, log.as_deref(), key.as_ref())?;
+    let Some(damage) = store.remembered().map_err(without_store).with_context(|| context(devices))? else {
+        anyhow::bail!("{} remembers no damage: there is nothing to accept", context(devices));
+    };
+    if !yes {
+        anyhow::bail!(
+            "{} met damage: {damage}.\nWith --yes it opens again. No copy of its OSD counts then: each is backfilled from \
+             a better one, and a PG without one waits for 'atoll pg accept'. What is below a page that cannot be read is \
+             lost, and the OSD ends again when it meets that page. If others have copies of everything, replace the \
+             device instead. Nothing was changed",
+            context(devices)
+        );
+    }
+    let pgs = store.forget().with_context(|| context(devices))?;
+    if json {
+        let pgs: Vec<String> = pgs.iter().map(PgId::to_string).collect();
+        return print_json(&serde_json::json!({ "damage": damage, "incomplete_pgs": pgs }));
+    }
+    print_line!("{} opens again; {} copies of PGs are marked as incomplete", context(devices), pgs.len());
+    print_line!("start its OSD, and see 'atoll pg why' for PGs that have no better copy");
+    Ok(())
 }
 
 // ---- check ----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ pub use config::{OsdConfig, OsdError};
 pub use copies_told::copies_told;
 pub use daemon::Osd;
 pub use device::{
-    AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
+    AtRestError, BlockingDevice, DamagedStore, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
     LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, free_bytes,
     make_file, store_identity,
 };

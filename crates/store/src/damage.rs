@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use atoll_buffers::BLOCK_BYTES;
+use atoll_types::{PgId, Transaction};
 
-use crate::disk::{DiskOperation, DiskResult, Segment};
+use crate::disk::{Disk, DiskOperation, DiskResult, Segment};
 use crate::error::OpenError;
 use crate::outbox::Purpose;
+use crate::recovery::load_superblock;
 use crate::store::Store;
 use crate::superblock::{DAMAGE_BYTES_MAX, Superblock};
 
@@ -70,6 +72,32 @@ impl Store {
             self.superblock = checkpoint.into_superblock();
         }
         self.note_damage();
+    }
+}
+
+impl Store {
+    /// What a store remembers of damaged metadata that it met while it was in use; none if it met none.
+    pub fn remembered_damage(disk: &mut dyn Disk) -> Result<Option<String>, OpenError> {
+        let (superblock, _) = load_superblock(disk)?;
+        Ok(Some(superblock.damage).filter(|damage| !damage.is_empty()))
+    }
+
+    /// Has a store forget that it met damaged metadata, once a change of each of its PGs is durable, which is to say that
+    /// the copy cannot be trusted. `incarnation` as for [`Store::open`]. If it meets the damage, it fails and remembers
+    /// that, as before. Returns the PGs.
+    pub fn forget_damage(
+        disk: &mut dyn Disk,
+        incarnation: u64,
+        distrust: impl Fn(PgId) -> Transaction,
+    ) -> Result<Vec<PgId>, OpenError> {
+        let mut store = Store::recover(disk, incarnation)?;
+        let pgs: Vec<PgId> = store.pgs().collect();
+        for pg in &pgs {
+            store.apply_blocking(disk, &distrust(*pg))?;
+        }
+        store.superblock.damage.clear();
+        store.close(disk)?;
+        Ok(pgs)
     }
 }
 

@@ -109,6 +109,11 @@ impl Store {
     /// ```
     pub fn open(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
         refuse_damage(&load_superblock(disk)?.0)?;
+        Store::recover(disk, incarnation)
+    }
+
+    /// Opens the store, whatever it remembers of damage.
+    pub(crate) fn recover(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
         let recovered = Recovered::load(disk)?;
         let mut store = Store::from_parts(recovered.into_parts(incarnation)?);
         store.start_checkpoint();

@@ -4,6 +4,7 @@
 mod at_rest;
 mod backing;
 mod claims;
+mod damaged;
 mod format;
 pub(crate) mod health;
 mod probe;
@@ -19,6 +20,7 @@ use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment, Store};
 pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
 pub(crate) use backing::Backing;
 pub use backing::free_bytes;
+pub use damaged::DamagedStore;
 pub use format::{
     FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file, store_identity,
 };

@@ -2,9 +2,11 @@
 //! any moment of that, and a store that remembers damage does not open.
 
 use atoll_store::{
-    CheckOptions, Device, DiskOperation, DiskRequest, LoadRequest, OpenError, Store, StoreEvent, check,
+    CheckOptions, Device, Disk, DiskOperation, DiskRequest, DiskResult, DumpOptions, LoadRequest, OpenError,
+    Store, StoreEvent, check, dump,
 };
-use atoll_types::{ObjectName, ReadRequest};
+use atoll_types::{Mutation, ObjectName, ReadRequest, Transaction};
+use bytes::Bytes;
 
 use crate::driver::{Driver, PG};
 use crate::random::Random;
@@ -88,6 +90,95 @@ fn a_store_that_met_a_damaged_page_does_not_open_again() {
     let said = refusal(&mut driver.disk.clone());
     assert!(said.contains("metadata page"), "{said}");
     assert_eq!(refusal(&mut driver.disk), said, "each time");
+}
+
+/// A change of a PG's own object that says that its copy cannot be trusted.
+fn distrust(pg: atoll_types::PgId) -> Transaction {
+    let object = ObjectName::new(atoll_types::operation::PG_META_OBJECT).unwrap();
+    let mutations = vec![Mutation::OmapSet { key: "incomplete".into(), value: "1".into() }];
+    Transaction { pg, object, mutations, payload: Bytes::new(), payload_sealed: false, log: Vec::new() }
+}
+
+fn is_distrusted(disk: &mut SimulatedDisk) -> bool {
+    let mut is_marked = false;
+    let options = DumpOptions { pg: Some(PG), object: ObjectName::new("@pg") };
+    dump(disk, &options, &mut |record| {
+        is_marked |= format!("{record:?}").contains("incomplete");
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    is_marked
+}
+
+/// The power may be cut at any moment of that: a store that opens has said before that no copy of it counts.
+#[test]
+fn accepted_damage_leaves_no_copy_that_counts() {
+    let mut driver = cold_store();
+    let healthy = driver.disk.clone();
+    assert_eq!(Store::remembered_damage(&mut driver.disk.clone()).unwrap(), None);
+    meet_damage(&mut driver);
+    note(&mut driver);
+    let mut disk = driver.disk;
+    // It reads well again.
+    for block in healthy.blocks(Device::Data).into_iter().filter(|block| *block > 1) {
+        disk.set_block(Device::Data, block, &healthy.block(Device::Data, block));
+    }
+    assert!(Store::remembered_damage(&mut disk).unwrap().unwrap().contains("metadata page"));
+    let (mut was_refused, mut opened) = (0, 0);
+    for writes in 0.. {
+        let mut cut = Cut { disk: disk.clone(), writes_left: writes };
+        let is_done = Store::forget_damage(&mut cut, 78, distrust).is_ok();
+        match Store::open(&mut cut.disk, 79) {
+            Ok(_) => {
+                opened += 1;
+                assert!(is_distrusted(&mut cut.disk), "after {writes} writes");
+            }
+            Err(_) => was_refused += 1,
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(was_refused > 0 && opened > 0, "{was_refused}, {opened}");
+}
+
+#[test]
+fn damage_that_is_met_again_is_remembered_again() {
+    let mut driver = cold_store();
+    meet_damage(&mut driver);
+    note(&mut driver);
+    let said = refusal(&mut driver.disk);
+    Store::forget_damage(&mut driver.disk, 78, distrust).unwrap();
+    assert!(is_distrusted(&mut driver.disk));
+    driver.reopen();
+    driver.store.set_memory_budget(0, 0);
+    let object = ObjectName::new(OBJECT).unwrap();
+    driver.store.load(LoadRequest::Read { pg: PG, object, request: ReadRequest::OmapGet { key: "key".into() } });
+    while driver.store.poisoned_by().is_none() {
+        let request = next_read(&mut driver.store);
+        driver.store.complete(request.id, driver.disk.execute_request(&request));
+    }
+    note(&mut driver);
+    assert_eq!(refusal(&mut driver.disk), said);
+}
+
+/// A disk whose power is cut after some writes.
+struct Cut {
+    disk: SimulatedDisk,
+    writes_left: usize,
+}
+
+impl Disk for Cut {
+    fn size_bytes(&self, device: Device) -> Option<u64> {
+        self.disk.size_bytes(device)
+    }
+
+    fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult {
+        if !matches!(operation, DiskOperation::Read { .. }) {
+            self.writes_left = self.writes_left.checked_sub(1).ok_or(std::io::ErrorKind::TimedOut)?;
+        }
+        self.disk.execute(device, operation)
+    }
 }
 
 /// Whoever repairs the page by accident, such as a controller that reads it well the next time, gives nothing back.
