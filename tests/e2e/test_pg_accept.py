@@ -118,7 +118,8 @@ def test_what_was_accepted_serves_what_it_has(put_back):
     for pg in put_back.decided.values():
         accepted = cluster.json(*pg["accept_command"].split()[1:], "--yes", timeout=90)
         assert accepted["is_active"] and accepted["losses"], accepted
-    assert "all PGs serve" in wait_for("it is told", lambda: cluster.cli("pg", "why").stdout, 5)
+    # What OSDs tell is a second old.
+    wait_for("all PGs serve", lambda: "all PGs serve" in cluster.cli("pg", "why").stdout, 5)
     put_back.check()
     wait_for("all PGs are whole", lambda: all(pg["state"] == "active" for pg in cluster.json("pg", "ls")), 120)
     scrubs = cluster.json("pg", "scrub", "all", "--deep", "--wait", timeout=300)

@@ -29,6 +29,7 @@ impl Pg {
             incomplete: self.promises.incompleteness(),
             shard: self.promises.shard().filter(|shard| *shard != MIXED_SHARDS),
             waits_for: self.waits_for(view),
+            age_ms: 0,
         }
     }
 

@@ -82,7 +82,7 @@ impl Incompleteness {
 impl fmt::Display for Incompleteness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Incompleteness::Torn => "some of its objects may be missing or old: a backfill of it has not ended",
+            Incompleteness::Torn => "some of its objects may be missing or old: a backfill of it has not ended, or its metadata was damaged",
             Incompleteness::OldDevice => "its device is an older copy of what the OSD had",
             Incompleteness::LacksPromise => "its device was replaced, or is an older copy",
             Incompleteness::LacksCommitted => "its device has lost writes that all members had",
@@ -116,6 +116,8 @@ pub struct PgCopy {
     pub shard: Option<u8>,
     /// What it waits for, a sentence each.
     pub waits_for: Vec<String>,
+    /// How old this was when it was told, in milliseconds.
+    pub age_ms: u64,
 }
 
 impl PgCopy {

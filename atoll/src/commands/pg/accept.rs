@@ -48,7 +48,7 @@ const POLL_PAUSE: Duration = Duration::from_millis(300);
 pub fn run(arguments: &PgAcceptArguments) -> anyhow::Result<()> {
     let PgAcceptArguments { output, pg, from, yes } = arguments;
     let (plan, serves) = connected(output, async |open, state| {
-        let told = Told::ask(open, &state).await?;
+        let told = Told::ask_for_decision(open, &state).await?;
         let plan = pg_copies::plan(&told.map, *pg, &told.copies, from)?;
         if !yes {
             return Ok((plan, false));

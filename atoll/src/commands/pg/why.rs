@@ -1,5 +1,7 @@
 //! `atoll pg why`: what a PG waits for, and what to do.
 
+use std::time::{Duration, Instant};
+
 use atoll_admin::pg_copies::{self, CopyStatus, PgWhy};
 use atoll_cluster::{ClusterClient, ClusterMap};
 use atoll_console::Unanswered;
@@ -34,6 +36,9 @@ pub struct PgWhyArguments {
     pub pg: Option<PgId>,
 }
 
+/// A little more than the time between two looks of an OSD at its copies.
+const TOLD_EVERY: Duration = Duration::from_millis(1_100);
+
 /// What OSDs tell of PGs, and cluster state.
 pub struct Told {
     pub map: ClusterMap,
@@ -42,12 +47,38 @@ pub struct Told {
 }
 
 impl Told {
-    /// Asks all OSDs, and then cluster state.
+    /// Looks at cluster state, and asks all OSDs.
     pub async fn ask(open: &OpenCluster, state: &ClusterClient) -> anyhow::Result<Told> {
+        let map = pg_copies::read_map(state).await?;
         let everybody = WhereArguments { host: Vec::new(), process: None };
         let everywhere = Lookout::open(open, &everybody).await?.ask::<Vec<PgCopy>>().await?;
         let copies = everywhere.told.into_iter().flat_map(|(_, _, copies)| copies).collect();
-        Ok(Told { map: pg_copies::read_map(state).await?, copies, unanswered: everywhere.unanswered })
+        Ok(Told { map, copies, unanswered: everywhere.unanswered })
+    }
+
+    /// The same, and all that is told is newer than what cluster state says: a PG that has served by the record that is in
+    /// force there tells so, and one that serves later has another record.
+    pub async fn ask_for_decision(open: &OpenCluster, state: &ClusterClient) -> anyhow::Result<Told> {
+        let map = pg_copies::read_map(state).await?;
+        let since = Instant::now();
+        let patience = Duration::from_secs(10);
+        loop {
+            tokio::time::sleep(TOLD_EVERY).await;
+            let elapsed_ms = since.elapsed().as_millis() as u64;
+            let told = Told::ask(open, state).await?;
+            let old = told.copies.iter().find(|copy| copy.age_ms >= elapsed_ms);
+            match old {
+                None => return Ok(Told { map, ..told }),
+                Some(copy) if since.elapsed() > patience => {
+                    anyhow::bail!(
+                        "{} has told nothing new for {} s: is its device slow?",
+                        copy.osd,
+                        patience.as_secs()
+                    )
+                }
+                Some(_) => {}
+            }
+        }
     }
 }
 

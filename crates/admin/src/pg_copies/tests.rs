@@ -67,6 +67,7 @@ pub(super) fn copy(osd: u32, sequence: u64, incomplete: Option<Incompleteness>, 
         incomplete,
         shard,
         waits_for: vec!["something".into()],
+        age_ms: 0,
     }
 }
 
