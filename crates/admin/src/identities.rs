@@ -194,6 +194,8 @@ pub async fn simulate(
     let document = record.as_ref().and_then(|record| record.access.as_ref()?.policy.as_deref());
     let policy = document.map(|document| Policy::parse(document, PolicyKind::Resource)).transpose();
     let policy = policy.map_err(|error| AdminError::Refused(format!("the policy of bucket '{name}': {error}")))?;
+    let ids = record.as_ref().and_then(|record| Some(record.access.as_ref()?.policy_principals.clone()));
+    let policy = policy.map(|policy| policy.bound(&ids.unwrap_or_default()));
     let resource_side = record.as_ref().map(|record| ResourceSide {
         bucket_owner: &record.owner,
         object_owner: None,

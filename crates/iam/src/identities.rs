@@ -1,6 +1,7 @@
 //! All identities at one moment: records with their policies compiled, and who an access key is.
 
 mod aws_managed;
+mod principal_ids;
 mod record;
 mod session;
 

@@ -107,6 +107,26 @@ impl Policy {
         Ok(Policy { statements, is_public, condition_keys, unknown_name })
     }
 
+    /// With the users and roles that it names by their ids, so that it lets in none who has got such a name since.
+    pub fn bound(mut self, ids: &BTreeMap<String, String>) -> Policy {
+        if !ids.is_empty() {
+            self.statements
+                .iter_mut()
+                .filter_map(|statement| statement.principals.as_mut())
+                .for_each(|p| p.bind(ids));
+        }
+        self
+    }
+
+    /// The ARNs of the users and roles that it names as principals.
+    pub fn principal_arns(&self) -> BTreeSet<String> {
+        self.statements
+            .iter()
+            .filter_map(|statement| statement.principals.as_ref())
+            .flat_map(Principals::arns)
+            .collect()
+    }
+
     /// The first name that nobody knows. An action that is not known is never asked for; a key is absent.
     pub fn unknown_name(&self) -> Option<&PolicyError> {
         self.unknown_name.as_ref()

@@ -1,5 +1,7 @@
 //! Principals: whom a statement of a bucket or role is about.
 
+use std::collections::BTreeMap;
+
 use crate::caller::{Caller, CallerKind};
 use crate::decide::TrustPrincipal;
 use crate::fault::Fault;
@@ -10,20 +12,24 @@ use crate::json::Json;
 enum Principal {
     Everyone,
     Account(String),
-    /// With the path, such as `/team/anna`.
+    /// With the path, such as `/team/anna`, and its id if it is known.
     User {
         account: String,
         path_and_name: String,
+        id: Option<String>,
     },
     /// With the path.
     Role {
         account: String,
         path_and_name: String,
+        id: Option<String>,
     },
+    /// The id is that of the role.
     Session {
         account: String,
         role: String,
         session_name: String,
+        id: Option<String>,
     },
     /// An account by its canonical id.
     CanonicalUser(String),
@@ -81,9 +87,29 @@ impl Principals {
         self.is_negated || self.names.contains(&Principal::Everyone)
     }
 
+    /// The ARNs of users, roles and sessions of roles that it names.
+    pub(crate) fn arns(&self) -> impl Iterator<Item = String> {
+        self.names.iter().filter_map(Principal::arn)
+    }
+
+    /// Has these count by their ids from now on.
+    pub(crate) fn bind(&mut self, ids: &BTreeMap<String, String>) {
+        for name in &mut self.names {
+            let found = name.arn().and_then(|arn| ids.get(&arn).cloned());
+            if let Principal::User { id, .. } | Principal::Role { id, .. } | Principal::Session { id, .. } = name {
+                *id = found;
+            }
+        }
+    }
+
     /// How closely an Allow names the principal; `None` if it does not.
     pub(crate) fn allowed(&self, principal: Option<TrustPrincipal<'_>>) -> Option<Closeness> {
-        let closest = self.names.iter().filter_map(|name| name.closeness(principal)).max();
+        // Who has the name of one that is left out is left out, too.
+        let of = |name: &Principal| match self.is_negated {
+            true => name.closeness_of_either(principal),
+            false => name.closeness(principal),
+        };
+        let closest = self.names.iter().filter_map(of).max();
         if !self.is_negated {
             return closest;
         }
@@ -100,10 +126,10 @@ impl Principals {
                 self.names.iter().any(|name| *name == Principal::Everyone || name.closeness(principal).is_some());
             return is_named != self.is_negated;
         }
-        let mut closenesses = self.names.iter().filter_map(|name| name.closeness(principal));
         if !self.is_negated {
-            return closenesses.next().is_some();
+            return self.names.iter().any(|name| name.closeness_of_either(principal).is_some());
         }
+        let closenesses = self.names.iter().filter_map(|name| name.closeness(principal));
         if self.names.contains(&Principal::Everyone) {
             return false;
         }
@@ -120,7 +146,43 @@ impl Principals {
     }
 }
 
+/// Whether an id that is known is the caller's, or else whether the name is.
+fn is_same(id: Option<&String>, own_id: &str, has_name: bool) -> bool {
+    id.map_or(has_name, |id| id == own_id)
+}
+
 impl Principal {
+    fn arn(&self) -> Option<String> {
+        match self {
+            Principal::User { account, path_and_name, .. } => {
+                Some(format!("arn:aws:iam::{account}:user{path_and_name}"))
+            }
+            Principal::Role { account, path_and_name, .. } => {
+                Some(format!("arn:aws:iam::{account}:role{path_and_name}"))
+            }
+            Principal::Session { account, role, session_name, .. } => {
+                Some(format!("arn:aws:sts::{account}:assumed-role/{role}/{session_name}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same by its name, whatever its id.
+    fn without_id(&self) -> Principal {
+        let mut name = self.clone();
+        if let Principal::User { id, .. } | Principal::Role { id, .. } | Principal::Session { id, .. } = &mut name
+        {
+            *id = None;
+        }
+        name
+    }
+
+    /// A Deny is about who has the id as well as about who has the name.
+    fn closeness_of_either(&self, principal: Option<TrustPrincipal<'_>>) -> Option<Closeness> {
+        self.closeness(principal).or_else(|| self.without_id().closeness(principal))
+    }
+
+    /// By the id, if it is known.
     fn closeness(&self, principal: Option<TrustPrincipal<'_>>) -> Option<Closeness> {
         let caller = match principal {
             Some(TrustPrincipal::Caller(caller)) => caller,
@@ -135,16 +197,21 @@ impl Principal {
             (Principal::Everyone, _) => (true, Closeness::Identity),
             (Principal::Account(account), _) => (of(account), Closeness::Account),
             (Principal::CanonicalUser(id), _) => (*id == caller.account.canonical_id, Closeness::Account),
-            (Principal::User { account, path_and_name }, CallerKind::User { name, path, .. }) => {
-                (of(account) && is_joined(path_and_name, path, name), Closeness::Identity)
+            (Principal::User { account, path_and_name, id }, CallerKind::User { name, path, id: own_id }) => {
+                let has_name = is_joined(path_and_name, path, name);
+                (of(account) && is_same(id.as_ref(), own_id, has_name), Closeness::Identity)
             }
-            (Principal::Role { account, path_and_name }, CallerKind::Session { role, path, .. }) => {
-                (of(account) && is_joined(path_and_name, path, role), Closeness::Identity)
+            (Principal::Role { account, path_and_name, id }, CallerKind::Session { role, path, role_id, .. }) => {
+                let has_name = is_joined(path_and_name, path, role);
+                (of(account) && is_same(id.as_ref(), role_id, has_name), Closeness::Identity)
             }
             (
-                Principal::Session { account, role, session_name },
-                CallerKind::Session { role: own_role, session_name: own_session_name, .. },
-            ) => (of(account) && role == own_role && session_name == own_session_name, Closeness::Session),
+                Principal::Session { account, role, session_name, id },
+                CallerKind::Session { role: own_role, session_name: own_session_name, role_id, .. },
+            ) => {
+                let is_role = is_same(id.as_ref(), role_id, role == own_role);
+                (of(account) && is_role && session_name == own_session_name, Closeness::Session)
+            }
             _ => (false, Closeness::Identity),
         };
         is_named.then_some(closeness)
@@ -218,10 +285,10 @@ fn parse_aws(text: &str) -> Option<Principal> {
     match (service, kind) {
         ("iam", "root") if rest.is_empty() => Some(Principal::Account(account)),
         ("iam", "user") if is_path_and_name(rest) => {
-            Some(Principal::User { account, path_and_name: rest.to_owned() })
+            Some(Principal::User { account, path_and_name: rest.to_owned(), id: None })
         }
         ("iam", "role") if is_path_and_name(rest) => {
-            Some(Principal::Role { account, path_and_name: rest.to_owned() })
+            Some(Principal::Role { account, path_and_name: rest.to_owned(), id: None })
         }
         ("sts", "assumed-role") if is_path_and_name(rest) => {
             let (role, session_name) = rest[1..].split_once('/')?;
@@ -230,6 +297,7 @@ fn parse_aws(text: &str) -> Option<Principal> {
                 account,
                 role: role.to_owned(),
                 session_name: session_name.to_owned(),
+                id: None,
             })
         }
         _ => None,

@@ -1,5 +1,7 @@
 //! Whom statements are about, and who may assume a role.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use atoll_iam::{AssumeQuestion, Caller, Policy, PolicyKind, Reason, TrustPrincipal, decide_assume_role, trusts};
@@ -27,6 +29,34 @@ fn callers() -> [(&'static str, Option<Caller>); 6] {
 fn who(is_met: impl Fn(Option<&Caller>) -> bool) -> String {
     let met = callers().into_iter().filter(|(_, caller)| is_met(caller.as_ref()));
     met.map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+}
+
+/// An Allow follows the id, and leaves who has got the name since outside. A Deny is about both.
+#[test]
+fn names_are_bound_to_ids() {
+    // Both users have the same id here.
+    for (arn, named, of_id) in [
+        ("arn:aws:iam::1111-b:user/bruno", "user", "user pathed"),
+        ("arn:aws:iam::1111-b:role/p/ops", "session", "session"),
+        ("arn:aws:sts::1111-b:assumed-role/ops/s1", "session", "session"),
+    ] {
+        let caller =
+            callers().into_iter().find(|(name, _)| *name == named).and_then(|(_, caller)| caller).unwrap();
+        let own_id = caller.user_id().split(':').next().unwrap_or_default().to_owned();
+        for (id, is_named) in [(own_id.as_str(), true), ("AIDAANOTHER", false)] {
+            let ids = std::collections::BTreeMap::from([(arn.to_owned(), id.to_owned())]);
+            let of = |effect: &str, element: &str| {
+                Policy::clone(&parse(&bucket(effect, element, &json!({ "AWS": arn })), PolicyKind::Resource))
+                    .bound(&ids)
+            };
+            let allow = of("Allow", "Principal");
+            let is_allowed =
+                |caller: Option<&Caller>| get_object(caller, bucket_side("canonical-a", Some(&allow))).is_allowed;
+            assert_eq!(who(is_allowed), if is_named { of_id } else { "" }, "{arn}");
+            let denied = if is_named { of_id } else { named };
+            assert_eq!(who(|caller| is_denied(caller, &of("Deny", "Principal"))), denied, "{arn}");
+        }
+    }
 }
 
 #[test]

@@ -54,7 +54,9 @@ impl Bucket {
                 if let Some(name) = policy.unknown_name() {
                     tracing::warn!(bucket = record.name, %name, "the policy of a bucket has a name that is not known");
                 }
-                BucketPolicy::Set(policy)
+                let ids =
+                    record.access.as_ref().map(|access| access.policy_principals.clone()).unwrap_or_default();
+                BucketPolicy::Set(policy.bound(&ids))
             }
             Some(Err(error)) => {
                 tracing::error!(bucket = record.name, %error, "the policy of a bucket cannot be read; nobody is let in");

@@ -462,6 +462,38 @@ def older_sessions_are_revoked_by_their_age():
 
 
 @check
+def a_name_does_not_inherit_rights():
+    """Who gets the name of a removed user or role gets none of its rights; who keeps its id keeps them."""
+    name, named = "heir-" + secrets.token_hex(4), "role-" + secrets.token_hex(4)
+    who = {"AWS": f"arn:aws:iam::{ACCOUNT}:user/{name}"}
+    arn = f"arn:aws:iam::{ACCOUNT}:role/{named}"
+    assume = lambda key: of_session("sts", key).assume_role(RoleArn=arn, RoleSessionName="session")
+    with full_bucket() as bucket:
+        statement = {"Effect": "Allow", "Principal": who, "Action": "s3:GetObject"}
+        statement["Resource"] = f"arn:aws:s3:::{bucket}/*"
+        # Nobody has the name yet.
+        refused("MalformedPolicy", s3.put_bucket_policy, Bucket=bucket, Policy=document(statement))
+        put = {"RoleName": named, "AssumeRolePolicyDocument": trust(who)}
+        refused("MalformedPolicyDocument", iam.create_role, **put)
+        with user(name) as (_, key):
+            s3.put_bucket_policy(Bucket=bucket, Policy=document(statement))
+            iam.create_role(**put)
+            can_read(of_session("s3", key), bucket)
+            assume(key)
+            iam.update_user(UserName=name, NewUserName=name + "2")
+            can_read(of_session("s3", key), bucket)
+            assume(key)
+            iam.update_user(UserName=name + "2", NewUserName=name)
+        with user(name) as (_, key):
+            refused("AccessDenied", of_session("s3", key).get_object, Bucket=bucket, Key="a")
+            refused("AccessDenied", assume, key)
+            # Given anew, it counts.
+            s3.put_bucket_policy(Bucket=bucket, Policy=document(statement))
+            can_read(of_session("s3", key), bucket)
+        iam.delete_role(RoleName=named)
+
+
+@check
 def misspelled_names_are_refused():
     with user() as (name, _):
         for statement in (

@@ -1,6 +1,8 @@
 //! Who may do what with a bucket and its objects, as records have it: access control lists, ownership
 //! of objects, and the bucket's policy. What they mean together is decided by `atoll-iam`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// To whom new objects of a bucket belong, and whether its ACLs count, by S3's names.
@@ -75,4 +77,8 @@ pub struct BucketAccess {
     /// The bucket policy as it was given: JSON of at most 20 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// The ids of the users and roles that the policy names, by their ARNs, as they were when it was set: who gets the
+    /// name of one later does not get its rights. What is not here counts by its name, as in earlier releases.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policy_principals: BTreeMap<String, String>,
 }

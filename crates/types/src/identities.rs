@@ -106,6 +106,9 @@ pub struct RoleRecord {
     pub description: String,
     /// The policy that says who may assume it.
     pub trust_policy: String,
+    /// The ids of the users and roles that it names, as in [`crate::access::BucketAccess`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub trust_principals: BTreeMap<String, String>,
     /// Longest session, in seconds.
     pub session_seconds_max: u32,
     /// What its sessions may do.

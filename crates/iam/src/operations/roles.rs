@@ -1,5 +1,7 @@
 //! Roles.
 
+use std::collections::BTreeMap;
+
 use atoll_types::identities::{AttachedPolicies, RoleRecord};
 use atoll_types::records::RECORD_FORMAT;
 
@@ -8,7 +10,7 @@ use super::paging::Paging;
 use super::tags::tag_list;
 use super::{Answer, Call, IamError, Outcome, Value, document_size};
 use crate::identities::{Record, RecordName};
-use crate::policy::PolicyKind;
+use crate::policy::{Policy, PolicyKind};
 
 const ROLES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 64;
@@ -38,18 +40,24 @@ fn named(call: &mut Call<'_>) -> Result<RoleRecord, IamError> {
     role.map(|role| role.record.clone()).ok_or_else(|| IamError::missing("role", &name))
 }
 
-fn trust_policy(call: &mut Call<'_>, parameter: &str) -> Result<String, IamError> {
+/// The document, and the ids of those whom it names.
+fn trust_policy(call: &mut Call<'_>, parameter: &str) -> Result<(String, BTreeMap<String, String>), IamError> {
     let document = call.parameters.document(parameter, PolicyKind::Trust)?;
-    match document_size(&document) > TRUST_POLICY_CHARS_MAX {
-        true => Err(IamError::LimitExceeded { quota: "ACLSizePerRole", limit: TRUST_POLICY_CHARS_MAX }),
-        false => Ok(document),
+    if document_size(&document) > TRUST_POLICY_CHARS_MAX {
+        return Err(IamError::LimitExceeded { quota: "ACLSizePerRole", limit: TRUST_POLICY_CHARS_MAX });
     }
+    let policy = Policy::parse(&document, PolicyKind::Trust);
+    let policy = policy.map_err(|error| IamError::MalformedPolicyDocument(error.to_string()))?;
+    let ids = call.context.identities.principal_ids(&policy);
+    let ids =
+        ids.map_err(|arn| IamError::MalformedPolicyDocument(format!("Invalid principal in policy: {arn}")))?;
+    Ok((document, ids))
 }
 
 pub(super) fn create(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let name = call.parameters.name("RoleName", NAME_CHARS_MAX)?;
     let path = call.parameters.path("Path")?;
-    let trust_policy = trust_policy(call, "AssumeRolePolicyDocument")?;
+    let (trust_policy, trust_principals) = trust_policy(call, "AssumeRolePolicyDocument")?;
     let description = call.parameters.description()?.unwrap_or_default();
     let seconds = call.parameters.number("MaxSessionDuration", SESSION_SECONDS)?;
     let tags = call.parameters.tags()?;
@@ -68,6 +76,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Outcome, IamError> {
         id: call.context.new_id("AROA"),
         description,
         trust_policy,
+        trust_principals,
         session_seconds_max: seconds.unwrap_or(SESSION_SECONDS_DEFAULT),
         policies: AttachedPolicies::default(),
         tags,
@@ -109,7 +118,7 @@ pub(super) fn update_description(call: &mut Call<'_>) -> Result<Outcome, IamErro
 
 pub(super) fn update_trust_policy(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let mut role = named(call)?;
-    role.trust_policy = trust_policy(call, "PolicyDocument")?;
+    (role.trust_policy, role.trust_principals) = trust_policy(call, "PolicyDocument")?;
     Outcome::put(Record::Role(role), Answer::new())
 }
 

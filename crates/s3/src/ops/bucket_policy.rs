@@ -1,5 +1,7 @@
 //! The policy of a bucket, and whether anything of the bucket is public.
 
+use std::collections::BTreeMap;
+
 use atoll_iam::{Policy, PolicyError, PolicyKind, acl};
 use atoll_types::limits::BUCKET_POLICY_BYTES_MAX;
 use http::StatusCode;
@@ -12,7 +14,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result};
 
 use super::Service;
 use crate::access::access_denied;
-use crate::error::custom_error;
+use crate::error::{GatewayError, custom_error};
 
 fn malformed(error: impl std::fmt::Display) -> S3Error {
     custom_error("MalformedPolicy", StatusCode::BAD_REQUEST, error.to_string())
@@ -44,13 +46,15 @@ impl Service {
         let PutBucketPolicyInput { bucket, policy: document, .. } = request.input;
         let policy = checked(&document, &bucket)?;
         let is_public = policy.is_public();
+        let principals = self.principal_ids(&policy).await?;
         self.buckets
             .try_change(&bucket, |record| {
                 let block = record.public_access_block.unwrap_or_default();
                 if block.block_public_policy && is_public {
                     return Err(access_denied());
                 }
-                record.access.get_or_insert_default().policy = Some(document.clone());
+                let access = record.access.get_or_insert_default();
+                (access.policy, access.policy_principals) = (Some(document.clone()), principals.clone());
                 record.settle_format();
                 Ok(())
             })
@@ -58,6 +62,15 @@ impl Service {
         let mut response = S3Response::new(PutBucketPolicyOutput::default());
         response.status = Some(StatusCode::NO_CONTENT);
         Ok(response)
+    }
+
+    /// The ids of those whom a policy names, who have to be there.
+    async fn principal_ids(&self, policy: &Policy) -> S3Result<BTreeMap<String, String>> {
+        if policy.principal_arns().is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let identities = self.directory.current_identities().await.map_err(GatewayError::from)?;
+        identities.principal_ids(policy).map_err(|arn| malformed(format!("Invalid principal in policy: {arn}")))
     }
 
     pub(super) async fn get_bucket_policy(
@@ -81,6 +94,7 @@ impl Service {
             .change(&request.input.bucket, |record| {
                 if let Some(access) = &mut record.access {
                     access.policy = None;
+                    access.policy_principals.clear();
                 }
             })
             .await?;

@@ -169,7 +169,7 @@ impl Service {
         if ownership == ObjectOwnership::BucketOwnerEnforced {
             return if acl.is_some() { Err(acl_in_the_way()) } else { Ok(None) };
         }
-        Ok(Some(BucketAccess { ownership, is_ownership_set: asked.is_some(), acl, policy: None }))
+        Ok(Some(BucketAccess { ownership, is_ownership_set: asked.is_some(), acl, ..BucketAccess::default() }))
     }
 
     /// The pool for a new bucket's data: one that the request names, or the gateway's own. Another

@@ -48,6 +48,7 @@ fn check(
         tracing::warn!(role = role_arn, "denied: the trust policy cannot be read");
         return Err(denied(caller, role_arn, conditions));
     };
+    let trust_policy = trust_policy.bound(&role.trust_principals);
     let decision = decide_assume_role(&AssumeQuestion {
         caller,
         role_account: &role.account,

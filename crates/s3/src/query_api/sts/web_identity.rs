@@ -86,6 +86,7 @@ fn check(
     };
     let provider_arn = oidc_provider_arn(&provider.account, &provider.url);
     let principal = TrustPrincipal::Federated { provider_arn: &provider_arn };
+    let policy = policy.bound(&role.trust_principals);
     let decision = trusts(&policy, principal, ACTION, &conditions);
     if decision.is_allowed {
         return Ok(());
