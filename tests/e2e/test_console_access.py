@@ -107,14 +107,14 @@ def create_role(console, account, name):
 
 def test_who_may_assume_a_role_is_changed(console, admin, reader, other, cluster):
     """By the console, the API and the command; a reader changes nothing, and what is no trust policy is refused."""
+    for name in ("ann", "bob"):
+        other.cli("user", "create", name, ok=None)
     create_role(console, other.id, "changed")
     of_role = f"/api/v1/accounts/{other.id}/roles/changed"
     document = lambda: json.loads(admin.call("GET", of_role).document["Role"]["AssumeRolePolicyDocument"])
     principal = lambda: document()["Statement"][0]["Principal"]["AWS"]
     trusts = lambda who: document() | {"Statement": [document()["Statement"][0] | {"Principal": {"AWS": who}}]}
     bob, root = f"arn:aws:iam::{other.id}:user/bob", f"arn:aws:iam::{other.id}:root"
-    for name in ("ann", "bob"):
-        other.cli("user", "create", name, ok=None)
 
     console.open(f"accounts/{other.id}/roles/changed").button("Change who may assume it").click()
     field = console.one("dialog[open] [name=document]")
