@@ -15,6 +15,7 @@ use crate::commands::events::EventsArguments;
 use crate::commands::flag::FlagCommand;
 use crate::commands::gateway::GatewayCommand;
 use crate::commands::health::HealthArguments;
+use crate::commands::host::HostCommand;
 use crate::commands::identity::account::AccountCommand;
 use crate::commands::identity::group::GroupCommand;
 use crate::commands::identity::policy::PolicyCommand;
@@ -40,8 +41,8 @@ use crate::commands::store::StoreCommand;
 use crate::commands::top::TopArguments;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, audit, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
-    nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
+    admin, audit, bench, bucket, cluster, events, flag, gateway, health, host, identity, image, join, key,
+    metrics, nbd, nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
 };
 use crate::watch;
 
@@ -76,6 +77,9 @@ pub enum Command {
     /// Let hosts join, and revoke the keys of processes
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// List hosts and their rights, give them other passwords, and shut hosts out
+    #[command(subcommand)]
+    Host(HostCommand),
     /// Show the state of the cluster
     Status(OutputArguments),
     /// Show what is wrong, since when, and what to do
@@ -201,6 +205,7 @@ impl Command {
             Command::Down(data) => up::down(&data)?,
             Command::Join(arguments) => join::run(&arguments)?,
             Command::Cluster(command) => cluster::run(&command)?,
+            Command::Host(command) => host::run(&command)?,
             Command::Status(output) => status::status(&output)?,
             Command::Df(output) => status::df(&output)?,
             Command::Credentials(arguments) => status::credentials(&arguments)?,

@@ -320,7 +320,7 @@ def test_osds_of_a_host_without_an_admin_server_are_named(stored):
     h1, etcd = stored.h1, stored.etcd
     etcd.ctl("del", "/atoll/admin_servers/h2", ok=(0,))
     there = {f"osd.{key.rsplit('/', 1)[1]}" for key, one in etcd.records("/atoll/osds/").items() if one["host"] == "h2"}
-    caller = console(h1)
+    caller = console(h1, h1)
     charts = within(h1.namespace, lambda: caller.call("GET", "/api/v1/figures")).document["unanswered"]
     for unanswered in (charts, figures(h1)[1], json.loads(h1.cli("slow", "--json").stdout)["unanswered"]):
         assert {(one["host"], one["process"]) for one in unanswered} == {("h2", osd) for osd in there}, unanswered
@@ -512,7 +512,7 @@ def test_slow_operations_of_both_hosts_are_shown_on_each(embedded):
 def test_a_host_that_does_not_answer_is_named(embedded, note):
     """With the reason and soon, by 'atoll slow' and the console; the rest is told."""
     e1, e2 = embedded
-    caller = console(e1)
+    caller = console(e1, e1)
     with stopped(e2.process_ids()["admin"]):
         begun = time.monotonic()
         told = e1.cli("slow").stdout

@@ -13,6 +13,7 @@ mod everywhere;
 pub mod flag;
 pub mod gateway;
 pub mod health;
+pub mod host;
 pub mod identity;
 pub mod image;
 pub mod join;

@@ -20,3 +20,9 @@ pub fn read_secret_text(file: &Path, what: &str, bytes_max: u64) -> anyhow::Resu
     read.with_context(|| format!("cannot read {what} from {}", file.display()))?;
     Ok(text)
 }
+
+/// Writes a secret to a file that is not there yet, readable by its owner only.
+pub fn write_new_secret(file: &Path, text: &str) -> anyhow::Result<()> {
+    atoll_files::create(file, format!("{text}\n").as_bytes(), atoll_files::Access::Owner)
+        .with_context(|| format!("cannot make {}", file.display()))
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use atoll_cluster::server::StartError;
 use atoll_cluster::{EmbeddedServer, Protection, verify_snapshot};
-use atoll_node::{DataDir, STATE_FILES_CODE, raise_restored, restore_state};
+use atoll_node::{DataDir, STATE_FILES_CODE, login_source, raise_restored, restore_state};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use clap::Subcommand;
@@ -148,7 +148,9 @@ fn serve(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
     let mut has_reserve = None;
     keep_reserve(&open.directory, &mut has_reserve);
     tokio_runtime()?.block_on(async {
-        let server = match EmbeddedServer::start(listen, &directory, Protection { credentials, tls }).await {
+        let login_source = Some(login_source(&open.directory));
+        let protection = Protection { credentials, login_source, tls };
+        let server = match EmbeddedServer::start(listen, &directory, protection).await {
             Err(StartError::Disk(error)) if error.is_lasting() => {
                 tracing::error!("{error}");
                 return Ok(ExitCode::from(STATE_FILES_CODE));

@@ -12,6 +12,7 @@ pub mod bucket_reader;
 pub mod buckets;
 mod error;
 pub mod events;
+pub mod hosts;
 pub mod identities;
 pub mod images;
 pub mod keys;

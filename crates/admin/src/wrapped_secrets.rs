@@ -179,6 +179,27 @@ impl UsesByVersion {
         self.0.entry((by.service, by.key_name, by.version)).or_default()
     }
 
+    /// Reads the records that this host may read: enough to tell whether a key is the cluster's, not whether it is used.
+    pub async fn read_some(state: &ClusterClient) -> Result<Self, AdminError> {
+        let roles = state.own_roles().await?.unwrap_or_default();
+        let may = |keys: &str| atoll_cluster::roles::may_read(&roles, keys);
+        let mut uses = UsesByVersion(BTreeMap::new());
+        if may(keys::IMAGES) {
+            uses.add::<ImageRecord>(state, keys::IMAGES).await?;
+            uses.add::<RemovedImageRecord>(state, keys::REMOVED_IMAGES).await?;
+        }
+        if may(keys::BUCKETS) {
+            uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
+            uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
+            uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
+        }
+        if may(keys::NVME_HOSTS) {
+            uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
+            uses.add::<NvmeTlsRecord>(state, keys::NVME_TLS).await?;
+        }
+        Ok(uses)
+    }
+
     async fn add<T: Wrapped>(&mut self, state: &ClusterClient, prefix: &str) -> Result<(), AdminError> {
         for (_, mut record, _) in state.list::<T>(prefix).await?.entries {
             for by in record.secrets().iter().filter_map(|(_, wrapped)| WrappedBy::parse(wrapped)) {

@@ -7,6 +7,12 @@ use atoll_types::{OsdId, PgId, PoolId};
 
 /// Prefix of all keys.
 pub const ROOT: &str = "/atoll/";
+/// Where the range begins that has all OSDs, pools and PGs, and what belongs to them.
+pub const OSDS_TO_POOLS: &str = "/atoll/osd";
+/// Where that range ends.
+const OSDS_TO_POOLS_END: &str = "/atoll/pools0";
+/// What the cluster map is made of. OSDs come first, so that what is read of keys and settings is not older.
+pub const MAP_RANGES: [&str; 5] = [OSDS_TO_POOLS, REMOVED_POOLS, "/atoll/s", "/atoll/f", AUTHORIZED_KEYS];
 /// The one record of the cluster.
 pub const CLUSTER: &str = "/atoll/cluster";
 /// By which keys records are signed.
@@ -79,6 +85,9 @@ pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 /// Prefix of the tokens with which hosts join.
 pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
+/// Prefix of hosts that have credentials of their own.
+pub const HOSTS: &str = "/atoll/hosts/";
+
 /// Prefix of what has happened, by time.
 pub const EVENTS: &str = "/atoll/events/";
 /// Prefix of admin servers that run, by host.
@@ -94,6 +103,21 @@ pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
 pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
 /// Prefix of how often OSDs ended by themselves, and why.
 pub const OSD_ENDS: &str = "/atoll/osd_ends/";
+
+/// The end of a range of keys: of one with a name, or of all keys with a prefix.
+pub fn range_end(range: &str) -> Vec<u8> {
+    if range == OSDS_TO_POOLS {
+        return OSDS_TO_POOLS_END.into();
+    }
+    let mut end = range.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
 
 /// A key for an event of this time. Keys are in the order of time, and no other event has this one.
 pub fn new_event(unix_ms: u64) -> String {
@@ -264,6 +288,11 @@ pub fn authorized_key(hex_public_key: &str) -> String {
     format!("{AUTHORIZED_KEYS}{hex_public_key}")
 }
 
+/// A host with credentials of its own.
+pub fn host(name: &str) -> String {
+    format!("{HOSTS}{name}")
+}
+
 /// A token with which a host joins.
 pub fn join_token(id: &str) -> String {
     format!("{JOIN_TOKENS}{id}")
@@ -282,6 +311,16 @@ mod tests {
         assert_eq!(osd(OsdId(3)), "/atoll/osds/3");
         assert_eq!(parse_osd(&osd_up(OsdId(3))), Some(OsdId(3)));
         assert_eq!(image_lock("ab"), "/atoll/image_locks/ab");
+    }
+
+    #[test]
+    fn ranges_end_behind_their_keys() {
+        assert_eq!(range_end("/a/"), b"/a0");
+        assert_eq!(range_end(""), [0]);
+        for prefix in [OSDS, OSD_UP, OSD_ENDS, PGS, PG_TARGETS, PG_SCRUBS, POOLS] {
+            assert!(OSDS_TO_POOLS < prefix && range_end(prefix) <= range_end(OSDS_TO_POOLS), "{prefix}");
+        }
+        assert!(OPERATORS < OSDS_TO_POOLS && range_end(OSDS_TO_POOLS).as_slice() < REMOVED_IMAGES.as_bytes());
     }
 
     #[test]
@@ -315,6 +354,7 @@ mod tests {
             LAST_USED,
             AUTHORIZED_KEYS,
             JOIN_TOKENS,
+            HOSTS,
             EVENTS,
             ADMIN_SERVERS,
             METRICS_TOKENS,

@@ -19,7 +19,7 @@ pub enum Protection {
 }
 
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 42] = [
+pub const KINDS: [(&str, Protection); 43] = [
     (keys::AUTHORITY, Protection::Authority),
     (keys::IDENTITIES, Protection::Signed),
     (keys::IDENTITIES_REVISION, Protection::Signed),
@@ -42,6 +42,7 @@ pub const KINDS: [(&str, Protection); 42] = [
     (keys::PGS, Protection::Open("OSDs and the coordinator write it")),
     (keys::PG_TARGETS, Protection::Open("the coordinator writes it")),
     (keys::JOIN_TOKENS, Protection::Open("a host that joins marks its own token as used")),
+    (keys::HOSTS, Protection::Harmless),
     (keys::ADMIN_SERVERS, Protection::Open("the admin server of each host writes it")),
     (keys::CLUSTER, Protection::Open("the first start reads it before it can verify anything")),
     (keys::REMOVED_POOLS, Protection::Open("OSDs act on it, and cannot verify it")),

@@ -10,12 +10,13 @@ pub mod keys;
 pub mod kinds;
 mod map;
 pub mod process;
+pub mod roles;
 pub mod server;
 
 pub use client::{
     Answer, CREATION_WINDOW, ClusterClient, ClusterError, ConnectOptions, Contention, GuardFault, Lease,
-    LeaseStatus, Listing, Place, PrefixWatch, RecordGuard, SnapshotError, StateSize, Stored, TermEnd, TlsFiles,
-    Transaction, WatchEvent, retried, verify_snapshot,
+    LeaseStatus, Listing, LoginSource, Place, PrefixWatch, RecordGuard, SnapshotError, StateSize, Stored, TermEnd,
+    TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

@@ -2,6 +2,8 @@
 //! current by a watch.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::task::Poll;
 
 use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::FramesRecord;
@@ -12,6 +14,7 @@ use atoll_types::records::{
 };
 use atoll_types::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
+use tokio_stream::Stream;
 
 use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
 use crate::keys;
@@ -177,6 +180,22 @@ impl ClusterMap {
         ClusterMap::default().changes_to(self)
     }
 
+    /// This map with all of one range of keys from another map.
+    fn with_range(&self, range: &str, other: ClusterMap) -> ClusterMap {
+        let mut map = self.clone();
+        match range {
+            keys::OSDS_TO_POOLS => {
+                let ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, .. } = other;
+                map = ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, ..map };
+            }
+            keys::REMOVED_POOLS => map.removed_pools = other.removed_pools,
+            keys::AUTHORIZED_KEYS => map.authorized_keys = other.authorized_keys,
+            _ if keys::FLAGS.starts_with(range) => (map.flags, map.frames) = (other.flags, other.frames),
+            _ => (map.settings, map.scrub_requests) = (other.settings, other.scrub_requests),
+        }
+        map
+    }
+
     /// The changes that lead from this map to `newer`.
     fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
         fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
@@ -214,19 +233,23 @@ impl ClusterMap {
     }
 }
 
-/// A map and the watch that keeps it current.
+/// A map and the watches that keep it current, one for each range of keys: a process may not read all of them.
 pub struct MapWatch {
     map: ClusterMap,
-    watch: PrefixWatch,
+    watches: Vec<PrefixWatch>,
 }
 
 impl MapWatch {
     /// Reads the map and watches it from there on.
     pub async fn start(client: &ClusterClient) -> Result<MapWatch, ClusterError> {
-        let listing = client.list_raw(keys::ROOT).await?;
-        let map = ClusterMap::from_entries(&listing.entries);
-        let watch = client.watch_prefix(keys::ROOT, listing.revision + 1);
-        Ok(MapWatch { map, watch })
+        let mut entries = Vec::new();
+        let mut watches = Vec::new();
+        for range in keys::MAP_RANGES {
+            let listing = client.list_raw(range).await?;
+            watches.push(client.watch_prefix(range, listing.revision + 1));
+            entries.extend(listing.entries);
+        }
+        Ok(MapWatch { map: ClusterMap::from_entries(&entries), watches })
     }
 
     /// The map as of the last change that was returned.
@@ -234,15 +257,33 @@ impl MapWatch {
         &self.map
     }
 
+    /// Waits for an event of any range, and says of which. Who may connect, and how, is heard before what leads to
+    /// connections.
+    async fn next_event(&mut self) -> Option<(&'static str, WatchEvent)> {
+        std::future::poll_fn(|context| {
+            for (range, watch) in keys::MAP_RANGES.iter().zip(&mut self.watches).rev() {
+                if let Poll::Ready(event) = Pin::new(watch).poll_next(context) {
+                    return Poll::Ready(event.map(|event| (*range, event)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Waits for the next changes and applies them to the map. `None` when the runtime shuts down.
     pub async fn next(&mut self) -> Option<Vec<MapChange>> {
         loop {
-            let changes = match self.watch.next().await? {
+            let (range, event) = self.next_event().await?;
+            let changes = match event {
                 WatchEvent::Put { key, value, mod_revision } => {
                     change(&key, Some((&value, mod_revision))).into_iter().collect()
                 }
                 WatchEvent::Delete { key, .. } => change(&key, None).into_iter().collect(),
-                WatchEvent::Resync { entries, .. } => self.map.changes_to(ClusterMap::from_entries(&entries)),
+                WatchEvent::Resync { entries, .. } => {
+                    let newer = self.map.with_range(range, ClusterMap::from_entries(&entries));
+                    self.map.changes_to(newer)
+                }
             };
             if !changes.is_empty() {
                 changes.iter().cloned().for_each(|change| self.map.apply(change));
@@ -271,6 +312,38 @@ mod tests {
             old.apply(change);
         }
         assert_eq!(old.authorized_keys, new.authorized_keys);
+    }
+
+    /// A key of any kind is in one range, and what is read anew of one range leaves the others as they are.
+    #[test]
+    fn ranges_make_the_map() {
+        let kinds = [
+            keys::OSDS,
+            keys::OSD_UP,
+            keys::POOLS,
+            keys::REMOVED_POOLS,
+            keys::PGS,
+            keys::PG_TARGETS,
+            keys::PG_SCRUBS,
+            keys::SCRUB_REQUESTS,
+            keys::FLAGS,
+            keys::FRAMES,
+            keys::SETTINGS,
+            keys::AUTHORIZED_KEYS,
+        ];
+        let is_in = |key: &str, range: &str| range <= key && key.as_bytes() < keys::range_end(range).as_slice();
+        for key in kinds {
+            assert_eq!(keys::MAP_RANGES.iter().filter(|range| is_in(key, range)).count(), 1, "{key}");
+        }
+        let mut map = ClusterMap::default();
+        map.removed_pools.insert(PoolId(1));
+        map.flags.format = 7;
+        map.settings.format = 8;
+        let resynced = keys::MAP_RANGES.map(|range| map.with_range(range, ClusterMap::default()));
+        let kept = |map: &ClusterMap| (map.removed_pools.len(), map.flags.format, map.settings.format);
+        let (flags, settings) = (FlagsRecord::default().format, SettingsRecord::default().format);
+        let expected = [(1, 7, 8), (0, 7, 8), (1, 7, settings), (1, flags, 8), (1, 7, 8)];
+        assert_eq!(resynced.each_ref().map(kept), expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use atoll_cluster::roles::Role;
 use atoll_cluster::{ClusterClient, ClusterError, Lease, MapWatch, keys};
 use atoll_types::OsdId;
 use atoll_types::coordination::CoordinatorRecord;
@@ -13,11 +14,16 @@ use crate::unix_ms;
 const LEASE_TERM: Duration = Duration::from_secs(10);
 const ROUND_PAUSE: Duration = Duration::from_secs(2);
 const ELECTION_PAUSE: Duration = Duration::from_secs(3);
+/// Rights are given to a host now and then.
+const RIGHTS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Takes part in coordinating the cluster, in the process of an OSD, for ever.
 pub async fn run(client: ClusterClient, osd: OsdId) {
     // Not all at the same moment.
     tokio::time::sleep(Duration::from_millis(u64::from(osd.0 % 32) * 50)).await;
+    while !may_coordinate(&client).await {
+        tokio::time::sleep(RIGHTS_PAUSE).await;
+    }
     loop {
         match elect(&client, osd).await {
             Ok(Some(lease)) => {
@@ -32,6 +38,21 @@ pub async fn run(client: ClusterClient, osd: OsdId) {
             Err(error) => tracing::debug!("cannot become the coordinator: {error}"),
         }
         tokio::time::sleep(ELECTION_PAUSE).await;
+    }
+}
+
+/// Whether this host may: one with OSDs only may not. Asked for first, so that nothing is refused to it.
+async fn may_coordinate(client: &ClusterClient) -> bool {
+    match client.own_roles().await {
+        Ok(Some(roles)) => {
+            let has = |role: Role| roles.iter().any(|name| name == role.name());
+            has(Role::Coordinator) || !has(Role::Osd)
+        }
+        Ok(None) => true,
+        Err(error) => {
+            tracing::debug!("cannot read what this host may do: {error}");
+            false
+        }
     }
 }
 

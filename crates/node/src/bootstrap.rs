@@ -283,6 +283,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         tls_names: Vec::new(),
         nbd_listen: vec![nbd_socket(directory)?],
         nvme_listen: Vec::new(),
+        directory: None,
     };
     cluster.host = cluster.host_name();
     if !choices.etcd.endpoints.is_empty() {
@@ -414,13 +415,28 @@ pub(crate) async fn add_what_is_new(
     cluster: &mut ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), NodeError> {
+    // Other hosts may not, and come when one of these has.
+    if cluster.role.is_admin() {
+        add_records_of_cluster(cluster, state).await?;
+    }
+    if cluster.has_gateway_key || !cluster.role.has_clients() || cluster.has_own_login() {
+        return Ok(());
+    }
+    add_gateway_key(directory, cluster, state).await
+}
+
+async fn add_records_of_cluster(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
     let frames =
         FramesRecord { transports: cluster.first_transports, ..FramesRecord::from(cluster.first_frame_modes()) };
     ensure(state, keys::FRAMES, &frames).await?;
-    ensure_first_account(state).await?;
-    if cluster.has_gateway_key || !cluster.role.has_clients() {
-        return Ok(());
-    }
+    ensure_first_account(state).await
+}
+
+async fn add_gateway_key(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), NodeError> {
     if state.get::<AuthorizedKeyRecord>(&place_of(&directory.static_key("client")?)).await?.is_some() {
         let record = host_key(PeerRole::Gateway, &cluster.host_name());
         ensure(state, &place_of(&directory.make_static_key("gateway")?), &record).await?;

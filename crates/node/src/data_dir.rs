@@ -19,6 +19,7 @@ use atoll_wire::KeyPair;
 use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
+use crate::host_login::login_source;
 use crate::json_files::{change_json, create_json, create_secret, read_json, replace_held, text, write_secret};
 use crate::state_access::EMBEDDED_NAME;
 
@@ -111,6 +112,9 @@ pub struct ClusterFile {
     /// Where the NVMe/TCP target listens: `IP:PORT`. Without an address there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme_listen: Vec<String>,
+    /// The data directory, in which there may be another password than this one later.
+    #[serde(skip)]
+    pub(crate) directory: Option<DataDir>,
 }
 
 fn yes() -> bool {
@@ -222,9 +226,14 @@ impl DataDir {
         self.root.join("state")
     }
 
-    /// How to log in to cluster state, while this host joins.
+    /// The password with which this host is to log in to cluster state, while it joins.
     pub(crate) fn joining_file(&self) -> PathBuf {
         self.keys().join("joining.json")
+    }
+
+    /// The password that this host is about to have in cluster state.
+    pub(crate) fn rotating_file(&self) -> PathBuf {
+        self.keys().join("rotating.json")
     }
 
     pub(crate) fn state_file(&self) -> PathBuf {
@@ -349,7 +358,9 @@ impl DataDir {
             return Err(NodeError::NoCluster { path: self.root.clone() });
         }
         self.check_private()?;
-        read_json(&self.cluster_file())
+        let mut cluster: ClusterFile = read_json(&self.cluster_file())?;
+        cluster.directory = Some(self.clone());
+        Ok(cluster)
     }
 
     /// Writes the `cluster.json` of a new cluster. One that is there is an error.
@@ -365,7 +376,9 @@ impl DataDir {
         if !self.has_cluster() {
             return Err(NodeError::NoCluster { path: self.root.clone() });
         }
-        change_json(&self.cluster_file(), change)
+        let mut changed = change_json(&self.cluster_file(), change)?;
+        changed.directory = Some(self.clone());
+        Ok(changed)
     }
 
     /// Whether there is a `credentials.json`.
@@ -443,7 +456,10 @@ const ADMIN_PORT: u16 = 8443;
 impl ClusterFile {
     /// How to reach cluster state and to read it as it is, without verifying anything.
     pub fn connect_options(&self) -> ConnectOptions {
-        let options = ConnectOptions::new(self.state_endpoints.clone()).with_tls(self.state_tls.clone());
+        let mut options = ConnectOptions::new(self.state_endpoints.clone()).with_tls(self.state_tls.clone());
+        if let Some(directory) = &self.directory {
+            options = options.with_login_source(login_source(directory));
+        }
         match (&self.state_user, &self.state_password) {
             (Some(user), Some(password)) => options.with_user(user.clone(), password.clone()),
             _ => options,

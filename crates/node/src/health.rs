@@ -63,7 +63,8 @@ pub(crate) async fn wait_for_osds(cluster: &ClusterFile, limit: Duration) -> Res
 async fn wait_for_listeners(runtime: &LocalRuntime, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
     let deadline_ms = runtime.now_ms() + limit.as_millis() as u64;
     let s3 = cluster.s3_listeners().map(|(_, address)| address);
-    for text in cluster.nbd_listen.iter().chain(&cluster.nvme_listen).map(String::as_str).chain(s3) {
+    let of_images = cluster.nbd_listen.iter().chain(&cluster.nvme_listen).filter(|_| cluster.role.is_admin());
+    for text in of_images.map(String::as_str).chain(s3) {
         let address: ListenAddress = text.parse()?;
         loop {
             let is_there = match &address {

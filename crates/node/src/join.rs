@@ -1,8 +1,9 @@
 //! Join tokens: made on a host of the cluster, used once by another host to become one.
 //!
 //! A token says where cluster state is and what to trust it by; its secret and its record in cluster state say that one
-//! more host may come. The embedded server tells who has a token that is worth something how to log in. The password and
-//! client certificates of an etcd are never in a token: each host brings its own.
+//! more host may come. The host draws a password, and the embedded server makes a user with it for who has a token that is
+//! worth something: nobody is told a password. Those and the client certificates of an etcd are never in a token: each host
+//! brings its own.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
-use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost, StateLogin};
+use atoll_types::join::{HostRole, JoinRequest, JoinTokenRecord, JoinedHost};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
 use atoll_types::transports::Transports;
 use base64::Engine;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
 use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir};
 use crate::error::NodeError;
+use crate::host_login::random_password;
 use crate::json_files::{read_json, replace_held, write_secret};
 use crate::state_access::check_identity;
 
@@ -85,12 +87,13 @@ impl JoinToken {
     }
 }
 
-/// Makes a token for one host.
+/// Makes a token for so many hosts.
 pub async fn create_token(
     cluster: &ClusterFile,
     state: &ClusterClient,
     role: HostRole,
     term: Duration,
+    uses: u32,
 ) -> Result<JoinToken, NodeError> {
     if !cluster.is_reachable() {
         let announced = cluster.advertise.unwrap_or(cluster.osd_listen());
@@ -128,6 +131,9 @@ pub async fn create_token(
         created_unix_ms: now_ms,
         expires_unix_ms: now_ms.saturating_add(term.as_millis() as u64),
         used_by: None,
+        uses: uses.max(1),
+        used_by_others: Vec::new(),
+        refused: None,
     };
     state.create(&keys::join_token(&token.id), &record).await?;
     Ok(token)
@@ -178,7 +184,10 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     let name_holders = state.list::<OsdRecord>(keys::OSDS).await?.entries;
     let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
     let is_up = |id| up.iter().any(|(_, record, _)| record.id == id);
-    if let Some((_, osd, _)) = name_holders.iter().find(|(_, osd, _)| osd.host == cluster.host && is_up(osd.id)) {
+    if token.login != Login::Told
+        && let Some((_, osd, _)) =
+            name_holders.iter().find(|(_, osd, _)| osd.host == cluster.host && is_up(osd.id))
+    {
         return Err(NodeError::Invalid(format!(
             "another host is called '{}' ({} runs there), and copies would not be kept apart; give --host NAME",
             cluster.host, osd.id
@@ -187,7 +196,9 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     if let Some(path) = &choices.key_service {
         adopt_key_service(directory, &state, &cluster, path).await?;
     }
-    cluster.role = use_token(directory, token, &cluster, &state).await?;
+    if token.login != Login::Told {
+        cluster.role = use_token(directory, token, &cluster, &state).await?;
+    }
     directory.create_cluster(&cluster)?;
     // It is in cluster.json now.
     fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
@@ -198,15 +209,15 @@ fn is_absent(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// What an embedded server has told this host, kept until it is in cluster.json: the server does not tell it again once
-/// the token is used.
+/// The password with which this host is to log in to cluster state. It is kept from before the server hears it until it is
+/// in cluster.json: a join that was cut short goes on with it.
 #[derive(Serialize, Deserialize)]
 struct Joining {
     token: String,
-    login: StateLogin,
+    password: String,
 }
 
-/// Sees to it that the host can log in to cluster state.
+/// Sees to it that the host can log in to cluster state. Joining an embedded one uses the token.
 async fn log_in(directory: &DataDir, token: &JoinToken, cluster: &mut ClusterFile) -> Result<(), NodeError> {
     match token.login {
         Login::None => return Ok(()),
@@ -221,26 +232,37 @@ async fn log_in(directory: &DataDir, token: &JoinToken, cluster: &mut ClusterFil
         Login::Told => {}
     }
     let path = directory.joining_file();
-    let kept = if path.exists() { Some(read_json::<Joining>(&path)?) } else { None };
-    let login = match kept.filter(|joining| joining.token == token.id) {
-        Some(joining) => joining.login,
+    // One of an earlier release has another form, and nothing that is of use now.
+    let kept = read_json::<Joining>(&path).ok().filter(|joining| joining.token == token.id);
+    let joining = match kept {
+        Some(joining) => joining,
         None => {
-            let told = ClusterClient::login_by_token(&cluster.connect_options(), &token.id, &token.secret).await;
-            let login = told.map_err(|error| match error {
-                ClusterError::Authentication { .. } => NodeError::Invalid(format!(
-                    "cluster state refuses the join token {}: it was used or revoked, has expired, or is not whole; make \
-                     another with 'atoll cluster token create'",
-                    token.id
-                )),
-                other => other.into(),
-            })?;
-            let joining = Joining { token: token.id.clone(), login };
+            let joining = Joining { token: token.id.clone(), password: random_password() };
             let text = serde_json::to_string(&joining).expect("it is plain JSON");
             write_secret(&path, text.as_bytes())?;
-            joining.login
+            joining
         }
     };
-    (cluster.state_user, cluster.state_password) = (Some(login.user), Some(login.password));
+    let request = JoinRequest {
+        secret: token.secret.clone(),
+        host: cluster.host.clone(),
+        public_key: hex::encode(directory.make_static_key("client")?.public()),
+        gateway_key: hex::encode(directory.make_static_key("gateway")?.public()),
+        password: joining.password.clone(),
+    };
+    let joined = ClusterClient::join_by_token(&cluster.connect_options(), &token.id, &request).await;
+    let answer = joined.map_err(|error| match error {
+        ClusterError::Authentication { .. } => NodeError::Invalid(format!(
+            "cluster state refuses the join token {}: it was used or revoked, has expired, or is not whole; make another \
+             with 'atoll cluster token create'. If nobody should have used it, 'atoll host ls' and 'atoll events' there \
+             tell who has, and 'atoll host revoke' shuts him out",
+            token.id
+        )),
+        ClusterError::Refused { cause, .. } => NodeError::Invalid(cause),
+        other => other.into(),
+    })?;
+    (cluster.state_user, cluster.state_password) = (Some(answer.user), Some(joining.password));
+    cluster.role = answer.role;
     Ok(())
 }
 
@@ -282,6 +304,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         tls_names: choices.tls_names.clone(),
         nbd_listen: vec![nbd_socket(directory)?],
         nvme_listen: Vec::new(),
+        directory: None,
     };
     cluster.host = cluster.host_name();
     choices.etcd.apply(&mut cluster)?;
@@ -305,21 +328,23 @@ async fn use_token(
         if hex::encode(sha256(token.secret.as_bytes())) != record.secret_sha256 {
             return refused("has the wrong secret".into());
         }
-        match &record.used_by {
-            // An earlier attempt of this host got as far as that.
-            Some(used_by) if used_by.public_key == public_key => return Ok(record.role),
-            Some(used_by) => {
-                return refused(format!("was used by host '{}'; a token is for one host", used_by.host));
-            }
-            None => {}
+        // An earlier attempt of this host got as far as that.
+        if record.users().any(|used_by| used_by.public_key == public_key) {
+            return Ok(record.role);
+        }
+        if !record.has_uses_left() {
+            let hosts: Vec<&str> = record.users().map(|used_by| used_by.host.as_str()).collect();
+            let (hosts, uses) = (hosts.join("', '"), record.uses);
+            return refused(format!("was used by host '{hosts}'; it is for so many hosts: {uses}"));
         }
         if record.expires_unix_ms < unix_ms() {
             return refused("has expired; make another with 'atoll cluster token create'".into());
         }
-        record.used_by = Some(JoinedHost {
+        record.use_by(JoinedHost {
             host: cluster.host.clone(),
             public_key: public_key.clone(),
             joined_unix_ms: unix_ms(),
+            address: None,
         });
         let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
         if record.role.has_clients() {

@@ -11,6 +11,7 @@ use atoll_admin::osds::{self, NewLocation};
 use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_types::OsdId;
+use atoll_types::hosts::HostChange;
 use atoll_types::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
 
 use crate::bootstrap::OSDS_MAX;
@@ -134,18 +135,39 @@ pub(crate) async fn reserve_osds(
         if new.is_empty() {
             return Ok(mine);
         }
-        let mut transaction = Transaction::new().check(keys::NEXT_OSD, revision);
-        for &id in &new {
-            transaction = osds::put(transaction, &empty_record(directory, cluster, id)?, 0)?;
-        }
-        match state.transact(&transaction).await {
-            Ok(_) => return Ok(mine.into_iter().chain(new).collect()),
+        let records: Result<Vec<_>, NodeError> =
+            new.iter().map(|&id| Ok((empty_record(directory, cluster, id)?, 0))).collect();
+        match put_own(cluster, state, records?, Some(revision)).await {
+            Ok(()) => return Ok(mine.into_iter().chain(new).collect()),
             // Others were faster, or it is not known who was: look again.
-            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(NodeError::Cluster(ClusterError::Conflict { .. } | ClusterError::Unclear { .. })) => {}
+            Err(error) => return Err(error),
         }
     }
     Err(NodeError::Invalid("other hosts took every number for an OSD first; try again".into()))
+}
+
+/// Writes records of this host's OSDs in place of those of these revisions, all or none, if the number of the next OSD was
+/// not changed since.
+pub(crate) async fn put_own(
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    records: Vec<(OsdRecord, i64)>,
+    next_osd_revision: Option<i64>,
+) -> Result<(), NodeError> {
+    if cluster.has_osds_by_request() {
+        let change = HostChange::Osds { osds: records, next_osd_revision };
+        return Ok(ClusterClient::change_own(&cluster.connect_options(), change).await?);
+    }
+    let mut transaction = Transaction::new();
+    if let Some(revision) = next_osd_revision {
+        transaction = transaction.check(keys::NEXT_OSD, revision);
+    }
+    for (record, revision) in &records {
+        transaction = osds::put(transaction, record, *revision)?;
+    }
+    state.transact(&transaction).await?;
+    Ok(())
 }
 
 /// Gives a number back for which no OSD came to be.
@@ -168,8 +190,7 @@ pub(crate) async fn register_osds(
     state: &ClusterClient,
 ) -> Result<(), NodeError> {
     loop {
-        let mut transaction = Transaction::new();
-        let mut is_complete = true;
+        let mut records = Vec::new();
         for &id in &cluster.osd_ids {
             let (mut record, revision) = match state.get::<OsdRecord>(&keys::osd(id)).await? {
                 Some(found) => found,
@@ -180,17 +201,16 @@ pub(crate) async fn register_osds(
             refuse_other_osd(directory, &record)?;
             if record.device_bytes == 0 {
                 complete(&mut record, device_bytes(directory, id)?);
-                transaction = osds::put(transaction, &record, revision)?;
-                is_complete = false;
+                records.push((record, revision));
             }
         }
-        if is_complete {
+        if records.is_empty() {
             return Ok(());
         }
-        match state.transact(&transaction).await {
-            Ok(_) => return Ok(()),
-            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
-            Err(error) => return Err(error.into()),
+        match put_own(cluster, state, records, None).await {
+            Ok(()) => return Ok(()),
+            Err(NodeError::Cluster(ClusterError::Conflict { .. } | ClusterError::Unclear { .. })) => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use atoll_admin::osds;
-use atoll_cluster::{ClusterClient, keys};
+use atoll_admin::{AdminError, osds};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_osd::{FormatError, OpenError, StoreIdentity, store_identity};
 use atoll_types::OsdId;
 use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, RECORD_FORMAT};
@@ -16,6 +16,7 @@ use crate::bootstrap::unix_ms;
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
 use crate::json_files::write_secret;
+use crate::members::put_own;
 
 impl DataDir {
     fn new_store_file(&self, osd: OsdId) -> PathBuf {
@@ -109,8 +110,31 @@ pub async fn check_store(
             id.0
         )));
     }
-    osds::change(state, id, |record| record.store_id.clone_from(&store_id)).await?;
+    keep_store_id(directory, state, id, &store_id).await?;
     directory.forget_new_store(id)
+}
+
+async fn keep_store_id(
+    directory: &DataDir,
+    state: &ClusterClient,
+    id: OsdId,
+    store_id: &str,
+) -> Result<(), NodeError> {
+    let cluster = directory.cluster()?;
+    if !cluster.has_osds_by_request() {
+        osds::change(state, id, |record| store_id.clone_into(&mut record.store_id)).await?;
+        return Ok(());
+    }
+    loop {
+        let found = state.get::<OsdRecord>(&keys::osd(id)).await?;
+        let (mut record, revision) = found.ok_or(AdminError::NoSuchOsd(id))?;
+        store_id.clone_into(&mut record.store_id);
+        match put_own(&cluster, state, vec![(record, revision)], None).await {
+            // The coordinator has marked it out, or in.
+            Err(NodeError::Cluster(ClusterError::Conflict { .. })) => {}
+            done => return done,
+        }
+    }
 }
 
 /// Says in cluster state why an OSD cannot start, or that it could.

@@ -104,8 +104,15 @@ async fn check_key_file(
     state: &ClusterClient,
 ) -> Result<Option<String>, NodeError> {
     let path = directory.key_service_file();
+    // Who makes a new key has to see all that would be lost.
+    let is_wanted = choices.new_keys.iter().any(|name| name == KEY_FILE);
     // Without the key file nothing could be verified.
-    let uses = UsesByVersion::read(&state.without_guard()).await?;
+    let unverified = state.without_guard();
+    let uses = if is_wanted {
+        UsesByVersion::read(&unverified).await?
+    } else {
+        UsesByVersion::read_some(&unverified).await?
+    };
     let uses = uses.local();
     if path.exists() {
         let file = KeyFile::read(&path)?;
@@ -118,7 +125,6 @@ async fn check_key_file(
         return Err(NodeError::ForeignKeyFile { path, found, expected: wrapped_text(&uses) });
     }
     let sealed = sealed_text(directory, cluster, &uses)?;
-    let is_wanted = choices.new_keys.iter().any(|name| name == KEY_FILE);
     let remedy = match (&sealed, is_wanted) {
         (None, true) => {
             KeyFile::local().create(&path)?;

@@ -22,6 +22,7 @@ use crate::device_space::overcommitted;
 use crate::devices::make_devices;
 use crate::error::NodeError;
 use crate::health::{wait_for_osds, wait_until_healthy};
+use crate::host_login::finish_rotation;
 use crate::join::{JoinToken, join, restore_credentials};
 use crate::log_files::{last_lines, set_large_logs_aside};
 use crate::managed::{Managed, ask_to_end};
@@ -198,6 +199,9 @@ impl Supervisor<'_> {
             self.children.add(STATE_SERVER, &["state", "run"]);
         }
         show(Progress::Step("waiting for cluster state"));
+        if cluster.state_listen.is_none() && self.directory.rotating_file().exists() {
+            finish_rotation(self.directory, cluster).await?;
+        }
         let state = self.connect_state(cluster, show).await?;
         for said in check_secrets(self.directory, cluster, choices, &state).await? {
             show(Progress::Step(&said));
@@ -233,8 +237,10 @@ impl Supervisor<'_> {
         drop(state);
         if cluster.role.has_clients() {
             self.children.add("gateway", &["gateway", "run"]);
-            self.children.add("nbd", &["nbd", "run"]);
-            if !cluster.nvme_listen.is_empty() {
+            if cluster.role.is_admin() {
+                self.children.add("nbd", &["nbd", "run"]);
+            }
+            if cluster.role.is_admin() && !cluster.nvme_listen.is_empty() {
                 self.children.add("nvme", &["nvme", "run"]);
             }
             show(Progress::Step("waiting until all PGs serve"));

@@ -14,6 +14,8 @@ pub enum EventKind {
     Health,
     /// What somebody has changed by a command.
     Command,
+    /// Hosts that join, or are shut out.
+    Host,
 }
 
 /// How bad an event or a problem is.

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 pub enum HostRole {
     /// It runs OSDs and has no access to what clients have sealed.
     Osd,
-    /// It runs gateways, NBD servers and tools.
+    /// It runs S3 gateways, and administers nothing.
+    Gateway,
+    /// It runs gateways, NBD servers and tools, and administers the cluster.
     Client,
-    /// Both.
+    /// All of that.
     #[default]
     Host,
 }
@@ -18,7 +20,12 @@ pub enum HostRole {
 impl HostRole {
     /// Whether it may run OSDs.
     pub fn has_osds(self) -> bool {
-        self != HostRole::Client
+        matches!(self, HostRole::Osd | HostRole::Host)
+    }
+
+    /// Whether it may administer the cluster, and serve images.
+    pub fn is_admin(self) -> bool {
+        matches!(self, HostRole::Client | HostRole::Host)
     }
 
     /// Whether it may be a client of OSDs.
@@ -31,6 +38,7 @@ impl std::fmt::Display for HostRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             HostRole::Osd => "osd",
+            HostRole::Gateway => "gateway",
             HostRole::Client => "client",
             HostRole::Host => "host",
         })
@@ -50,21 +58,84 @@ pub struct JoinTokenRecord {
     pub created_unix_ms: u64,
     /// Unix time from which on it is worth nothing, in milliseconds.
     pub expires_unix_ms: u64,
-    /// The host that has used it; no other host can use it then.
+    /// The host that has used it first.
     pub used_by: Option<JoinedHost>,
+    /// How many hosts may use it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub uses: u32,
+    /// The hosts that have used it after the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub used_by_others: Vec<JoinedHost>,
+    /// Attempts to use it once more than it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedUses>,
 }
 
-/// With this before a token's id as its name, and the token's secret as its password, a host that joins logs in to the
-/// embedded cluster state. In place of a token of etcd it gets a [`StateLogin`] as JSON.
+fn one() -> u32 {
+    1
+}
+
+fn is_one(uses: &u32) -> bool {
+    *uses == 1
+}
+
+impl JoinTokenRecord {
+    /// The hosts that have used it, in order.
+    pub fn users(&self) -> impl Iterator<Item = &JoinedHost> {
+        self.used_by.iter().chain(&self.used_by_others)
+    }
+
+    /// Whether one more host may use it, time aside.
+    pub fn has_uses_left(&self) -> bool {
+        self.users().count() < self.uses as usize
+    }
+
+    /// Notes one more use.
+    pub fn use_by(&mut self, host: JoinedHost) {
+        match &self.used_by {
+            None => self.used_by = Some(host),
+            Some(_) => self.used_by_others.push(host),
+        }
+    }
+}
+
+/// Attempts to use a token that had been used as often as it may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedUses {
+    /// How many there were.
+    pub count: u64,
+    /// Where the last one came from.
+    pub address: String,
+    /// When it came, as Unix time in milliseconds.
+    pub last_unix_ms: u64,
+}
+
+/// With this before a token's id as its name, and a [`JoinRequest`] as JSON for its password, a host joins through the
+/// embedded cluster state. In place of a token of etcd it gets a [`JoinAnswer`] as JSON.
 pub const JOIN_USER_PREFIX: &str = "atoll-join.";
 
-/// How the hosts of a cluster log in to cluster state.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateLogin {
-    /// The user.
-    pub user: String,
-    /// Its password.
+/// A host asks to join.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The token's secret.
+    pub secret: String,
+    /// The name that the host is to have.
+    pub host: String,
+    /// Public key of the host's clients, in hexadecimal; a host that asks again is known by it.
+    pub public_key: String,
+    /// Public key of its gateway.
+    pub gateway_key: String,
+    /// The password that it has drawn, and with which it will log in. Cluster state never tells one.
     pub password: String,
+}
+
+/// A host has joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinAnswer {
+    /// The host's own user in cluster state.
+    pub user: String,
+    /// What it may be.
+    pub role: HostRole,
 }
 
 /// The use of a join token.
@@ -76,4 +147,7 @@ pub struct JoinedHost {
     pub public_key: String,
     /// Unix time, in milliseconds.
     pub joined_unix_ms: u64,
+    /// Where the request came from; absent with an etcd, which does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }

@@ -11,6 +11,7 @@ pub mod coordination;
 pub mod cors;
 pub mod events;
 pub mod frames;
+pub mod hosts;
 pub mod identities;
 pub mod ids;
 pub mod image_key;

@@ -26,8 +26,8 @@ Examples:
   atoll cluster key revoke osd.7                 an OSD; others take over what it served
   atoll cluster key revoke 5f3ac09be2            by the first digits of the key
 
-The key stays revoked until 'atoll cluster key add'. A host that you no longer trust can still reach cluster state
-with its password or certificate: revoke that, too.")]
+The key stays revoked until 'atoll cluster key add'. A host that you no longer trust can still reach cluster state:
+'atoll host revoke' shuts out all of it.")]
     Revoke {
         #[command(flatten)]
         output: OutputArguments,
@@ -102,7 +102,7 @@ fn print_revoked(is_json: bool, revoked: &AuthorizedKey) -> anyhow::Result<()> {
             print_line!("to trust it again: atoll cluster key add {}", record.name);
         }
         _ => {
-            print_line!("its host can still reach cluster state by the password or certificate that it has");
+            print_line!("its host can still reach cluster state; 'atoll host revoke' shuts out all of it");
             print_line!("to trust it again: atoll cluster key add {}@HOST --public-key {key}", record.role);
         }
     }

@@ -4,7 +4,7 @@
 mod grants;
 mod key;
 mod sign;
-mod token;
+pub mod token;
 
 use clap::Subcommand;
 

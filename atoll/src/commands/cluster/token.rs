@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use atoll_node::{create_token, list_tokens, revoke_token};
 use atoll_terminal::{print_line, print_note};
-use atoll_types::join::HostRole;
+use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost};
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -29,6 +29,9 @@ Examples:
         /// How long the token may be used, such as 30s, 10m, 1h, 7d
         #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1h")]
         ttl: Duration,
+        /// How many hosts may use the token
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        uses: u32,
     },
     /// List tokens
     Ls(OutputArguments),
@@ -45,9 +48,11 @@ Examples:
 pub enum RoleArgument {
     /// Runs OSDs, and cannot read what clients have sealed
     Osd,
-    /// Runs gateways, NBD servers and tools
+    /// Runs S3 gateways, and administers nothing
+    Gateway,
+    /// Runs gateways, NBD servers and tools, and administers the cluster
     Client,
-    /// Both
+    /// All of that
     Host,
 }
 
@@ -55,6 +60,7 @@ impl From<RoleArgument> for HostRole {
     fn from(role: RoleArgument) -> Self {
         match role {
             RoleArgument::Osd => HostRole::Osd,
+            RoleArgument::Gateway => HostRole::Gateway,
             RoleArgument::Client => HostRole::Client,
             RoleArgument::Host => HostRole::Host,
         }
@@ -79,19 +85,20 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 /// `atoll cluster token`.
 pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
     match command {
-        TokenCommand::Create { output, role, ttl } => {
+        TokenCommand::Create { output, role, ttl, uses } => {
             let open = OpenCluster::open(&output.data)?;
             let token = tokio_runtime()?.block_on(async {
                 let state = open.connect().await?;
-                anyhow::Ok(create_token(&open.cluster, &state, (*role).into(), *ttl).await?)
+                anyhow::Ok(create_token(&open.cluster, &state, (*role).into(), *ttl, *uses).await?)
             })?;
             if output.json {
                 return print_json(
-                    &json!({ "id": token.id, "token": token.to_text(), "ttl_seconds": ttl.as_secs() }),
+                    &json!({ "id": token.id, "token": token.to_text(), "ttl_seconds": ttl.as_secs(), "uses": uses }),
                 );
             }
             // Alone on standard output, so that a script can take it.
-            print_note!("token {}, for one host, to be used within {} s:", token.id, ttl.as_secs());
+            let hosts = if *uses == 1 { "one host".to_owned() } else { format!("{uses} hosts") };
+            print_note!("token {}, for {hosts}, to be used within {} s:", token.id, ttl.as_secs());
             print_line!("{}", token.to_text());
             Ok(())
         }
@@ -108,6 +115,28 @@ pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
     }
 }
 
+fn state_of(record: &JoinTokenRecord, now_ms: u64) -> String {
+    let by = |joined: &JoinedHost| match &joined.address {
+        Some(address) => format!("{} from {address}", joined.host),
+        None => joined.host.clone(),
+    };
+    let hosts: Vec<String> = record.users().map(by).collect();
+    let mut parts = Vec::new();
+    if !hosts.is_empty() {
+        parts.push(format!("used by {}", hosts.join(", ")));
+    }
+    if record.has_uses_left() {
+        parts.push(match record.expires_unix_ms.checked_sub(now_ms) {
+            Some(left_ms) => format!("valid for {} s", left_ms / 1000),
+            None => "expired".into(),
+        });
+    }
+    if let Some(refused) = &record.refused {
+        parts.push(format!("tried {} more times, last from {}", refused.count, refused.address));
+    }
+    parts.join("; ")
+}
+
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let tokens = tokio_runtime()?.block_on(async { anyhow::Ok(list_tokens(&open.connect().await?).await?) })?;
@@ -116,25 +145,19 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
         .context("the clock of this host is before 1970")?
         .as_millis() as u64;
     if output.json {
-        let row = |(id, record): &(String, atoll_types::join::JoinTokenRecord)| {
+        let row = |(id, record): &(String, JoinTokenRecord)| {
             json!({
                 "id": id, "role": record.role, "created_unix_ms": record.created_unix_ms,
                 "expires_unix_ms": record.expires_unix_ms, "is_expired": record.expires_unix_ms < now_ms,
                 "used_by": record.used_by.as_ref().map(|host| &host.host),
+                "uses": record.uses, "used": record.users().collect::<Vec<_>>(), "refused": record.refused,
             })
         };
         return print_json(&tokens.iter().map(row).collect::<Vec<_>>());
     }
     let rows: Vec<_> = tokens
         .iter()
-        .map(|(id, record)| {
-            let state = match &record.used_by {
-                Some(joined) => format!("used by {}", joined.host),
-                None if record.expires_unix_ms < now_ms => "expired".into(),
-                None => format!("valid for {} s", (record.expires_unix_ms - now_ms) / 1000),
-            };
-            vec![id.clone(), record.role.to_string(), state]
-        })
+        .map(|(id, record)| vec![id.clone(), record.role.to_string(), state_of(record, now_ms)])
         .collect();
     print_table(&["ID", "ROLE", "STATE"], &rows);
     Ok(())

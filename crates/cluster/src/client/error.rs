@@ -57,6 +57,19 @@ pub enum ClusterError {
         /// What the server says.
         cause: String,
     },
+    /// The user has no right to do this.
+    #[error(
+        "cluster state at {endpoints} refuses {operation} to the user {user:?}, who has no right to it; do it on a host that \
+         may ('atoll host ls' tells what each host may be)"
+    )]
+    Forbidden {
+        /// All that were tried.
+        endpoints: String,
+        /// What was asked.
+        operation: String,
+        /// The user.
+        user: Option<String>,
+    },
     /// The server understood and said no.
     #[error("cluster state at {endpoints} refused {operation}: {cause}")]
     Refused {
@@ -142,6 +155,8 @@ pub(super) enum Fate {
     Refused,
     /// The server does not believe who we are.
     Unauthenticated,
+    /// The server knows us, and we may not do this.
+    Forbidden,
 }
 
 /// Judges an error of the etcd client.
@@ -160,7 +175,8 @@ pub(super) fn fate(error: &etcd_client::Error) -> Fate {
         };
     };
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => Fate::Unauthenticated,
+        Code::Unauthenticated => Fate::Unauthenticated,
+        Code::PermissionDenied => Fate::Forbidden,
         Code::InvalidArgument
             if status.message().contains("authentication failed")
                 || status.message().contains("user name is empty") =>

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::error::ClusterError;
-use super::{Answer, ClusterClient, FIRST_PAUSE, Repeat, next_pause, repeat};
+use super::error::{ClusterError, Fate, fate};
+use super::{Answer, ClusterClient, FIRST_PAUSE, Repeat, next_pause};
 
 /// Whether the lease can be counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,11 +67,11 @@ impl ClusterClient {
         let seconds = i64::try_from(term.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let sent = Instant::now();
         // A grant that was repeated leaves a lease that nobody renews and that runs out.
-        let granted = repeat(&self.options, "grant a lease", Repeat::Freely, || {
-            let mut leases = self.etcd.lease_client();
+        let granted = self.asked("grant a lease", Repeat::Freely, |etcd| {
+            let mut leases = etcd.lease_client();
             async move { leases.grant(seconds, None).await }
-        })
-        .await?;
+        });
+        let granted = granted.await?;
         let (report, status) = watch::channel(LeaseStatus::Held);
         let (id, seconds) = (granted.id(), granted.ttl());
         let term = Duration::from_secs(seconds.unsigned_abs());
@@ -120,10 +120,11 @@ impl Lease {
 
     async fn revoke_now(self) -> Result<(), ClusterError> {
         self.keeper.abort();
-        let outcome = repeat(&self.client.options, "revoke a lease", Repeat::Freely, || {
-            let mut leases = self.client.etcd.lease_client();
+        let id = self.id;
+        let outcome = self.client.asked("revoke a lease", Repeat::Freely, |etcd| {
+            let mut leases = etcd.lease_client();
             async move {
-                match leases.revoke(self.id).await {
+                match leases.revoke(id).await {
                     Err(etcd_client::Error::GRpcStatus(status)) if status.code() == tonic::Code::NotFound => {
                         Ok(())
                     }
@@ -188,11 +189,17 @@ impl Renewer {
     async fn renew_on_one_stream(&mut self) -> Broken {
         let sent = Instant::now();
         let opened =
-            tokio::time::timeout_at(self.limit(), self.client.etcd.lease_client().keep_alive(self.id)).await;
+            tokio::time::timeout_at(self.limit(), self.client.session.etcd().lease_client().keep_alive(self.id))
+                .await;
         let (mut keeper, mut answers) = match opened {
             Ok(Ok(stream)) => stream,
             Ok(Err(etcd_client::Error::LeaseKeepAliveError(cause))) => return self.look(cause).await,
-            Ok(Err(error)) => return Broken::Connection(error.to_string()),
+            Ok(Err(error)) => {
+                if fate(&error) == Fate::Unauthenticated {
+                    self.client.session.log_in_anew(&self.client.options).await;
+                }
+                return Broken::Connection(error.to_string());
+            }
             Err(_) => return Broken::Connection("no answer".into()),
         };
         self.ends.set(sent + self.term);
@@ -210,7 +217,7 @@ impl Renewer {
 
     /// The etcd client tells a missing lease and a lost connection apart only by its text.
     async fn look(&self, cause: String) -> Broken {
-        let mut leases = self.client.etcd.lease_client();
+        let mut leases = self.client.session.etcd().lease_client();
         match tokio::time::timeout_at(self.limit(), leases.time_to_live(self.id, None)).await {
             Ok(Ok(left)) if left.ttl() <= 0 => Broken::Gone,
             _ => Broken::Connection(cause),

@@ -6,10 +6,12 @@ mod error;
 mod guard;
 mod join_login;
 mod lease;
+mod login;
 mod snapshot;
 mod tls;
 mod transaction;
 mod upkeep;
+mod users;
 mod watch;
 
 use std::future::Future;
@@ -30,6 +32,8 @@ pub use error::ClusterError;
 use error::{Fate, fate};
 pub use guard::{CREATION_WINDOW, GuardFault, Place, RecordGuard, Stored};
 pub use lease::{Lease, LeaseStatus, TermEnd};
+pub use login::LoginSource;
+use login::Session;
 pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
 pub use transaction::Transaction;
@@ -53,6 +57,8 @@ pub struct ConnectOptions {
     pub user: Option<String>,
     /// The user's password.
     pub password: Option<String>,
+    /// Where to look for another user and password when these are refused.
+    pub login: Option<LoginSource>,
     /// For https endpoints.
     pub tls: TlsFiles,
     /// Limit of one attempt; a request that may be repeated takes at most three times as long.
@@ -68,6 +74,7 @@ impl ConnectOptions {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             user: None,
             password: None,
+            login: None,
             tls: TlsFiles::default(),
             request_timeout: Duration::from_secs(5),
             guard: None,
@@ -78,6 +85,12 @@ impl ConnectOptions {
     pub fn with_user(mut self, user: impl Into<String>, password: impl Into<String>) -> ConnectOptions {
         self.user = Some(user.into());
         self.password = Some(password.into());
+        self
+    }
+
+    /// With a place to look for another user and password.
+    pub fn with_login_source(mut self, source: LoginSource) -> ConnectOptions {
+        self.login = Some(source);
         self
     }
 
@@ -113,7 +126,7 @@ enum Repeat {
 /// A connection to cluster state. Copies share it.
 #[derive(Clone)]
 pub struct ClusterClient {
-    etcd: etcd_client::Client,
+    session: Arc<Session>,
     options: Arc<ConnectOptions>,
     guard: Option<Arc<dyn RecordGuard>>,
     has_changed: Arc<AtomicBool>,
@@ -132,14 +145,10 @@ impl ClusterClient {
     }
 
     async fn connect_to(options: &ConnectOptions) -> Result<ClusterClient, ClusterError> {
-        let etcd_options = etcd_options(options)?;
         let options = Arc::new(options.clone());
-        let etcd = repeat(&options, "connect", Repeat::Freely, || {
-            etcd_client::Client::connect(options.endpoints.clone(), Some(etcd_options.clone()))
-        })
-        .await?;
+        let session = Arc::new(Session::begin(&options).await?);
         let guard = options.guard.clone();
-        let client = ClusterClient { etcd, options, guard, has_changed: Arc::default() };
+        let client = ClusterClient { session, options, guard, has_changed: Arc::default() };
         // Connections are made when first used, so use it.
         let only_count = GetOptions::new().with_count_only();
         client
@@ -223,7 +232,7 @@ impl ClusterClient {
         Box::pin(async move {
             let mut response = self
                 .call(&format!("list {prefix}"), Repeat::Freely, |mut kv| async move {
-                    kv.get(prefix, Some(GetOptions::new().with_prefix())).await
+                    kv.get(prefix, Some(GetOptions::new().with_range(crate::keys::range_end(prefix)))).await
                 })
                 .await?;
             let revision = response.header().map_or(0, |header| header.revision());
@@ -338,8 +347,25 @@ impl ClusterClient {
         may: Repeat,
         attempt: impl Fn(KvClient) -> F,
     ) -> Result<R, ClusterError> {
-        let kv = self.etcd.kv_client().max_decoding_message_size(RESPONSE_BYTES);
-        repeat(&self.options, operation, may, || attempt(kv.clone())).await
+        self.asked(operation, may, |etcd| attempt(etcd.kv_client().max_decoding_message_size(RESPONSE_BYTES)))
+            .await
+    }
+
+    /// Sends a request, and once more if it was refused to a user in whose place there is another one now.
+    async fn asked<R, F: Future<Output = Result<R, etcd_client::Error>>>(
+        &self,
+        operation: &str,
+        may: Repeat,
+        attempt: impl Fn(&etcd_client::Client) -> F,
+    ) -> Result<R, ClusterError> {
+        let etcd = self.session.etcd();
+        match repeat(&self.options, operation, may, || attempt(&etcd)).await {
+            Err(ClusterError::Authentication { .. }) if self.session.log_in_anew(&self.options).await => {
+                let etcd = self.session.etcd();
+                repeat(&self.options, operation, may, || attempt(&etcd)).await
+            }
+            asked => asked,
+        }
     }
 
     fn endpoints(&self) -> String {
@@ -391,6 +417,10 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
             }
         }
         match fate {
+            // Whoever joins is told why.
+            Fate::Refused if operation == "join" => {
+                return Err(ClusterError::Refused { endpoints, operation, cause });
+            }
             Fate::Refused => {
                 return Err(if operation == "connect" {
                     ClusterError::Options { endpoints, cause }
@@ -400,6 +430,9 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
             }
             Fate::Unauthenticated => {
                 return Err(ClusterError::Authentication { endpoints, user: options.user.clone(), cause });
+            }
+            Fate::Forbidden => {
+                return Err(ClusterError::Forbidden { endpoints, operation, user: options.user.clone() });
             }
             Fate::Unknown if may == Repeat::IfNotSent => {
                 return Err(ClusterError::Unclear { endpoints, operation, cause });

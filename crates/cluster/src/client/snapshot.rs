@@ -5,7 +5,7 @@ use std::path::Path;
 
 use aws_lc_rs::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 
-use super::{ClusterClient, ClusterError, Repeat, repeat};
+use super::{ClusterClient, ClusterError, Repeat};
 
 /// What the parts of a state's file are a multiple of.
 const ALIGNMENT_BYTES: u64 = 512;
@@ -30,12 +30,11 @@ impl ClusterClient {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), SnapshotError> {
         let operation = "take a snapshot";
-        let maintenance = self.etcd.maintenance_client();
-        let begin = || {
-            let mut maintenance = maintenance.clone();
+        let begin = |etcd: &etcd_client::Client| {
+            let mut maintenance = etcd.maintenance_client();
             async move { maintenance.snapshot().await }
         };
-        let mut pieces = repeat(&self.options, operation, Repeat::Freely, begin).await?;
+        let mut pieces = self.asked(operation, Repeat::Freely, begin).await?;
         let mut written = 0;
         loop {
             let piece = tokio::time::timeout(self.options.request_timeout, pieces.message()).await;

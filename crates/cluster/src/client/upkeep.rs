@@ -2,7 +2,7 @@
 
 use etcd_client::{AlarmAction, AlarmType};
 
-use super::{ClusterClient, ClusterError, Repeat, repeat};
+use super::{ClusterClient, ClusterError, Repeat};
 
 /// What an etcd takes unless it is told otherwise; those before 3.6 do not say what they were told.
 const ETCD_QUOTA_BYTES: u64 = 2 << 30;
@@ -24,17 +24,16 @@ impl ClusterClient {
     /// Asks how large cluster state is, at the member of an etcd that answers.
     pub async fn state_size(&self) -> Result<StateSize, ClusterError> {
         let operation = "ask how large cluster state is";
-        let maintenance = self.etcd.maintenance_client();
-        let status = || {
-            let mut maintenance = maintenance.clone();
+        let status = |etcd: &etcd_client::Client| {
+            let mut maintenance = etcd.maintenance_client();
             async move { maintenance.status().await }
         };
-        let status = repeat(&self.options, operation, Repeat::Freely, status).await?;
-        let alarms = || {
-            let mut maintenance = maintenance.clone();
+        let status = self.asked(operation, Repeat::Freely, status).await?;
+        let alarms = |etcd: &etcd_client::Client| {
+            let mut maintenance = etcd.maintenance_client();
             async move { maintenance.alarm(AlarmAction::Get, AlarmType::None, None).await }
         };
-        let alarms = repeat(&self.options, operation, Repeat::Freely, alarms).await?;
+        let alarms = self.asked(operation, Repeat::Freely, alarms).await?;
         let told = u64::try_from(status.db_size_quota()).ok().filter(|bytes| *bytes > 0);
         Ok(StateSize {
             revision: status.header().map_or(0, |header| header.revision()),

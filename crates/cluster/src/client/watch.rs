@@ -9,6 +9,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::{Stream, StreamExt};
 
+use crate::keys::range_end;
+
+use super::error::Fate;
 use super::{ClusterClient, ClusterError, FIRST_PAUSE, RESPONSE_BYTES, Stored, next_pause};
 
 /// Events that may wait for their reader; then the server is not listened to until there is room.
@@ -129,7 +132,12 @@ impl Follower {
     async fn follow_one_stream(&mut self) -> End {
         let mut stream = match tokio::time::timeout(CREATE_TIMEOUT, self.open()).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return End::Connection(super::describe(&error)),
+            Ok(Err(error)) => {
+                if super::fate(&error) == Fate::Unauthenticated {
+                    self.client.session.log_in_anew(&self.client.options).await;
+                }
+                return End::Connection(super::describe(&error));
+            }
             Err(_) => return End::Connection("the watch is not confirmed".into()),
         };
         loop {
@@ -180,8 +188,8 @@ impl Follower {
     }
 
     async fn open(&self) -> Result<WatchStream, etcd_client::Error> {
-        let options = WatchOptions::new().with_prefix().with_start_revision(self.next);
-        let mut watches = self.client.etcd.watch_client().max_decoding_message_size(RESPONSE_BYTES);
+        let options = WatchOptions::new().with_range(range_end(&self.prefix)).with_start_revision(self.next);
+        let mut watches = self.client.session.etcd().watch_client().max_decoding_message_size(RESPONSE_BYTES);
         watches.watch(self.prefix.as_str(), Some(options)).await
     }
 

@@ -9,6 +9,7 @@ use tonic::Status;
 
 use super::passwords::PasswordDigest;
 use super::status;
+use crate::roles::Grant;
 
 /// The role that may do everything; the user of this name must have it before others are asked for theirs.
 pub const ROOT: &str = "root";
@@ -35,6 +36,18 @@ pub struct Permission {
     pub key: Vec<u8>,
     /// As in requests: empty for one key, one zero byte for all from the key on.
     pub range_end: Vec<u8>,
+}
+
+impl Permission {
+    fn of(grant: &Grant) -> Option<Permission> {
+        let access = match (grant.reads, grant.writes) {
+            (true, true) => Access::ReadWrite,
+            (true, false) => Access::Read,
+            (false, true) => Access::Write,
+            (false, false) => return None,
+        };
+        Some(Permission { access, key: grant.key.clone(), range_end: grant.range_end.clone() })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +189,13 @@ impl Auth {
         }
         self.roles.insert(name.to_owned(), Role::default());
         Ok(())
+    }
+
+    /// Makes a role have exactly these permissions.
+    pub fn set_role(&mut self, name: &str, grants: &[Grant]) {
+        let mut permissions: Vec<Permission> = grants.iter().filter_map(Permission::of).collect();
+        permissions.sort_by(|a, b| (&a.key, &a.range_end).cmp(&(&b.key, &b.range_end)));
+        self.roles.insert(name.to_owned(), Role { permissions });
     }
 
     pub fn delete_role(&mut self, name: &str) -> Result<(), Status> {

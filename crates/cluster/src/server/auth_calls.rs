@@ -3,14 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use atoll_security_log::{SecurityEvent, note};
+use atoll_types::hosts::HostRequest;
+use atoll_types::join::JoinRequest;
 use tonic::{Request, Response, Status};
 
 use super::auth::{Access, Auth, Caller, Permission, ROOT};
-use super::passwords::PasswordDigest;
+use super::passwords::{PasswordDigest, is_random};
 use super::proto::{auth_server, authpb, *};
 use super::services::Services;
 use super::tokens::peer_of;
-use super::{join_login, status};
+use super::{host_calls, join_login, status};
 
 /// A request whose sender is known.
 struct Asked<T> {
@@ -62,24 +64,25 @@ impl Services {
         if self.shared.gate.owner() == Some(name) { Err(status::owner_is_fixed()) } else { Ok(()) }
     }
 
-    async fn log_in(&self, request: AuthenticateRequest, peer: Option<SocketAddr>) -> Result<String, Status> {
+    async fn log_in(&self, request: AuthenticateRequest, address: Option<SocketAddr>) -> Result<String, Status> {
         let AuthenticateRequest { name, password } = request;
         let gate = &self.shared.gate;
         let state = self.shared.state()?;
-        if let Some(token) = join_login::token_of(&name) {
-            let owner = gate.owner_login().ok_or_else(status::auth_not_enabled)?;
-            let may = join_login::may_log_in(&state, token, &password);
-            return if may { Ok(join_login::answer(&owner.0, &owner.1)) } else { Err(status::auth_failed()) };
-        }
         if !gate.is_shut(&state.auth) {
             return Err(status::auth_not_enabled());
+        }
+        if let Some(token) = join_login::token_of(&name) {
+            return self.join(token, &password, &peer_of(address)).await;
+        }
+        if let Some(user) = host_calls::user_of(&name) {
+            return self.host_call(&state.auth, user, &password).await;
         }
         if gate.is_owner(&name, &password) {
             return gate.issue(Caller::Owner, None);
         }
         let user = state.auth.users.get(&name).filter(|_| gate.owner() != Some(&*name));
         let known = user.and_then(|user| user.password.clone()).ok_or_else(status::auth_failed)?;
-        let address = peer.map_or(IpAddr::from([0; 4]), |peer| peer.ip());
+        let address = address.map_or(IpAddr::from([0; 4]), |peer| peer.ip());
         let turn = known.is_slow().then(|| gate.login_turns.begin(address));
         if matches!(turn, Some(None)) {
             return Err(Status::resource_exhausted("too many log-ins are under way; try again"));
@@ -88,6 +91,37 @@ impl Services {
             return Err(status::auth_failed());
         }
         gate.issue(Caller::User(name.into()), Some(known))
+    }
+}
+
+impl Services {
+    async fn join(&self, token: &str, request: &str, peer: &str) -> Result<String, Status> {
+        let request: JoinRequest = serde_json::from_str(request).map_err(|_| status::auth_failed())?;
+        // Another one takes long, and strangers may ask.
+        if !is_random(&request.password) {
+            return Err(status::auth_failed());
+        }
+        let digest = digest_of(request.password.clone()).await?;
+        let asked = join_login::Asked { token: token.to_owned(), request, digest, peer: peer.to_owned() };
+        let joined = self.shared.writer.submit(move |change| join_login::join(change, &asked)).await?;
+        match joined {
+            join_login::Outcome::Joined(answer) => {
+                Ok(serde_json::to_string(&answer).expect("an answer is plain JSON"))
+            }
+            join_login::Outcome::Refused(status) => Err(status),
+        }
+    }
+
+    async fn host_call(&self, auth: &Auth, user: &str, request: &str) -> Result<String, Status> {
+        let request: HostRequest = serde_json::from_str(request).map_err(|_| status::auth_failed())?;
+        let known = auth.users.get(user).and_then(|user| user.password.clone()).ok_or_else(status::auth_failed)?;
+        // Those of hosts are drawn, and compared at once.
+        if known.is_slow() || !known.is_of(&request.password) {
+            return Err(status::auth_failed());
+        }
+        let user = user.to_owned();
+        let done = self.shared.writer.submit(move |change| host_calls::perform(change, &user, &known, &request));
+        done.await.map(|()| "done".into())
     }
 }
 
@@ -132,8 +166,11 @@ impl auth_server::Auth for Services {
     ) -> Result<Response<AuthenticateResponse>, Status> {
         let address = request.remote_addr();
         let peer = peer_of(address);
-        let token = self.log_in(request.into_inner(), address).await.inspect_err(|error| {
-            note(SecurityEvent::BadPassword, peer, error.message());
+        let token = self.log_in(request.into_inner(), address).await.inspect_err(|error| match error.code() {
+            tonic::Code::InvalidArgument => note(SecurityEvent::BadPassword, &peer, error.message()),
+            tonic::Code::PermissionDenied => note(SecurityEvent::RefusedRight, &peer, error.message()),
+            // Nothing that a stranger has tried.
+            _ => {}
         })?;
         Ok(Response::new(AuthenticateResponse { header: self.header(), token }))
     }

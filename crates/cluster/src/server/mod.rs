@@ -8,6 +8,8 @@ mod change;
 mod connections;
 mod disk;
 mod history;
+mod host_calls;
+mod host_records;
 mod join_login;
 mod lease_clock;
 mod limits;
@@ -65,6 +67,8 @@ use services::Services;
 use tokens::Gate;
 use writer::WriterHandle;
 
+use crate::client::LoginSource;
+
 /// There are no elections, so the term never changes.
 const TERM: u64 = 1;
 
@@ -116,13 +120,15 @@ impl From<std::net::TcpListener> for Listen {
 pub struct Protection {
     /// User and password of somebody who may do everything; with them every call but the one for a token needs a token.
     pub credentials: Option<(String, String)>,
+    /// Where that user has another password when one is refused, so that it can be changed without a stop.
+    pub login_source: Option<LoginSource>,
     /// Certificate chain and private key as PEM; with them the server speaks TLS only.
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl From<Option<(String, String)>> for Protection {
     fn from(credentials: Option<(String, String)>) -> Self {
-        Protection { credentials, tls: None }
+        Protection { credentials, ..Protection::default() }
     }
 }
 
@@ -201,7 +207,7 @@ impl EmbeddedServer {
         directory: PathBuf,
         protection: Protection,
     ) -> Result<EmbeddedServer, StartError> {
-        let Protection { credentials, tls } = protection;
+        let Protection { credentials, login_source, tls } = protection;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let builder = builder(tls).map_err(StartError::Tls)?;
         let listener = bind(listen).await?;
@@ -212,13 +218,23 @@ impl EmbeddedServer {
             .await
             .map_err(|error| StartError::Thread(std::io::Error::other(error)))??;
         let directory = disk.directory().to_path_buf();
+        let has_old_roles = host_records::has_old_roles(&state);
         let (writer, thread) = WriterHandle::start(disk, state).map_err(StartError::Thread)?;
+        if has_old_roles {
+            let renewed = writer.submit(|change| {
+                host_records::set_roles(change.auth());
+                Ok(())
+            });
+            if let Err(error) = renewed.await {
+                tracing::warn!("the roles of hosts are still those of another release: {error}");
+            }
+        }
         let (stop, stopping) = latest::channel(false);
         let shared = Arc::new(Shared {
             identity,
             writer: writer.clone(),
             lease_clock: Mutex::new(LeaseClock::default()),
-            gate: Gate::new(credentials, writer.clone()),
+            gate: Gate::new(credentials, login_source, writer.clone()),
             url: format!("{scheme}://{address}"),
             directory,
             snapshot: Arc::default(),

@@ -30,7 +30,7 @@ impl PasswordDigest {
         let mut salt = [0; 16];
         rand::fill(&mut salt).map_err(|_| Status::internal("the system gives no random bytes"))?;
         let salt = hex::encode(salt);
-        let is_random = password.len() >= RANDOM_DIGITS && password.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_random = is_random(password);
         let passes = if is_random { PASSES_FOR_RANDOM } else { PASSES_FOR_CHOSEN };
         let digest = derive(&salt, passes, password);
         Ok(PasswordDigest { salt, passes, digest })
@@ -45,6 +45,11 @@ impl PasswordDigest {
     pub fn is_slow(&self) -> bool {
         self.passes > 0
     }
+}
+
+/// Whether a password was drawn at random, as those of hosts are.
+pub fn is_random(password: &str) -> bool {
+    password.len() >= RANDOM_DIGITS && password.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn derive(salt: &str, passes: u32, password: &str) -> String {

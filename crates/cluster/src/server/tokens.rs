@@ -17,12 +17,12 @@ use super::connections::Connections;
 use super::passwords::PasswordDigest;
 use super::writer::WriterHandle;
 use super::{limits, status};
+use crate::client::LoginSource;
 
 /// Checks credentials and tokens. Without an owner, and while users are not asked for, everyone may do everything.
 #[derive(Clone)]
 pub struct Gate {
-    /// The user and the password of the server's data directory.
-    owner: Option<Arc<(String, String)>>,
+    owner: Option<Arc<Owner>>,
     tokens: Arc<Mutex<HashMap<String, Token>>>,
     writer: WriterHandle,
     pub connections: Connections,
@@ -30,33 +30,63 @@ pub struct Gate {
     pub login_turns: LoginTurns,
 }
 
+/// The user of the server's data directory.
+struct Owner {
+    name: String,
+    password: Mutex<Password>,
+    /// Where another password is found when one is refused.
+    source: Option<LoginSource>,
+}
+
+struct Password {
+    text: String,
+    /// Raised by each change: tokens of before are void.
+    changes: u64,
+}
+
+impl Owner {
+    fn password(&self) -> std::sync::MutexGuard<'_, Password> {
+        // It is replaced as a whole.
+        self.password.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the password, or the data directory says that it is from now on.
+    fn has_password(&self, given: &str) -> bool {
+        if same(given.as_bytes(), self.password().text.as_bytes()) {
+            return true;
+        }
+        let now = self.source.as_ref().and_then(LoginSource::first).filter(|(name, _)| *name == self.name);
+        let Some((_, text)) = now.filter(|(_, text)| same(given.as_bytes(), text.as_bytes())) else {
+            return false;
+        };
+        let mut password = self.password();
+        *password = Password { text, changes: password.changes + 1 };
+        tracing::info!("{} has another password, as the data directory says", self.name);
+        true
+    }
+}
+
 struct Token {
     caller: Caller,
+    /// Of the owner, how often the password had been changed when the token was given.
+    changes: u64,
     /// Of the user when the token was given: with another password, or another user of that name, it is void.
     password: Option<PasswordDigest>,
     last_used: Instant,
 }
 
 impl Gate {
-    pub fn new(owner: Option<(String, String)>, writer: WriterHandle) -> Gate {
+    pub fn new(owner: Option<(String, String)>, source: Option<LoginSource>, writer: WriterHandle) -> Gate {
+        let owner = owner.map(|(name, text)| {
+            Arc::new(Owner { name, password: Mutex::new(Password { text, changes: 0 }), source })
+        });
         let login_turns = LoginTurns::new(limits::SLOW_LOGINS_OF_NETWORK, limits::SLOW_LOGINS);
-        Gate {
-            owner: owner.map(Arc::new),
-            tokens: Arc::default(),
-            writer,
-            connections: Connections::new(),
-            login_turns,
-        }
+        Gate { owner, tokens: Arc::default(), writer, connections: Connections::new(), login_turns }
     }
 
     /// The name of the user who may do everything by the data directory.
     pub fn owner(&self) -> Option<&str> {
-        self.owner.as_deref().map(|(user, _)| user.as_str())
-    }
-
-    /// The owner's name and password.
-    pub fn owner_login(&self) -> Option<&(String, String)> {
-        self.owner.as_deref()
+        self.owner.as_deref().map(|owner| owner.name.as_str())
     }
 
     /// Whether callers have to say who they are.
@@ -66,8 +96,8 @@ impl Gate {
 
     /// Whether these are the credentials of the owner.
     pub fn is_owner(&self, user: &str, password: &str) -> bool {
-        let Some((name, known)) = self.owner.as_deref() else { return false };
-        same(user.as_bytes(), name.as_bytes()) & same(password.as_bytes(), known.as_bytes())
+        let Some(owner) = self.owner.as_deref() else { return false };
+        same(user.as_bytes(), owner.name.as_bytes()) && owner.has_password(password)
     }
 
     /// A new token for somebody whose password was compared.
@@ -83,7 +113,8 @@ impl Gate {
         if tokens.len() >= limits::TOKENS {
             return Err(Status::resource_exhausted("too many tokens are in use; wait for some to expire"));
         }
-        tokens.insert(text.clone(), Token { caller, password, last_used: now });
+        let changes = self.changes();
+        tokens.insert(text.clone(), Token { caller, changes, password, last_used: now });
         Ok(text)
     }
 
@@ -102,7 +133,8 @@ impl Gate {
             Caller::User(name) => {
                 state.auth.users.get(&**name).is_some_and(|user| user.password == token.password)
             }
-            Caller::Owner | Caller::Nobody => true,
+            Caller::Owner => token.changes == self.changes(),
+            Caller::Nobody => true,
         };
         if !is_fresh || !is_of_now {
             tokens.remove(text);
@@ -110,6 +142,10 @@ impl Gate {
         }
         token.last_used = now;
         Ok(token.caller.clone())
+    }
+
+    fn changes(&self) -> u64 {
+        self.owner.as_ref().map_or(0, |owner| owner.password().changes)
     }
 
     fn admit(&self, metadata: &MetadataMap) -> Result<Caller, Status> {

@@ -306,3 +306,39 @@ async fn users_and_roles_survive_a_restart() {
     let snapshot = log_in(&server, "root", "root's").await.unwrap().snapshot().await;
     assert!(snapshot.is_ok());
 }
+
+/// The owner's password is changed in the data directory while the server runs: whoever knows the new one is let in, and
+/// from then on nobody with the old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_has_another_password() {
+    use std::sync::{Arc, Mutex};
+
+    use atoll_cluster::{ClusterClient, ClusterError, EmbeddedServer, LoginSource, Protection};
+
+    let directory = tempfile::tempdir().unwrap();
+    let written = Arc::new(Mutex::new("first".to_owned()));
+    let source = written.clone();
+    let login_source = LoginSource::new(move || vec![("root".to_owned(), source.lock().unwrap().clone())]);
+    let protection = Protection {
+        credentials: Some(("root".into(), "first".into())),
+        login_source: Some(login_source.clone()),
+        ..Protection::default()
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, directory.path(), protection).await.unwrap();
+    let options = |password: &str| {
+        let endpoint = format!("http://{}", server.local_addr());
+        atoll_cluster::ConnectOptions::new([endpoint]).with_user("root", password)
+    };
+    let follows = ClusterClient::connect(&options("first").with_login_source(login_source)).await.unwrap();
+    let does_not = ClusterClient::connect(&options("first")).await.unwrap();
+    let refused = |result: Result<i64, ClusterError>| matches!(result, Err(ClusterError::Authentication { .. }));
+    assert!(ClusterClient::connect(&options("second")).await.is_err());
+    *written.lock().unwrap() = "second".into();
+    does_not.put("/a", &1).await.unwrap();
+    ClusterClient::connect(&options("second")).await.unwrap();
+    assert!(refused(does_not.put("/a", &2).await));
+    assert!(ClusterClient::connect(&options("first")).await.is_err());
+    follows.put("/a", &3).await.unwrap();
+    server.shutdown().await;
+}

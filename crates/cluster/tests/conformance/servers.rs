@@ -37,7 +37,7 @@ impl Server {
     pub async fn embedded_with_tls() -> Server {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Certificates::new(directory.path());
-        let protection = Protection { credentials: None, tls: Some(certificates.server_pem()) };
+        let protection = Protection { tls: Some(certificates.server_pem()), ..Protection::default() };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = EmbeddedServer::start(listener, directory.path(), protection).await.unwrap();
         Server { kind: Kind::Embedded(Some(server)), certificates: Some(certificates), directory }

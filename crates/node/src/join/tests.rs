@@ -1,12 +1,17 @@
 //! Joining, against the embedded server.
 
+mod rights;
+
 use std::path::PathBuf;
 
 use atoll_cluster::EmbeddedServer;
 use atoll_keys::LocalKeys;
 use atoll_types::OsdId;
+use atoll_types::events::{EventRecord, Severity};
 use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::hosts::{HostChange, HostRecord};
 use atoll_types::identities::{AccountRecord, FIRST_ACCOUNT};
+use atoll_types::join::JoinAnswer;
 use atoll_types::records::{AuthorizedKeyRecord, ClusterRecord};
 
 use super::*;
@@ -47,7 +52,7 @@ impl Founded {
     }
 
     async fn token(&self, role: HostRole, seconds: u64) -> JoinToken {
-        create_token(&self.cluster, &self.state, role, Duration::from_secs(seconds)).await.unwrap()
+        create_token(&self.cluster, &self.state, role, Duration::from_secs(seconds), 1).await.unwrap()
     }
 
     fn directory(&self, name: &str) -> DataDir {
@@ -97,60 +102,148 @@ async fn a_token_is_for_one_host() {
     assert_eq!(founded.keys().await.len(), 2);
 }
 
-/// The password of cluster state is in no token: who has one that is worth nothing any more gets at nothing.
+/// What somebody who has read a token sends.
+fn request(token: &JoinToken, host: &str) -> JoinRequest {
+    JoinRequest {
+        secret: token.secret.clone(),
+        host: host.into(),
+        public_key: hex::encode(random_bytes::<32>()),
+        gateway_key: hex::encode(random_bytes::<32>()),
+        password: random_password(),
+    }
+}
+
+impl Founded {
+    async fn ask(&self, token: &JoinToken, request: &JoinRequest) -> Result<JoinAnswer, ClusterError> {
+        let mut options = self.cluster.connect_options();
+        (options.user, options.password) = (None, None);
+        ClusterClient::join_by_token(&options, &token.id, request).await
+    }
+
+    async fn events(&self) -> Vec<EventRecord> {
+        let listing = self.state.list(keys::EVENTS).await.unwrap();
+        listing.entries.into_iter().map(|(_, record, _)| record).collect()
+    }
+
+    async fn record(&self, token: &JoinToken) -> JoinTokenRecord {
+        self.state.get(&keys::join_token(&token.id)).await.unwrap().unwrap().0
+    }
+}
+
+/// A host has a user of its own. Neither a token nor the answer to it tells a password.
+#[tokio::test]
+async fn a_host_that_joins_gets_credentials_of_its_own() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let token = founded.token(HostRole::Osd, 60).await;
+    let joined = founded.join("one", &token).await.unwrap();
+    assert!(joined.state_user.as_ref().unwrap().starts_with("host-one-"), "{:?}", joined.state_user);
+    assert_eq!((joined.state_password.as_ref().unwrap().len(), joined.role), (64, HostRole::Osd));
+    assert!(joined.has_own_login() && !founded.directory("one").joining_file().exists());
+    let own = ClusterClient::connect(&joined.connect_options()).await.unwrap();
+    own.put(&keys::osd_usage(OsdId(7)), &1).await.unwrap();
+    for key in [keys::SETTINGS, "/atoll/users/ATOLLX", "/atoll/authorized_keys/00", "/atoll/osds/7"] {
+        assert!(matches!(own.put(key, &1).await, Err(ClusterError::Forbidden { .. })), "{key}");
+    }
+    assert!(matches!(own.list_raw(keys::IDENTITIES).await, Err(ClusterError::Forbidden { .. })));
+    let (host, _) = founded.state.get::<HostRecord>(&keys::host("one")).await.unwrap().unwrap();
+    assert_eq!((Some(&host.user), host.address.as_deref()), (joined.state_user.as_ref(), Some("127.0.0.1")));
+    let events = founded.events().await;
+    assert!(events[0].summary.contains("'one' joined as osd from 127.0.0.1"), "{events:?}");
+}
+
 #[tokio::test]
 async fn only_a_token_that_is_worth_something_opens_cluster_state() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;
-    let token = founded.token(HostRole::Host, 60).await;
-    let text = URL_SAFE_NO_PAD.decode(token.to_text().strip_prefix(PREFIX).unwrap()).unwrap();
-    assert!(!String::from_utf8(text).unwrap().contains("the password"));
-    let joined = founded.join("one", &token).await.unwrap();
-    assert_eq!(
-        (joined.state_user.as_deref(), joined.state_password.as_deref()),
-        (Some("root"), Some("the password"))
-    );
-    assert!(!founded.directory("one").joining_file().exists());
-
-    let login = async |token: &JoinToken| {
-        let mut options = founded.cluster.connect_options();
-        (options.user, options.password) = (None, None);
-        ClusterClient::login_by_token(&options, &token.id, &token.secret).await.map(|login| login.password)
-    };
+    let used = founded.token(HostRole::Host, 60).await;
+    founded.join("one", &used).await.unwrap();
     let expired = founded.token(HostRole::Osd, 0).await;
     let revoked = founded.token(HostRole::Host, 60).await;
     revoke_token(&founded.state, &revoked.id).await.unwrap();
-    let unused = founded.token(HostRole::Host, 60).await;
-    let mut forged = unused.clone();
+    let mut forged = founded.token(HostRole::Host, 60).await;
     forged.secret = "0".repeat(64);
-    let mut nameless = unused.clone();
+    let mut nameless = founded.token(HostRole::Host, 60).await;
     nameless.id = String::new();
     for (name, worthless) in [
-        ("used", &token),
+        ("used", &used),
         ("expired", &expired),
         ("revoked", &revoked),
         ("forged", &forged),
         ("nameless", &nameless),
     ] {
-        let refused = login(worthless).await;
+        let refused = founded.ask(worthless, &request(worthless, name)).await;
         assert!(matches!(refused, Err(ClusterError::Authentication { .. })), "{name}: {refused:?}");
         let error = founded.join(name, worthless).await.unwrap_err();
         assert!(error.contains("refuses the join token"), "{name}: {error}");
         assert!(!founded.directory(name).has_cluster());
     }
-    assert_eq!(login(&unused).await.unwrap(), "the password");
 }
 
-/// A join that was cut short after the token was used goes on with what it was told before.
+/// A token gave the password of all hosts to whoever asked, any number of times, and named only the host that said last
+/// that it had used it.
 #[tokio::test]
-async fn a_join_goes_on_with_the_password_that_it_was_told() {
+async fn a_thief_uses_a_token_in_plain_sight() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let token = founded.token(HostRole::Host, 60).await;
+    let thief = request(&token, "thief");
+    let answer = founded.ask(&token, &thief).await.unwrap();
+    assert_eq!(founded.ask(&token, &thief).await.unwrap(), answer, "who did not hear the answer asks again");
+    let with_another_password = JoinRequest { password: random_password(), ..thief.clone() };
+    for again in [request(&token, "thief"), with_another_password, request(&token, "other")] {
+        assert!(matches!(founded.ask(&token, &again).await, Err(ClusterError::Authentication { .. })));
+    }
+    assert!(founded.join("right", &token).await.unwrap_err().contains("atoll host revoke"));
+    let record = founded.record(&token).await;
+    let used_by = record.used_by.unwrap();
+    assert_eq!((used_by.host.as_str(), used_by.address.as_deref()), ("thief", Some("127.0.0.1")));
+    let refused = record.refused.unwrap();
+    assert_eq!((refused.count, refused.address.as_str()), (4, "127.0.0.1"));
+    let codes: Vec<_> = founded.events().await.into_iter().map(|event| (event.code, event.severity)).collect();
+    let expected = [("HOST_JOINED".into(), Severity::Note), ("JOIN_TOKEN_REUSED".into(), Severity::Error)];
+    assert_eq!(codes, expected, "of many refusals one is told in a minute");
+    // One who knows a token's id and not its secret is not told in events: strangers would fill them.
+    let mut stranger = request(&token, "stranger");
+    stranger.secret = "0".repeat(64);
+    founded.ask(&token, &stranger).await.unwrap_err();
+    assert_eq!(founded.record(&token).await.refused.unwrap().count, 4);
+}
+
+#[tokio::test]
+async fn a_token_is_for_as_many_hosts_as_it_says() {
+    for login in [None, Some(("root", "the password"))] {
+        let founded = Founded::with_login(login).await;
+        let term = Duration::from_secs(60);
+        let token = create_token(&founded.cluster, &founded.state, HostRole::Osd, term, 2).await.unwrap();
+        founded.join("one", &token).await.unwrap();
+        founded.join("two", &token).await.unwrap();
+        assert!(founded.join("three", &token).await.is_err());
+        let record = founded.record(&token).await;
+        assert_eq!(record.users().map(|host| host.host.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+    }
+}
+
+#[tokio::test]
+async fn the_name_of_a_host_that_is_there_is_refused() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let (first, second) = (founded.token(HostRole::Osd, 60).await, founded.token(HostRole::Osd, 60).await);
+    founded.ask(&first, &request(&first, "one")).await.unwrap();
+    let error = founded.join("one", &second).await.unwrap_err();
+    assert!(error.contains("atoll host rm one"), "{error}");
+    for name in ["", "a/b", "../x"] {
+        assert!(matches!(founded.ask(&second, &request(&second, name)).await, Err(ClusterError::Refused { .. })));
+    }
+    founded.join("two", &second).await.unwrap();
+}
+
+/// A join that was cut short after the token was used goes on with the password that it had drawn before.
+#[tokio::test]
+async fn a_join_goes_on_with_the_password_that_it_has_drawn() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;
     let token = founded.token(HostRole::Host, 60).await;
     let directory = founded.directory("one");
-    founded.join("one", &token).await.unwrap();
+    let joined = founded.join("one", &token).await.unwrap();
     std::fs::remove_file(directory.root().join("cluster.json")).unwrap();
     assert!(founded.join("one", &token).await.unwrap_err().contains("refuses the join token"));
-    let login = StateLogin { user: "root".into(), password: "the password".into() };
-    let joining = Joining { token: token.id.clone(), login };
+    let joining = Joining { token: token.id.clone(), password: joined.state_password.unwrap() };
     write_secret(&directory.joining_file(), serde_json::to_string(&joining).unwrap().as_bytes()).unwrap();
     founded.join("one", &token).await.unwrap();
     assert!(!directory.joining_file().exists());
@@ -262,7 +355,7 @@ async fn numbers_that_were_taken_are_taken_up_again() {
 async fn a_token_of_a_host_that_nobody_reaches_is_refused() {
     let mut founded = Founded::new().await;
     founded.cluster.listen = None;
-    let made = create_token(&founded.cluster, &founded.state, HostRole::Host, Duration::from_secs(9)).await;
+    let made = create_token(&founded.cluster, &founded.state, HostRole::Host, Duration::from_secs(9), 1).await;
     assert!(made.err().unwrap().to_string().contains("--listen"));
 }
 

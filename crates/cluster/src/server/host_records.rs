@@ -1,0 +1,78 @@
+//! What the calls of hosts have in common: records that the server reads and writes itself, and the roles that it makes.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use atoll_types::events::{EventKind, EventRecord, Severity};
+use atoll_types::record_json::read_record;
+use atoll_types::records::RECORD_FORMAT;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tonic::Status;
+
+use super::auth::Auth;
+use super::change::Change;
+use super::proto::PutRequest;
+use super::span::Span;
+use super::state::State;
+use crate::keys;
+use crate::roles::{Role, grants};
+
+/// Now, as Unix time in milliseconds.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |since| since.as_millis() as u64)
+}
+
+/// All records with a prefix that can be read, with their revisions.
+pub fn records<T: DeserializeOwned>(change: &Change, prefix: &str) -> impl Iterator<Item = (i64, T)> + use<T> {
+    let span = Span::new(prefix.as_bytes(), &keys::range_end(prefix));
+    let found: Vec<_> = change.state().select(&span).map(|(_, entry)| Arc::clone(entry)).collect();
+    found.into_iter().filter_map(|entry| Some((entry.mod_revision, read_record(&entry.value).ok()?)))
+}
+
+/// Writes a record.
+pub fn put_record(change: &mut Change, key: &str, record: &impl Serialize) -> Result<(), Status> {
+    let value = serde_json::to_vec(record).expect("records are plain JSON");
+    change.put(&PutRequest { key: key.into(), value, ..PutRequest::default() }).map(drop)
+}
+
+/// An event about a host.
+pub fn host_event(code: &str, severity: Severity, summary: String) -> EventRecord {
+    EventRecord {
+        format: RECORD_FORMAT,
+        unix_ms: unix_ms(),
+        kind: EventKind::Host,
+        code: code.into(),
+        severity,
+        summary,
+        subjects: Vec::new(),
+        cause: None,
+        user: None,
+        host: None,
+    }
+}
+
+/// Writes an event.
+pub fn note_event(change: &mut Change, event: &EventRecord) -> Result<(), Status> {
+    put_record(change, &keys::new_event(event.unix_ms), event)
+}
+
+/// The names of roles in cluster state.
+pub fn role_names(roles: &[Role]) -> impl Iterator<Item = &'static str> {
+    roles.iter().map(|role| role.name())
+}
+
+/// Makes the roles what this release says that they are.
+pub fn set_roles(auth: &mut Auth) {
+    for role in Role::ALL {
+        auth.set_role(role.name(), &grants(role));
+    }
+}
+
+/// Whether the roles that there are say something else than this release. Without any there are no hosts to have them.
+pub fn has_old_roles(state: &State) -> bool {
+    let mut wanted = (*state.auth).clone();
+    set_roles(&mut wanted);
+    let has_some = Role::ALL.iter().any(|role| state.auth.roles.contains_key(role.name()));
+    has_some && wanted.roles != state.auth.roles
+}
