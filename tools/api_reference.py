@@ -44,6 +44,7 @@ REASONS = {
     "It hands out secrets or rights; an operator's session shall not be enough for that.": [
         "cluster sign",
         "credentials",
+        "host",
         "key backup",
         "cluster token",
         "cluster key",
