@@ -45,6 +45,8 @@ fn seeds_that_failed_pass() {
     for seed in [60_017_868, 160_040_055] {
         simulate(seed, setup);
     }
+    // A primary missed the record that said that an elector was whole again.
+    simulate(500_656, Setup { is_coded: true, ..Setup::default() });
 }
 
 /// Copies of which all are taken for incomplete, although they are not: from whichever an operator has the PG go on, nothing

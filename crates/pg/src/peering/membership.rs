@@ -53,6 +53,8 @@ pub(crate) struct Membership {
     proposed: Option<Epoch>,
     /// The highest epoch that another member has said it promised. A lower one would get no answer from it.
     promised_by_others: Epoch,
+    /// The newest configuration of which this OSD has heard that it was active.
+    activated_epoch: Epoch,
     /// When this OSD heard of the epoch in force.
     epoch_since_ms: u64,
     /// When the proposal that is open was made.
@@ -80,6 +82,7 @@ impl Membership {
             started_ms: now_ms,
             proposed: None,
             promised_by_others: Epoch(0),
+            activated_epoch: Epoch(0),
             epoch_since_ms: now_ms,
             proposed_at_ms: None,
             undecided_since_ms: None,
@@ -173,9 +176,11 @@ impl Membership {
             self.decided = accepted.epoch;
             self.incomplete.retain(|osd| accepted.head_of(*osd).is_none());
         }
-        if record.activated_epoch == record.epoch {
-            // A member of an active configuration has been backfilled since it said otherwise.
-            self.incomplete.retain(|osd| !record.members.contains(osd));
+        if record.activated_epoch > self.activated_epoch {
+            // A member of an active configuration has been backfilled since it said otherwise. The record
+            // that said so may have been missed.
+            self.activated_epoch = record.activated_epoch;
+            self.incomplete.retain(|osd| !record.last_active_members.contains(osd));
         }
     }
 
