@@ -121,7 +121,7 @@ def test_what_was_accepted_serves_what_it_has(put_back):
     # What OSDs tell is a second old.
     wait_for("all PGs serve", lambda: "all PGs serve" in cluster.cli("pg", "why").stdout, 5)
     put_back.check()
-    wait_for("all PGs are whole", lambda: all(pg["state"] == "active" for pg in cluster.json("pg", "ls")), 120)
+    wait_for("all PGs are clean", lambda: not cluster.json("pg", "ls", "--not-clean"), 120)
     scrubs = cluster.json("pg", "scrub", "all", "--deep", "--wait", timeout=300)
     assert all(pg["scrub"]["unrepaired"] == 0 and pg["scrub"]["errors"] == 0 for pg in scrubs), scrubs
 
