@@ -25,6 +25,8 @@ const FAMILIES: [&str; 9] = [
     "s3:requestobjecttag",
     "sts:requestcontext",
 ];
+/// Keys that no request has here, though those of AWS have them: a Deny by one of them would protect nothing.
+const UNANSWERED: [&str; 2] = ["s3:locationconstraint", "s3:object-lock-remaining-retention-days"];
 /// The service whose actions nothing here asks for, though a Deny of them seems to protect something.
 const KEY_SERVICE: &str = "kms";
 
@@ -32,6 +34,13 @@ const KEY_SERVICE: &str = "kms";
 pub(crate) fn check(statement: &Statement, actions: &[&str], kind: PolicyKind) -> Result<(), Fault> {
     actions.iter().try_for_each(|action| check_action(action, statement.is_deny, kind))?;
     let is_elsewhere = !actions.is_empty() && actions.iter().all(|action| is_of_other_service(action));
+    let is_unanswered = |name: &str| statement.is_deny && UNANSWERED.contains(&name);
+    if let Some(key) = statement.keys().find(|key| is_unanswered(&key.name)) {
+        return Err(Fault::new(
+            format!("\"{}\" decides a Deny, and no request has it here", key.name),
+            "Deny the action without this condition instead",
+        ));
+    }
     let unknown = statement.keys().find(|key| !is_known_key(&key.name, is_elsewhere));
     match unknown {
         None => Ok(()),
@@ -200,8 +209,12 @@ mod tests {
         {
             for key in keys {
                 let key = format!("{service}:{key}");
-                assert_eq!(said(PolicyKind::Resource, "Deny", "s3:GetObject", Some(&key)), Ok(()), "{key}");
-                assert_eq!(said(PolicyKind::Identity, "Deny", "s3:*", Some(&key.to_ascii_uppercase())), Ok(()));
+                let is_answered = !super::UNANSWERED.contains(&&*key);
+                let denied = said(PolicyKind::Resource, "Deny", "s3:GetObject", Some(&key));
+                assert_eq!(denied.is_ok(), is_answered, "{key}");
+                let denied = said(PolicyKind::Identity, "Deny", "s3:*", Some(&key.to_ascii_uppercase()));
+                assert_eq!(denied.is_ok(), is_answered, "{key}");
+                assert_eq!(said(PolicyKind::Identity, "Allow", "s3:*", Some(&key)), Ok(()), "{key}");
             }
         }
         for key in
