@@ -38,7 +38,7 @@ host that joins the embedded cluster state gets its user by 'atoll cluster token
         output: OutputArguments,
         /// Its name
         host: String,
-        /// What the host may be
+        /// Kinds of processes that the host runs
         #[arg(long)]
         role: RoleArgument,
         /// A new file for its password
@@ -213,7 +213,7 @@ async fn revoke(
     let is_json = output.json;
     let taken = hosts::revoke(state, host, |taken| {
         if !is_json {
-            print_line!("{}", told(taken));
+            print_line!("{}", text_of(taken));
         }
     });
     let taken = taken.await?;
@@ -235,7 +235,7 @@ async fn revoke(
     Ok(())
 }
 
-fn told(taken: &Taken) -> String {
+fn text_of(taken: &Taken) -> String {
     match taken {
         Taken::User { user } => format!("removed its user in cluster state, {user}"),
         Taken::NoUserOfItsOwn => "it has no user of its own in cluster state".into(),

@@ -309,13 +309,13 @@ async fn rewrap(output: &OutputArguments) -> anyhow::Result<()> {
     finish_rewrap(output, rewrap_and_sign(&state, open.keys()?).await?)
 }
 
-/// Wraps all keys anew, and signs all records with a new key.
+/// Wraps all keys again, and signs all records with a new key.
 async fn rewrap_and_sign(state: &ClusterClient, service: Arc<dyn KeyService>) -> anyhow::Result<RewrapReport> {
     let mut report = rewrap_with_progress(state, &*service).await?;
     let (signed, refused) = atoll_authority::rotate(&state.without_guard(), service, unix_ms()).await?;
     report.signed = signed;
     report.failed.extend(refused.into_iter().map(|finding| {
-        format!("{}: it is refused, so it was not signed anew; see 'atoll cluster sign'", finding.stored.key)
+        format!("{}: it is refused, so it was not signed again; see 'atoll cluster sign'", finding.stored.key)
     }));
     Ok(report)
 }

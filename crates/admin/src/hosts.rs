@@ -200,18 +200,7 @@ pub async fn note(
     summary: String,
 ) -> Result<(), AdminError> {
     let unix_ms = unix_ms();
-    let event = EventRecord {
-        format: RECORD_FORMAT,
-        unix_ms,
-        kind: EventKind::Host,
-        code: code.into(),
-        severity,
-        summary,
-        subjects: Vec::new(),
-        cause: None,
-        user: None,
-        host: None,
-    };
+    let event = EventRecord::new(unix_ms, EventKind::Host, code, severity, summary);
     client.put(&keys::new_event(unix_ms), &event).await?;
     Ok(())
 }

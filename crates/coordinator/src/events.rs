@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::coordination::CoordinatorNotesRecord;
 use atoll_types::events::{EventKind, EventRecord, Severity};
-use atoll_types::records::RECORD_FORMAT;
 use atoll_types::{OsdId, PgId};
 
 use crate::health::{Health, Problem};
@@ -20,18 +19,7 @@ pub(crate) struct Noting {
 impl Noting {
     /// An event of which nobody is the author.
     pub fn event(&self, kind: EventKind, code: &str, severity: Severity, summary: String) -> EventRecord {
-        EventRecord {
-            format: RECORD_FORMAT,
-            unix_ms: self.unix_ms,
-            kind,
-            code: code.to_owned(),
-            severity,
-            summary,
-            subjects: Vec::new(),
-            cause: None,
-            user: None,
-            host: None,
-        }
+        EventRecord::new(self.unix_ms, kind, code, severity, summary)
     }
 
     /// An event of one OSD.
@@ -125,6 +113,8 @@ fn list_is(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use atoll_types::records::RECORD_FORMAT;
+
     use super::*;
     use crate::health::HealthStatus;
     use atoll_types::PoolId;

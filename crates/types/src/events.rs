@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::records::RECORD_FORMAT;
+
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -68,4 +70,22 @@ pub struct EventRecord {
     /// Where that was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+}
+
+impl EventRecord {
+    /// An event without an author.
+    pub fn new(unix_ms: u64, kind: EventKind, code: &str, severity: Severity, summary: String) -> Self {
+        EventRecord {
+            format: RECORD_FORMAT,
+            unix_ms,
+            kind,
+            code: code.to_owned(),
+            severity,
+            summary,
+            subjects: Vec::new(),
+            cause: None,
+            user: None,
+            host: None,
+        }
+    }
 }

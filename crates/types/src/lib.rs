@@ -22,6 +22,7 @@ pub mod monitoring;
 pub mod nvme_hosts;
 pub mod operation;
 pub mod operators;
+mod peer_keys;
 pub mod pg_copies;
 pub mod rdma_searches;
 pub mod record_json;

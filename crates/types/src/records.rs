@@ -19,6 +19,7 @@ pub use crate::images::{
     ImageStates, ImageWatcherRecord, ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
 };
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
+pub use crate::peer_keys::{AuthorizedKeyRecord, PeerRole};
 use crate::pg_copies::AcceptedCopies;
 use crate::split::pg_of_object;
 use crate::transports::Transport;
@@ -582,40 +583,4 @@ impl BucketRecord {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-/// What the holder of a static key may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PeerRole {
-    /// Sends replication messages and client requests.
-    Osd,
-    /// Sends client requests: an NBD server, a bench, the command line.
-    Client,
-    /// Sends client requests: an S3 gateway.
-    Gateway,
-}
-
-impl std::fmt::Display for PeerRole {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            PeerRole::Osd => "osd",
-            PeerRole::Client => "client",
-            PeerRole::Gateway => "gateway",
-        })
-    }
-}
-
-/// A static X25519 key that may open connections to OSDs; the key's hexadecimal is the record's
-/// key in cluster state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuthorizedKeyRecord {
-    /// [`RECORD_FORMAT`].
-    pub format: u32,
-    /// What its holder may do.
-    pub role: PeerRole,
-    /// For an OSD, its number.
-    pub osd: Option<OsdId>,
-    /// Its holder, by which operators revoke it: `osd.3`, `client@HOST`, `gateway@HOST`.
-    pub name: String,
 }

@@ -3,7 +3,7 @@
 use atoll_cluster::keys;
 use serde_json::Value;
 
-/// What a record gives; of kinds that give nothing by themselves nothing.
+/// Returns the rights that a record gives; an empty text for kinds that give none by themselves.
 pub fn grants(key: &str, record: &Value) -> String {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     type Describe = fn(&Value) -> String;

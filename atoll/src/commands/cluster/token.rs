@@ -23,7 +23,7 @@ Examples:
     Create {
         #[command(flatten)]
         output: OutputArguments,
-        /// What the host may be
+        /// Kinds of processes that the host runs
         #[arg(long, default_value = "host")]
         role: RoleArgument,
         /// How long the token may be used, such as 30s, 10m, 1h, 7d

@@ -80,8 +80,8 @@ pub struct GatewayArguments {
         default_value = "bucket-owner-enforced"
     )]
     pub object_ownership: ObjectOwnershipArgument,
-    /// Whether forms and presigned URLs may be signed with version 2, as older clients do by default; it rests on
-    /// HMAC-SHA1 and does not cover bodies
+    /// Accept signature version 2 on forms and presigned URLs. Older clients make it by default. It uses HMAC-SHA1
+    /// and does not cover bodies
     #[arg(long, value_name = "on|off", env = "ATOLL_S3_SIGNATURE_VERSION_2", default_value = "on")]
     pub signature_version_2: Switch,
     /// Threads that serve requests, each with connections of its own to OSDs [default: one for each two processors,

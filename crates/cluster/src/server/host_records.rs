@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_types::events::{EventKind, EventRecord, Severity};
 use atoll_types::record_json::read_record;
-use atoll_types::records::RECORD_FORMAT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::Status;
@@ -38,18 +37,7 @@ pub fn put_record(change: &mut Change, key: &str, record: &impl Serialize) -> Re
 
 /// An event about a host.
 pub fn host_event(code: &str, severity: Severity, summary: String) -> EventRecord {
-    EventRecord {
-        format: RECORD_FORMAT,
-        unix_ms: unix_ms(),
-        kind: EventKind::Host,
-        code: code.into(),
-        severity,
-        summary,
-        subjects: Vec::new(),
-        cause: None,
-        user: None,
-        host: None,
-    }
+    EventRecord::new(unix_ms(), EventKind::Host, code, severity, summary)
 }
 
 /// Writes an event.

@@ -97,8 +97,8 @@ fn an_osd_takes_another_shard_than_it_had() {
     script.finish();
 }
 
-#[test]
-fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
+/// A spare is backfilled with the shard of an elector that lost its device, so that one gets another.
+fn an_elector_gets_another_shard() -> Script {
     let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
     script.run_for(SECOND);
     write_blocks(&mut script, 4);
@@ -116,6 +116,12 @@ fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
     script.run_while("the backfill of the spare has not begun", |world| {
         !world.members[0].pgs[&PG].learners().any(|learner| matches!(learner, (OsdId(5), Some(_))))
     });
+    script
+}
+
+#[test]
+fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
+    let mut script = an_elector_gets_another_shard();
     script.members[4].last_commit = u64::MAX / 2;
     script.run_while("not served with the shard that it has", |world| {
         let record = &world.cluster.record;
@@ -133,23 +139,7 @@ fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
 
 #[test]
 fn an_elector_that_was_backfilled_with_another_shard_does_not_lead_with_it() {
-    let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
-    script.run_for(SECOND);
-    write_blocks(&mut script, 4);
-    serves_without(&mut script, &[3]);
-    script.kill(2);
-    script.wipe(2);
-    script.run_while("three members", |world| world.cluster.record.members.len() > 2);
-    // A spare gets the shard of the OSD that lost its device, and that OSD shard 3.
-    script.members[2].slow_until = u64::MAX;
-    script.restart(2);
-    script.run_while("the elector counts", |world| world.epoch_at(0) < Some(Epoch(6)));
-    // The spare is first.
-    script.members[2].last_commit = script.now + 20 * MS;
-    script.plan(&[0, 1, 4, 2]);
-    script.run_while("the backfill of the spare has not begun", |world| {
-        !world.members[0].pgs[&PG].learners().any(|learner| matches!(learner, (OsdId(5), Some(_))))
-    });
+    let mut script = an_elector_gets_another_shard();
     script.members[4].last_commit = u64::MAX / 2;
     script.keep_from_state(0, 10 * SECOND);
     script.run_while("the elector is incomplete", |world| world.members[2].store.is_incomplete(PG));
