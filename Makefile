@@ -62,6 +62,7 @@ style: venv
 	@tools/function_lengths.py tests tools/*.py crates
 	cargo fmt --all --check
 	@tools/check_docs.py
+	$(PYTEST) -q tests/tools
 	@tools/api_reference.py --check
 	@tools/check_monitoring.py
 
@@ -99,7 +100,7 @@ e2e: venv binary
 
 test: venv style unit e2e s3-tests-check
 
-# All of it with the slow scenarios, those whose tests may come in any order in a random one, and longer campaigns.
+# make test, the slow scenarios, a random order of the scenarios that allow it, chaos, and longer campaigns.
 nightly: test nightly-packages
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m nightly
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m any_order --shuffle=$$(date +%s)

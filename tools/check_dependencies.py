@@ -34,9 +34,9 @@ LAYERS = [
     ["authority", "coordinator", "pg", "store"],
     ["storage"],
     ["client", "osd", "preflight", "sim"],
-    ["fs", "image", "s3"],
+    ["image", "s3"],
     ["exports"],
-    ["gateway", "nbd", "nvme", "vhost"],
+    ["gateway", "nbd", "nvme"],
     ["admin"],
     ["node"],
     ["bench"],
@@ -98,6 +98,13 @@ def wrong_arrows(packages):
                 yield f"{user} may not use {used}, which is in the same layer or in a later one"
 
 
+def unknown_layers(packages):
+    """Crates that LAYERS names and that the workspace does not have."""
+    crates = {short(package["name"]) for package in packages}
+    for crate in sorted({crate for layer in LAYERS for crate in layer} - crates):
+        yield f"LAYERS in tools/check_dependencies.py names {crate}, which is no crate"
+
+
 def path_to(goals, start, nodes, names):
     """The way from a crate to one of the names, as names. Tests count for the crate itself only."""
     ways = [[start]]
@@ -129,7 +136,7 @@ def main():
     members = set(metadata["workspace_members"])
     packages = [package for package in metadata["packages"] if package["id"] in members]
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    complaints = [*wrong_arrows(packages), *forbidden_paths(packages, nodes, names)]
+    complaints = [*wrong_arrows(packages), *unknown_layers(packages), *forbidden_paths(packages, nodes, names)]
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     sys.exit(bool(complaints))

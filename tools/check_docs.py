@@ -6,8 +6,12 @@
 - prose is at most 100 columns wide (code, tables, headings, links and reports are excepted);
 - no sentence tells who worked on what when: a document describes the system as it is;
 - commands and options of `atoll` that a page names are in docs/reference/commands.md;
-- source files that a page names exist, and so do documents that a source file names. Files move while
-  people work, so this is a warning unless --strict is given.
+- files, programs with their options, crates, tests, targets of make and variables that a page names exist, and
+  so do documents that a source file names (tools/doc_facts.py);
+- tables of crates agree with Cargo.toml and LAYERS, figures beside Ceph with their record, and the
+  page about testing with the Makefile and the workflow of CI (tools/doc_facts.py);
+- no page has more of the phrases that CONTRIBUTING.md asks to avoid than its number (tools/doc_words.py).
+  `--counts` prints the numbers of all pages.
 
 Exit codes: 0 no errors, 1 errors, which are listed.
 """
@@ -20,12 +24,21 @@ import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import doc_facts
+import doc_words
+import plot_compared
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 COLUMNS_MAX = 100
 
-# Written by `atoll bench report`, tools/command_reference.py and tools/api_reference.py: not prose of ours.
-GENERATED = ("docs/benchmarks/*-short.md", "docs/reference/commands.md", "docs/reference/api.md")
+# Written by `atoll bench report` and by tools: not prose of ours.
+GENERATED = (
+    "docs/benchmarks/*-short.md",
+    "docs/reference/commands.md",
+    "docs/reference/api.md",
+    "docs/reference/s3-tests.md",
+)
 
 # Words of a diary, and names that the project no longer uses. CHANGELOG.md may tell what changed.
 DIARY = {
@@ -53,10 +66,6 @@ LINK = re.compile(
     r"|!\[[^\]]*\]\((?P<image>[^()\s]+)\)"
 )
 HTML_LINK = re.compile(r"\b(?:src|srcset|href)=\"(?P<target>[^\"]+)\"")
-SOURCE = re.compile(
-    r"`(?P<path>(?:crates|atoll|tests|tools|docs|\.ci|\.github)/[\w./{},*<>-]+"
-    r"|[a-z0-9_]+/(?:src|tests)/[\w./{},*-]+)`"
-)
 OPTION = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 COMMAND = re.compile(r"(?:^|[`$ ])atoll (?P<words>[a-z][\w-]*(?: [a-z][\w-]*)*)(?P<rest>[^`|&#]*)")
 DOCUMENT = re.compile(r"(?<!--markdown )\bdocs/[\w/-]+\.(?:md|json)\b")
@@ -104,7 +113,6 @@ def read_page(path):
         if is_indented and (is_blank or not page.prose or page.prose[-1][0] != number - 1):
             page.code.append((number, line))
             continue
-        page.code += [(number, span) for span in re.findall(r"`([^`]*)`", line)]
         is_blank = not line.strip()
         if re.match(r"\s*([-*]|\d+\.) ", line):
             in_list = True
@@ -114,6 +122,9 @@ def read_page(path):
             page.anchors.add(slug(heading[1], seen))
         page.anchors |= set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", line))
         page.prose.append((number, line))
+    for first, text in paragraphs(page):
+        for span in re.finditer(r"`([^`\n]+(?:\n[^`\n]+)?)`", text):
+            page.code.append((first + text.count("\n", 0, span.start()), span[1].replace("\n", " ")))
     return page
 
 
@@ -201,18 +212,6 @@ def check_commands(page, commands):
                 yield number, f"'{name}' has no option {option}"
 
 
-def check_sources(page):
-    """Yields names of source files that are not there."""
-    for number, line in page.prose:
-        for match in SOURCE.finditer(line):
-            path = match["path"].rstrip("/.")
-            if any(mark in path for mark in "{}*<>"):
-                continue
-            places = [ROOT / path, ROOT / "crates" / path]
-            if not any(place.exists() or place.with_suffix(".rs").exists() for place in places):
-                yield number, f"names {path}, which does not exist"
-
-
 def check_code():
     """Yields documents that source files name and that do not exist. It needs git's list of files."""
     if not (ROOT / ".git").exists():
@@ -245,30 +244,78 @@ def check_summary(pages):
             yield 1, f"{path.relative_to(DOCS)} is not listed"
 
 
+def page_errors(pages):
+    """Yields (page, line number, text) of every error in one page."""
+    commands, files = read_commands(), doc_facts.listed_files()
+    names, crates = doc_facts.short_names(files), doc_facts.crates_of_workspace()
+    variables, targets = doc_facts.variables_of(files), doc_facts.targets_of((ROOT / "Makefile").read_text())
+
+    def read(name):
+        return (ROOT / name).read_text()
+
+    for page in pages.values():
+        found = [*check_links(page, pages)]
+        if not is_generated(page):
+            found += [*check_width(page), *check_commands(page, commands)]
+            if files:
+                found += doc_facts.check_names(page, names, read)
+                found += doc_facts.check_variables(page, variables)
+                found += doc_facts.check_cargo(page, crates, names)
+            found += doc_facts.check_make(page, targets)
+            if page.path.name != "CHANGELOG.md":
+                found += [*check_words(page), *doc_words.check(page)]
+        yield from ((page.name, *error) for error in found)
+
+
+def fact_errors(pages):
+    """Yields (file, line number, text) where documents differ from crates, records and the workflow."""
+    makefile = (ROOT / "Makefile").read_text()
+    contributing, testing = pages[ROOT / "CONTRIBUTING.md"], pages[DOCS / "internals" / "testing.md"]
+    architecture, benchmarks = pages[DOCS / "internals" / "architecture.md"], pages[DOCS / "benchmarks.md"]
+    layers = doc_facts.LAYERS
+    subjects = [subject + ending for subject in doc_facts.COLUMNS.values() for ending in ("", doc_facts.EC_ENDING)]
+    record = DOCS / "benchmarks" / "data-path-compared-short.md"
+    shown, _ = plot_compared.read_report(record)
+    figures, _ = plot_compared.read_report(record, subjects, None)
+    header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
+    workflow = ROOT / ".github" / "workflows" / "nightly.yml"
+    checks = {
+        "tools/check_dependencies.py": doc_facts.check_layers(doc_facts.crates_of_workspace()),
+        contributing.name: doc_facts.check_crate_rows(
+            doc_facts.rows_of(contributing, ["crate", "purpose"]), layers, has_layer=False
+        ),
+        architecture.name: doc_facts.check_crate_rows(
+            doc_facts.rows_of(architecture, ["layer", "crate"]), layers, has_layer=True
+        ),
+        testing.name: [
+            *doc_facts.check_workflow(testing, makefile, workflow.read_text()),
+            *doc_facts.check_campaign(testing, makefile),
+        ],
+        "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
+        benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),
+    }
+    for path in sorted(workflow.parent.glob("*.yml")):
+        checks[path.relative_to(ROOT).as_posix()] = doc_facts.check_workflow_targets(
+            path.read_text(), doc_facts.targets_of(makefile)
+        )
+    for name, found in checks.items():
+        yield from ((name, *error) for error in found)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strict", action="store_true", help="missing source files are errors")
+    parser.add_argument("--counts", action="store_true", help="print the phrases and long sentences of each page")
     options = parser.parse_args()
     paths = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
     paths = [path for path in paths if "book" not in path.relative_to(ROOT).parts]
     pages = {path: read_page(path) for path in paths}
-    commands = read_commands()
-    errors, warnings = [], []
-    for page in pages.values():
-        errors += [(page.name, *found) for found in check_links(page, pages)]
-        if is_generated(page):
-            continue
-        errors += [(page.name, *found) for found in check_width(page)]
-        errors += [(page.name, *found) for found in check_commands(page, commands)]
-        if page.path.name != "CHANGELOG.md":
-            errors += [(page.name, *found) for found in check_words(page)]
-        missing = [(page.name, *found) for found in check_sources(page)]
-        (errors if options.strict else warnings).extend(missing)
-    (errors if options.strict else warnings).extend(check_code())
+    if options.counts:
+        print(doc_words.table(page for page in pages.values() if not is_generated(page)))
+        return
+    errors = [*page_errors(pages), *fact_errors(pages), *check_code()]
     errors += [("docs/SUMMARY.md", *found) for found in check_summary(pages)]
-    for kind, found in (("warning", warnings), ("error", errors)):
-        for name, number, text in found:
-            print(f"{name}:{number}: {kind}: {text}", file=sys.stderr)
+    for name, number, text in errors:
+        print(f"{name}:{number}: error: {text}", file=sys.stderr)
     if errors:
         print(f"{len(errors)} errors in {len(pages)} documents", file=sys.stderr)
         sys.exit(1)

@@ -48,7 +48,7 @@ STYLE = """
 """
 
 
-def read_report(path):
+def read_report(path, subjects=("ceph", "after"), loads=LOADS):
     """Returns {(subject, load): median CPU us per operation} and the day of the report."""
     figures, load, columns, day = {}, None, [], None
     for line in path.read_text().splitlines():
@@ -57,11 +57,12 @@ def read_report(path):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0] == "Begun":
             day = cells[1].split()[0]
-        elif cells[0] == "Subject" and load in LOADS:
+        elif cells[0] == "Subject" and (loads is None or load in loads):
             columns = cells
-        elif COLUMN in columns and len(cells) == len(columns) and cells[0].split()[0] in ("ceph", "after"):
+        elif COLUMN in columns and len(cells) == len(columns) and cells[0].split()[0] in subjects:
             median = cells[columns.index(COLUMN)].split()[0]
-            figures[cells[0].split()[0], load] = float(median.replace(",", ""))
+            if median != "-":
+                figures[cells[0].split()[0], load] = float(median.replace(",", ""))
     return figures, day
 
 

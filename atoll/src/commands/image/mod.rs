@@ -39,7 +39,9 @@ Examples:
   atoll image create --data ./atoll-data scratch --size 100G --sealing off
 
 Without sealing, who has a device or the root password of an OSD's host can read the image, and change it unnoticed
-(docs/reference/threat-model.md). This cannot be changed later.")]
+(docs/reference/threat-model.md).
+
+'atoll image migrate NAME --pool POOL --sealing on' seals it later, while it is in use.")]
     Create {
         #[command(flatten)]
         output: OutputArguments,

@@ -1,0 +1,270 @@
+"""Each check of tools/check_docs.py passes on a right text, and fails on one with a planted error."""
+
+import check_dependencies
+import check_docs
+import doc_facts
+import doc_words
+import pytest
+
+FILES = {
+    "tools/made.py",
+    "crates/store/src/log.rs",
+    "crates/store/tests/store/main.rs",
+    "crates/store/examples/fragmentation.rs",
+    "tests/e2e/test_nbd.py",
+    "tests/e2e/lib/waiting.py",
+    "crates/lab/tools/growth.py",
+}
+NAMES = doc_facts.short_names(FILES)
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """Returns a function that makes a page of a text."""
+    monkeypatch.setattr(check_docs, "ROOT", tmp_path)
+
+    def make(text):
+        path = tmp_path / "page.md"
+        path.write_text(text)
+        return check_docs.read_page(path)
+
+    return make
+
+
+def errors(found):
+    return [text for _, text in found]
+
+
+def names_errors(page):
+    return errors(doc_facts.check_names(page, NAMES, lambda _: 'add_argument("--size")'))
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "`tools/made.py --size 4`",
+        "`store/src/log.rs`",
+        "`crates/store`",
+        "`tests/e2e/test_*.py`",
+        "`tests/e2e/test_NAME.py`",
+        "`lib/waiting.py`",
+        "    X=1 .venv/bin/python tools/made.py --size 4   # --not-an-option",
+    ],
+)
+def test_files_that_exist_may_be_named(page, right):
+    assert names_errors(page(right)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("`tools/growth.py --only depths`", "names tools/growth.py, which does not exist"),
+        ("`tools/gone.py --atoll\n--rounds 3`", "names tools/gone.py, which does not exist"),
+        ("    echo x | tools/gone.py", "names tools/gone.py, which does not exist"),
+        ("`store/src/gone.rs`", "names store/src/gone.rs, which does not exist"),
+        ("`tests/e2e/run_*.py`", "names tests/e2e/run_*.py, which fits no file"),
+        ("`tools/made.py --groups 4`", "tools/made.py has no option --groups"),
+    ],
+)
+def test_files_and_options_that_do_not_exist_are_refused(page, wrong, complaint):
+    assert names_errors(page(wrong)) == [complaint]
+
+
+def test_unknown_variables_are_refused(page):
+    text = "`ATOLL_SEED` and `ATOLL_GONE`"
+    assert errors(doc_facts.check_variables(page(text), {"ATOLL_SEED"}))[0] == "no source file knows ATOLL_GONE"
+    assert not errors(doc_facts.check_variables(page(text), {"ATOLL_SEED", "ATOLL_GONE"}))
+
+
+def test_unknown_targets_of_make_are_refused(page):
+    text = page("`make test` or `make gone`, and nothing else will make sense")
+    assert errors(doc_facts.check_make(text, {"test"})) == ["the Makefile has no target gone"]
+    assert not errors(doc_facts.check_make(text, {"test", "gone"}))
+
+
+@pytest.mark.parametrize(
+    ("command", "complaints"),
+    [
+        ("cargo test --profile ci -p atoll-store --test store crash", []),
+        ("cargo run --release -p atoll-store --example fragmentation", []),
+        ("cargo test -p atoll-gone", ["there is no crate gone"]),
+        ("cargo test -p atoll-store --test gone", ["store has no test gone"]),
+        ("cargo run -p atoll-store --example gone", ["store has no example gone"]),
+    ],
+)
+def test_cargo_commands_name_what_exists(page, command, complaints):
+    assert errors(doc_facts.check_cargo(page(f"`{command}`"), {"store"}, NAMES)) == complaints
+
+
+LAYERS = [["codec", "files"], ["store"]]
+ROWS = ["| 1 | `codec` |", "| 1 | `files` |", "| 2 | `store` |"]
+
+
+def table_errors(page, rows):
+    text = "\n".join(["| layer | crate |", "|---|---|", *rows])
+    return errors(doc_facts.check_crate_rows(doc_facts.rows_of(page(text), ["layer", "crate"]), LAYERS, has_layer=True))
+
+
+def test_a_table_of_all_crates_in_order_passes(page):
+    assert table_errors(page, ROWS) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (ROWS[:2], "the table lacks the crate store"),
+        ([*ROWS, "| 2 | `gone` |"], "the table names the crate gone, which is in no layer"),
+        ([*ROWS, ROWS[2]], "the table has the crate store twice"),
+        ([ROWS[0], ROWS[2], ROWS[1]], "the crate files is in layer 1, after one of layer 2"),
+        ([*ROWS[:2], "| 1 | `store` |"], "the crate store is in layer 2, not 1"),
+        ([], "the table lacks the crate codec"),
+    ],
+)
+def test_a_table_that_differs_from_the_layers_is_refused(page, rows, complaint):
+    assert complaint in table_errors(page, rows)
+
+
+def test_layers_are_the_crates_of_the_workspace(monkeypatch):
+    monkeypatch.setattr(doc_facts, "LAYERS", LAYERS)
+    assert not errors(doc_facts.check_layers({"codec", "files", "store"}))
+    assert errors(doc_facts.check_layers({"codec", "files"})) == ["LAYERS names the crate store, which does not exist"]
+    assert errors(doc_facts.check_layers({"codec", "files", "store", "wire"})) == ["LAYERS lacks the crate wire"]
+
+
+def test_check_dependencies_refuses_a_layer_without_its_crate(monkeypatch):
+    monkeypatch.setattr(check_dependencies, "LAYERS", LAYERS)
+    packages = [{"name": "atoll-codec"}, {"name": "atoll-files"}, {"name": "atoll-store"}]
+    assert [*check_dependencies.unknown_layers(packages)] == []
+    assert "store, which is no crate" in [*check_dependencies.unknown_layers(packages[:2])][0]
+
+
+MAKEFILE = """\
+test: unit
+
+nightly: test nightly-packages
+\t$(PYTEST) -m nightly
+\t$(PYTEST) -m any_order --shuffle=1
+\t@$(MAKE) --no-print-directory chaos
+\t@$(MAKE) --no-print-directory campaign
+
+campaign:
+\tATOLL_RUNS=50000 ATOLL_ONCE=1 cargo test
+"""
+WORKFLOW = "    steps:\n      - run: make nightly\n"
+TESTING = """\
+    make nightly    # make test, slow end-to-end tests, a random order, chaos, the campaign
+
+`make campaign` runs 50,000 of
+them.
+"""
+
+
+def nightly_errors(page, testing=TESTING, makefile=MAKEFILE, workflow=WORKFLOW):
+    read = page(testing)
+    return errors([*doc_facts.check_workflow(read, makefile, workflow), *doc_facts.check_campaign(read, makefile)])
+
+
+def test_the_page_the_makefile_and_the_workflow_agree(page):
+    assert nightly_errors(page) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"workflow": WORKFLOW.replace("nightly", "campaign")}, "the nightly workflow does not run 'make nightly'"),
+        ({"makefile": MAKEFILE.replace("-m nightly", "-m all")}, "slow end-to-end tests is only in the page"),
+        ({"makefile": MAKEFILE.replace("directory chaos", "directory test")}, "chaos is only in the page"),
+        ({"testing": TESTING.replace("a random order, ", "")}, "random order is only in the Makefile"),
+        ({"testing": TESTING.replace("make nightly ", "make night ")}, "not described in a line of its own"),
+        ({"makefile": MAKEFILE.replace("50000", "5000")}, "'make campaign' sets ATOLL_RUNS=5000"),
+        ({"testing": TESTING.replace("`make campaign` runs", "It runs")}, "no paragraph begins with"),
+    ],
+)
+def test_a_difference_between_page_makefile_and_workflow_is_refused(page, change, complaint):
+    assert complaint in "\n".join(nightly_errors(page, **change))
+
+
+def test_a_workflow_runs_targets_that_exist():
+    targets = doc_facts.targets_of(MAKEFILE)
+    assert not errors(doc_facts.check_workflow_targets(WORKFLOW, targets))
+    gone = errors(doc_facts.check_workflow_targets("- run: make gone", targets))
+    assert gone == ["runs 'make gone', which the Makefile lacks"]
+
+
+FIGURES = {
+    ("after", "depth 1: randwrite 4 KiB"): 50.0,
+    ("ceph", "depth 1: randwrite 4 KiB"): 1000.0,
+    ("after", "depth 1: randread 4 KiB"): 46.0,
+    ("ceph", "depth 1: randread 4 KiB"): 100.0,
+    ("after-ec21", "EC, depth 32: randwrite 4 KiB"): 129.0,
+}
+
+
+def test_the_share_of_cephs_cpu_time_is_that_of_the_record(page):
+    right, wrong = "at 5 to 46 % of the CPU time", "at 6 to 42 % of\nthe CPU time"
+    assert not errors(doc_facts.check_share(page(right), FIGURES))
+    assert errors(doc_facts.check_share(page(wrong), FIGURES)) == [
+        "says 6 to 42 % of Ceph's CPU time, the record 5 to 46 %"
+    ]
+    assert errors(doc_facts.check_share(page("at a fraction"), FIGURES))
+
+
+@pytest.mark.parametrize(
+    ("row", "is_right"),
+    [
+        ("| write 4 KiB, depth 1 | **50** | 1,000 |", True),
+        ("| EC 2+1: write 4 KiB, depth 32 | **129** | - |", True),
+        ("| write 4 KiB, depth 1 | **51** | 1,000 |", False),
+        ("| write 4 KiB, depth 1 | **50** | 1,001 |", False),
+        ("| write 4 KiB, depth 1 | **50** | - |", False),
+        ("| write 4 KiB, depth 2 | **50** | 1,000 |", False),
+    ],
+)
+def test_the_table_beside_ceph_has_the_figures_of_the_record(page, row, is_right):
+    header = ["", "Atoll CPU us/op", "Ceph CPU us/op"]
+    text = "\n".join(["| | Atoll CPU us/op | Ceph CPU us/op |", "|---|---|---|", row])
+    found = errors(doc_facts.check_table(doc_facts.rows_of(page(text), header), header, FIGURES))
+    assert (found == []) == is_right
+
+
+def test_the_table_beside_ceph_must_be_there():
+    assert errors(doc_facts.check_table([], ["x"], FIGURES))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It shows what was written.",
+        "Who has a key may read.",
+        "The one of which nothing is left.",
+        "It waits so many seconds.",
+        "The OSD is told.",
+        "The key is made anew.",
+        "The command goes\non after that.",
+        "That is none of its business.",
+    ],
+)
+def test_phrases_to_avoid_are_counted(page, text):
+    read = page(text)
+    assert len([*doc_words.phrases(read)]) >= 1
+    assert errors(doc_words.check(read, {"page.md": (0, 0)}))
+    assert not errors(doc_words.check(read, {"page.md": doc_words.count(read)}))
+
+
+def test_code_and_headings_are_not_counted(page):
+    read = page("# What it does\n\n`told anew`\n\n```\nwhat goes on\n```\n")
+    assert doc_words.count(read) == (0, 0)
+
+
+def test_long_sentences_are_counted(page):
+    words = " ".join(["word"] * doc_words.WORDS_MAX)
+    assert doc_words.count(page(f"{words}. {words}.\n- {words}\n- {words}")) == (0, 0)
+    assert doc_words.count(page(f"{words} more. {words}.")) == (0, 1)
+    assert doc_words.count(page(f"| {words} {words} |")) == (0, 0)
+    assert errors(doc_words.check(page(f"{words}\nmore."), {}))
+
+
+def test_the_pages_of_the_repository_pass():
+    paths = [*check_docs.ROOT.glob("*.md"), *check_docs.DOCS.rglob("*.md")]
+    pages = {path: check_docs.read_page(path) for path in paths if "book" not in path.parts}
+    assert [*check_docs.page_errors(pages), *check_docs.fact_errors(pages)] == []

@@ -1,0 +1,264 @@
+"""Compares documents with what they name: files, programs and their options, targets of the Makefile, crates,
+the workflow of CI, and the record of a measurement.
+
+Each check takes texts or pages and yields (number of the line, text of the error); tools/check_docs.py runs them,
+tests/tools shows that each of them fails.
+"""
+
+import fnmatch
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import plot_compared
+from check_dependencies import LAYERS
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".github/")
+SOURCE_SUFFIXES = (".rs", ".py", ".sh")
+PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
+CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
+# Options that scripts take from a function of tests/e2e/lib/scenario.py.
+SHARED_OPTIONS = "tests/e2e/lib/scenario.py"
+
+# Columns of the table in docs/benchmarks.md beside Ceph, and subjects of the record; rows of erasure-coded pools have
+# subjects with this ending.
+COLUMNS = {"Atoll CPU us/op": "after", "Atoll before": "before", "Ceph CPU us/op": "ceph", "fio CPU us/op": "raw"}
+EC_ENDING = "-ec21"
+
+# Parts of `make nightly`: what its recipe has, and what docs/internals/testing.md calls it.
+NIGHTLY = {
+    "make test": r"^nightly:.*\btest\b",
+    "slow end-to-end tests": r"-m nightly\b",
+    "random order": r"--shuffle\b",
+    "chaos": r"MAKE\) .*\bchaos\b",
+    "campaign": r"MAKE\) .*\bcampaign\b",
+}
+
+
+def listed_files():
+    """Returns all files of git. Without git nothing is known, and no name can be wrong."""
+    if not (ROOT / ".git").exists():
+        return set()
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return set(filter(None, listed.stdout.split("\0")))
+
+
+def short_names(files):
+    """Returns all names that a document may give files and folders: whole paths, and ends of paths with or without
+    `src` that do not look like whole ones."""
+    names = set()
+    for file in files:
+        for path in {file, file.replace("/src/", "/")}:
+            parts = path.split("/")
+            for start in range(len(parts)):
+                ends = {"/".join(parts[start:end]) for end in range(start + 1, len(parts) + 1)}
+                is_whole = start == 0 and path == file
+                names |= {name for name in ends if is_whole or not name.startswith(SOURCE_ROOTS)}
+    return names | {name.removesuffix(".rs") for name in names}
+
+
+def is_source_name(word):
+    """Whether a word is to be a file of the repository, rather than one of a user."""
+    return word.startswith(SOURCE_ROOTS) or ("/" in word or "_" in word) and word.endswith(SOURCE_SUFFIXES)
+
+
+def check_names(page, names, read):
+    """Yields programs and files that are not there, and options that a script does not know."""
+    for number, line in page.code:
+        for words in (part.split() for part in re.split(r"[|;&]+", line)):
+            while words and ("=" in words[0] or words[0] in ("$", "python3", ".venv/bin/python", "nice")):
+                words.pop(0)
+            word = words[0].rstrip("/.,:") if words else ""
+            if not is_source_name(word) or "{" in word:
+                continue
+            if "*" in word:
+                if not any(fnmatch.fnmatch(name, word) for name in names):
+                    yield number, f"names {word}, which fits no file"
+            elif not PLACEHOLDER.search(word) and word not in names:
+                yield number, f"names {word}, which does not exist"
+            elif word.endswith(".py") and word.startswith(("tools/", "crates/", "tests/")):
+                known = read(word) + read(SHARED_OPTIONS)
+                for option in sorted(set(OPTION.findall(" ".join(words[1:]).split("#")[0]))):
+                    if f'"{option}"' not in known:
+                        yield number, f"{word} has no option {option}"
+
+
+def variables_of(files):
+    """Returns the variables of the environment that source files know."""
+    known = set()
+    for file in files:
+        if not file.endswith(".md") and (ROOT / file).is_file():
+            known |= set(VARIABLE.findall((ROOT / file).read_text(errors="ignore")))
+    return known
+
+
+def check_variables(page, known):
+    """Yields variables of the environment that no source file knows."""
+    for number, line in [*page.prose, *page.code]:
+        for variable in sorted(set(VARIABLE.findall(line)) - known):
+            yield number, f"no source file knows {variable}"
+
+
+def targets_of(makefile):
+    """Returns the targets of a Makefile."""
+    return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE))
+
+
+def check_make(page, targets):
+    """Yields targets of make that the Makefile lacks."""
+    for number, line in page.code:
+        for words in re.findall(r"(?:^|[\s&;(])make ((?:[a-z][\w-]*)(?: [a-z][\w-]*)*)", line.split("#")[0]):
+            for word in words.split():
+                if word not in targets:
+                    yield number, f"the Makefile has no target {word}"
+
+
+def check_cargo(page, crates, names):
+    """Yields crates, tests and examples in commands of cargo that are not there."""
+    for number, line in page.code:
+        for match in CARGO.finditer(line):
+            arguments = match["arguments"]
+            packages = [package.removeprefix("atoll-") for package in re.findall(r"-p ([a-z0-9-]+)", arguments)]
+            for package in packages:
+                if package not in crates:
+                    yield number, f"there is no crate {package}"
+            for kind, name in re.findall(r"--(test|example) ([a-z0-9_]+)", arguments):
+                folder = "tests" if kind == "test" else "examples"
+                if packages and not any(f"crates/{package}/{folder}/{name}" in names for package in packages):
+                    yield number, f"{', '.join(packages)} has no {kind} {name}"
+
+
+def crates_of_workspace():
+    """Returns the names of all crates, without `atoll-`."""
+    manifests = [*(ROOT / "crates").glob("*/Cargo.toml"), ROOT / "atoll" / "Cargo.toml"]
+    return {tomllib.loads(path.read_text())["package"]["name"].removeprefix("atoll-") for path in manifests}
+
+
+def rows_of(page, header):
+    """Returns (line number, cells) of each row of the first table whose first cells are these."""
+    rows, inside = [], False
+    for number, line in page.prose:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if inside and not line.startswith("|"):
+            break
+        if inside and not set(line) <= set("|-: "):
+            rows.append((number, cells))
+        inside = inside or (line.startswith("|") and cells[: len(header)] == header)
+    return rows
+
+
+def check_layers(crates):
+    """Yields crates that LAYERS names and that do not exist, and those that it lacks."""
+    layered = [crate for layer in LAYERS for crate in layer]
+    for crate in sorted(set(layered) - crates):
+        yield 1, f"LAYERS names the crate {crate}, which does not exist"
+    for crate in sorted(crates - set(layered)):
+        yield 1, f"LAYERS lacks the crate {crate}"
+    for crate in sorted({crate for crate in layered if layered.count(crate) > 1}):
+        yield 1, f"LAYERS has the crate {crate} twice"
+
+
+def check_crate_rows(rows, layers, has_layer):
+    """Yields where a table of crates differs from LAYERS: a crate per row or several, in the order of the layers."""
+    number_of = {crate: number for number, layer in enumerate(layers, 1) for crate in layer}
+    seen, highest = [], 0
+    for line, cells in rows:
+        for crate in re.findall(r"`([a-z0-9-]+)`", cells[1 if has_layer else 0]):
+            if crate not in number_of:
+                yield line, f"the table names the crate {crate}, which is in no layer"
+                continue
+            if crate in seen:
+                yield line, f"the table has the crate {crate} twice"
+            seen.append(crate)
+            if has_layer and cells[0] != str(number_of[crate]):
+                yield line, f"the crate {crate} is in layer {number_of[crate]}, not {cells[0]}"
+            if number_of[crate] < highest:
+                yield line, f"the crate {crate} is in layer {number_of[crate]}, after one of layer {highest}"
+            highest = max(highest, number_of[crate])
+    line = rows[0][0] if rows else 1
+    for crate in sorted(set(number_of) - set(seen)):
+        yield line, f"the table lacks the crate {crate}"
+
+
+def check_workflow(page, makefile, workflow):
+    """Yields where `make nightly`, the nightly workflow and docs/internals/testing.md disagree."""
+    if not re.search(r"^\s*- run: make nightly$", workflow, re.MULTILINE):
+        yield 1, "the nightly workflow does not run 'make nightly'"
+    recipe = re.search(r"^nightly:.*(?:\n\t.*)*", makefile, re.MULTILINE)
+    named = [(number, line) for number, line in page.code if line.strip().startswith("make nightly ")]
+    if not recipe or not named:
+        yield 1, "'make nightly' is not in the Makefile, or not described in a line of its own"
+        return
+    number, line = named[0]
+    for part, pattern in NIGHTLY.items():
+        in_recipe, in_page = bool(re.search(pattern, recipe[0], re.MULTILINE)), part in line
+        if in_recipe != in_page:
+            yield number, f"'make nightly': {part} is only in the {'Makefile' if in_recipe else 'page'}"
+
+
+def check_workflow_targets(workflow, targets):
+    """Yields targets that a workflow runs and the Makefile lacks."""
+    for number, line in enumerate(workflow.splitlines(), 1):
+        for target in re.findall(r"run: make ([\w-]+)", line):
+            if target not in targets:
+                yield number, f"runs 'make {target}', which the Makefile lacks"
+
+
+def check_campaign(page, makefile):
+    """Yields numbers of `make campaign` that the paragraph about it lacks."""
+    recipe = re.search(r"^campaign:.*(?:\n\t.*)*", makefile, re.MULTILINE)
+    text = "\n".join(line for _, line in page.prose)
+    paragraph = re.search(r"^`make campaign` runs.*(?:\n.+)*", text, re.MULTILINE)
+    if not recipe or not paragraph:
+        yield 1, "no paragraph begins with '`make campaign` runs'"
+        return
+    for variable, value in re.findall(r"\b(ATOLL_\w+)=(\d+)", recipe[0]):
+        if value != "1" and not re.search(rf"(?<![\d,]){int(value):,}(?![\d,])", paragraph[0]):
+            yield 1, f"'make campaign' sets {variable}={value}, which its paragraph does not say"
+
+
+def check_share(page, figures):
+    """Yields a share of Ceph's CPU time that README.md gives and the record does not."""
+    shares = [100 * figures["after", load] / cpu_us for (subject, load), cpu_us in figures.items() if subject == "ceph"]
+    expected = f"{min(shares):.0f} to {max(shares):.0f} %"
+    sentence = re.compile(r"(\d+ to \d+ %) of\s+the\s+CPU\s+time")
+    text = "\n".join(line for _, line in page.prose)
+    found = sentence.search(text)
+    if not found:
+        yield 1, f"does not say 'N to M % of the CPU time' (the record gives {expected})"
+    elif found[1] != expected:
+        yield text.count("\n", 0, found.start()) + 1, f"says {found[1]} of Ceph's CPU time, the record {expected}"
+
+
+def load_of(row):
+    """Returns the load of the record that a row of the table is about, and the ending of its subjects."""
+    names = {label: load for load, label in plot_compared.LOADS.items()}
+    if load := names.get(row):
+        return load, ""
+    if match := re.fullmatch(r"(PUT|GET) (\d+ .iB), (\d+) at once", row):
+        return f"{match[3]} at once: {match[1].lower()} {match[2]}", ""
+    if match := re.fullmatch(r"EC 2\+1: write 4 KiB, depth (\d+)", row):
+        return f"EC, depth {match[1]}: randwrite 4 KiB", EC_ENDING
+    return None, ""
+
+
+def check_table(rows, header, figures):
+    """Yields CPU figures of the table beside Ceph that are not those of the record."""
+    if not rows:
+        yield 1, f"has no table with the columns {header}"
+    for line, cells in rows:
+        load, ending = load_of(cells[0])
+        if load is None:
+            yield line, f"'{cells[0]}' is no load of the record"
+            continue
+        for title, text in zip(header, cells):
+            figure = figures.get((COLUMNS.get(title, "") + ending, load))
+            digits = text.strip("*").replace(",", "")
+            if title not in COLUMNS or (figure is None and digits == "-"):
+                continue
+            if figure is None or digits == "-" or float(digits) != figure:
+                yield line, f"{cells[0]}: {title} is {text}, and {figure} in the record"
