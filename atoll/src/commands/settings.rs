@@ -64,6 +64,8 @@ pub enum SettingArgument {
     TraceOneIn,
     /// Trace all operations besides that take 100 ms or more: true or false
     TraceSlow,
+    /// Quota of an etcd before 3.6, which does not report its own, in bytes: as its --quota-backend-bytes
+    EtcdQuotaBytes,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -106,6 +108,7 @@ impl SettingArgument {
             SettingArgument::TraceEndpoint => SettingKind::TraceEndpoint,
             SettingArgument::TraceOneIn => SettingKind::Number(Setting::TraceOneIn),
             SettingArgument::TraceSlow => SettingKind::TraceSlow,
+            SettingArgument::EtcdQuotaBytes => SettingKind::Number(Setting::EtcdQuotaBytes),
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(FrameScope::Role(PeerRole::Osd)),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(FrameScope::Role(PeerRole::Client)),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(FrameScope::Role(PeerRole::Gateway)),
@@ -200,6 +203,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("trace_endpoint", &settings.trace_endpoint, "the collector that traces go to; empty: none"),
         row("trace_one_in", &settings.trace_one_in, "one operation of so many is traced; 0: none"),
         row("trace_slow", &settings.trace_slow, "besides, all that take 100 ms or more"),
+        row("etcd_quota_bytes", &settings.etcd_quota_bytes, "quota of an etcd that does not report its own"),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

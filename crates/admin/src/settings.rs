@@ -31,6 +31,8 @@ pub enum Setting {
     DeviceSilenceSeconds,
     /// [`SettingsRecord::trace_one_in`].
     TraceOneIn,
+    /// [`SettingsRecord::etcd_quota_bytes`].
+    EtcdQuotaBytes,
 }
 
 /// All settings.
@@ -145,6 +147,11 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
     if setting == Setting::TraceOneIn && value > u64::from(u32::MAX) {
         return AdminError::refused(format!("one operation of {value} is as good as none: 0 traces none"));
     }
+    if setting == Setting::EtcdQuotaBytes && value == 0 {
+        return AdminError::refused(
+            "give the quota in bytes as etcd has it in --quota-backend-bytes; its default is 2147483648",
+        );
+    }
     let percent = value.min(100) as u32;
     let edit = |record: &mut SettingsRecord| {
         record.format = RECORD_FORMAT;
@@ -157,6 +164,7 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::BusyPollUs => record.busy_poll_us = value.min(u64::from(BUSY_POLL_US_MAX)) as u32,
             Setting::DeviceSilenceSeconds => record.device_silence_seconds = value,
             Setting::TraceOneIn => record.trace_one_in = value as u32,
+            Setting::EtcdQuotaBytes => record.etcd_quota_bytes = value,
         }
     };
     change(client, keys::SETTINGS, edit).await

@@ -109,7 +109,8 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
     backups(view, &mut problems);
-    problems.extend(view.state_size.as_ref().and_then(upkeep::problem));
+    problems
+        .extend(view.state_size.as_ref().and_then(|size| upkeep::problem(size, view.settings.etcd_quota_bytes)));
     for problem in &mut problems {
         problem.since_unix_ms =
             problem.since_unix_ms.or_else(|| view.notes.problem_since_unix_ms.get(problem.code).copied());

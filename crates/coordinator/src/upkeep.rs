@@ -36,16 +36,18 @@ impl Compaction {
 
 const ACTION: &str = "of an etcd: 'etcdctl defrag --cluster' gives back what is compacted, which the coordinator does every \
                       10 minutes, and 'etcdctl alarm disarm' lets it take writes again; or give it a larger \
-                      --quota-backend-bytes. The embedded server keeps nothing old: remove buckets, images and users that \
+                      --quota-backend-bytes, and an etcd before 3.6 the setting etcd_quota_bytes too. The embedded server keeps nothing old: remove buckets, images and users that \
                       are not needed";
 
-/// Whether cluster state comes near to what it takes.
-pub(crate) fn problem(size: &StateSize) -> Option<Problem> {
-    let share = format!("{} of {}", format_size(size.bytes), format_size(size.quota_bytes));
+/// The problem of a cluster state that is near its quota, or out of it. `unreported_bytes` is the quota of an etcd that
+/// does not report its own.
+pub(crate) fn problem(size: &StateSize, unreported_bytes: u64) -> Option<Problem> {
+    let quota_bytes = size.quota_bytes.unwrap_or(unreported_bytes);
+    let share = format!("{} of {}", format_size(size.bytes), format_size(quota_bytes));
     let (code, severity, summary) = if size.is_out_of_quota {
         let summary = format!("cluster state takes no writes, for it has had all of its quota; it has {share}");
         ("STATE_OUT_OF_QUOTA", Severity::Error, summary)
-    } else if size.bytes > size.quota_bytes / 2 {
+    } else if size.bytes > quota_bytes / 2 {
         ("STATE_NEAR_QUOTA", Severity::Warning, format!("cluster state has {share} that it may have"))
     } else {
         return None;
@@ -71,12 +73,16 @@ mod tests {
 
     #[test]
     fn half_of_the_quota_is_a_warning_and_the_alarm_an_error() {
-        let size = |bytes, is_out_of_quota| StateSize { revision: 1, bytes, quota_bytes: 100, is_out_of_quota };
-        assert_eq!(problem(&size(50, false)), None);
-        let near = problem(&size(51, false)).unwrap();
+        let size =
+            |bytes, is_out_of_quota| StateSize { revision: 1, bytes, quota_bytes: Some(100), is_out_of_quota };
+        assert_eq!(problem(&size(50, false), 10), None);
+        let near = problem(&size(51, false), 10).unwrap();
         assert_eq!((near.code, near.severity), ("STATE_NEAR_QUOTA", Severity::Warning));
         // After a compaction it is less, and the alarm stays.
-        let out = problem(&size(10, true)).unwrap();
+        let out = problem(&size(10, true), 10).unwrap();
         assert_eq!((out.code, out.severity), ("STATE_OUT_OF_QUOTA", Severity::Error));
+        let silent = StateSize { quota_bytes: None, ..size(51, false) };
+        assert_eq!(problem(&silent, 102), None);
+        assert_eq!(problem(&silent, 101).unwrap().code, "STATE_NEAR_QUOTA");
     }
 }

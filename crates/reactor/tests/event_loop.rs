@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use atoll_buffers::BlockBuffer;
 use atoll_reactor::{DirectFile, Event, FileOperation, ListenAddress, PeerAddress, Reactor};
+use atoll_types::limits::CONNECTIONS_MAX;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn poll(reactor: &mut Reactor) -> Vec<Event> {
     let mut events = Vec::new();
@@ -45,6 +47,56 @@ fn echoes_over_tcp_with_partial_sends() {
         }
     }
     assert!(client.join().unwrap() == expected);
+}
+
+#[test]
+fn no_more_connections_than_a_process_may_have() {
+    const MORE: usize = 8;
+    const WAITING: usize = 64;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let connect = move || {
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    // A client connects when another is accepted, so that the kernel's queue has room.
+    let (is_accepted, accepted_one) = std::sync::mpsc::channel();
+    let clients = std::thread::spawn(move || {
+        let mut clients: Vec<_> = (0..WAITING).map(|_| connect()).collect();
+        clients.extend((0..CONNECTIONS_MAX + MORE - WAITING).map(|_| {
+            accepted_one.recv().unwrap();
+            connect()
+        }));
+        // The last ones are closed without a word; the first one stays until it goes by itself.
+        let is_closed = |stream: &mut std::net::TcpStream| stream.read(&mut [0]).is_ok_and(|length| length == 0);
+        assert!(clients.split_off(CONNECTIONS_MAX).iter_mut().all(is_closed));
+        drop(clients.remove(0));
+        clients
+    });
+    let mut accepted = Vec::new();
+    let mut gone = None;
+    while gone.is_none() {
+        for event in poll(&mut reactor) {
+            match event {
+                Event::Accepted { connection, .. } => {
+                    accepted.push(connection);
+                    let _ = is_accepted.send(());
+                }
+                Event::Closed(closed, _) => gone = Some(closed),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((accepted.len(), gone), (CONNECTIONS_MAX, accepted.first().copied()));
+    let clients = clients.join().unwrap();
+    let next = connect();
+    let events = poll(&mut reactor);
+    assert!(matches!(events[..], [Event::Accepted { .. }]), "there is a place again: {events:?}");
+    drop((clients, next));
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct SettingsRecord {
     pub trace_one_in: u32,
     /// Besides, all operations that are slow.
     pub trace_slow: bool,
+    /// Quota of an etcd that does not report its own (before 3.6), in bytes.
+    pub etcd_quota_bytes: u64,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -53,6 +55,9 @@ pub const DEVICE_SILENCE_SECONDS_MAX: u64 = 600;
 pub const FULL_PERCENT_DEFAULT: u32 = 95;
 /// Half of what the default leaves is for checkpoints alone, which free space.
 pub const FULL_PERCENT_MAX: u32 = 97;
+
+/// Quota of an etcd whose `--quota-backend-bytes` is not set.
+pub const ETCD_QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
 
 fn full_percent_default() -> u32 {
     FULL_PERCENT_DEFAULT
@@ -72,6 +77,7 @@ impl Default for SettingsRecord {
             trace_endpoint: String::new(),
             trace_one_in: 1_000,
             trace_slow: true,
+            etcd_quota_bytes: ETCD_QUOTA_BYTES_DEFAULT,
         }
     }
 }

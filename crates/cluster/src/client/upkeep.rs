@@ -4,9 +4,6 @@ use etcd_client::{AlarmAction, AlarmType};
 
 use super::{ClusterClient, ClusterError, Repeat};
 
-/// What an etcd takes unless it is told otherwise; those before 3.6 do not say what they were told.
-const ETCD_QUOTA_BYTES: u64 = 2 << 30;
-
 /// How large cluster state is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateSize {
@@ -14,8 +11,8 @@ pub struct StateSize {
     pub revision: i64,
     /// What counts for the quota, in bytes: of an etcd what its file has, whether in use or not.
     pub bytes: u64,
-    /// The most that it takes, in bytes.
-    pub quota_bytes: u64,
+    /// Most bytes that it takes; none if it does not report that, as an etcd before 3.6.
+    pub quota_bytes: Option<u64>,
     /// It has had as much, and takes no writes until an operator lets it.
     pub is_out_of_quota: bool,
 }
@@ -34,11 +31,10 @@ impl ClusterClient {
             async move { maintenance.alarm(AlarmAction::Get, AlarmType::None, None).await }
         };
         let alarms = self.asked(operation, Repeat::Freely, alarms).await?;
-        let told = u64::try_from(status.db_size_quota()).ok().filter(|bytes| *bytes > 0);
         Ok(StateSize {
             revision: status.header().map_or(0, |header| header.revision()),
             bytes: u64::try_from(status.db_size()).unwrap_or(0),
-            quota_bytes: told.unwrap_or(ETCD_QUOTA_BYTES),
+            quota_bytes: u64::try_from(status.db_size_quota()).ok().filter(|bytes| *bytes > 0),
             is_out_of_quota: alarms.alarms().iter().any(|alarm| alarm.alarm() == AlarmType::Nospace),
         })
     }

@@ -3,6 +3,7 @@
 use atoll_pg::{PgState, Reached};
 use atoll_sim::{Answer, PG, Script, clone_of, create, read_block, remove, write_block, write_key_if};
 use atoll_types::Refusal;
+use atoll_types::limits::PG_IN_FLIGHT_MAX;
 use atoll_types::operation::PG_META_OBJECT;
 
 use crate::{MS, SECOND, holds, three_osds, written};
@@ -401,5 +402,28 @@ fn a_read_that_finds_a_later_write_waits_for_it() {
     script.members[2].last_commit = 0;
     script.restart(2);
     script.run_while("the read is not answered", |world| world.answer_of(read).is_none());
+    script.finish();
+}
+
+#[test]
+fn a_pg_takes_no_more_requests_than_it_may_have_and_forgets_none() {
+    const WAITING_MAX: usize = 4_096;
+    const MORE: usize = 64;
+    let mut script = three_osds();
+    // Nothing becomes durable on one member.
+    script.members[2].last_commit = u64::MAX / 2;
+    const OBJECTS: u64 = 2 * PG_IN_FLIGHT_MAX as u64;
+    let all = 0..(PG_IN_FLIGHT_MAX + WAITING_MAX + MORE) as u64;
+    let write = |number: u64| write_block(number % OBJECTS, number / OBJECTS, number);
+    let ops: Vec<_> = all.map(|number| script.start(0, write(number))).collect();
+    script.run_for(SECOND);
+    assert_eq!(ops.iter().filter(|op| script.shows(**op, 0)).count(), PG_IN_FLIGHT_MAX, "what is in flight");
+    let known = ops.iter().filter(|op| script.progress(**op).is_some()).count();
+    assert_eq!(known, PG_IN_FLIGHT_MAX + WAITING_MAX, "the others are refused, and come again");
+    script.kill(2);
+    script.members[2].last_commit = 0;
+    script.restart(2);
+    script.run_while("one is not answered", |world| ops.iter().any(|op| world.answer_of(*op).is_none()));
+    assert!(ops.iter().all(|op| script.answer_of(*op) == Some(&Answer::Written(Ok(())))));
     script.finish();
 }
