@@ -53,7 +53,7 @@ MOST = {
     "docs/reference/metrics.md": (2, 3),
     "docs/reference/nbd.md": (0, 1),
     "docs/reference/nvme.md": (2, 3),
-    "docs/reference/protocol.md": (123, 63),
+    "docs/reference/protocol.md": (20, 52),
     "docs/reference/rights.md": (19, 3),
     "docs/reference/s3.md": (4, 12),
     "docs/reference/settings.md": (2, 2),
