@@ -290,6 +290,7 @@ def fact_errors(pages):
         testing.name: [
             *doc_facts.check_workflow(testing, makefile, workflow.read_text()),
             *doc_facts.check_campaign(testing, makefile),
+            *doc_facts.check_scenarios(testing, doc_facts.listed_files()),
         ],
         "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
         benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),

@@ -63,7 +63,8 @@ def short_names(files):
 
 def is_source_name(word):
     """Whether a word is to be a file of the repository, rather than one of a user."""
-    return word.startswith(SOURCE_ROOTS) or ("/" in word or "_" in word) and word.endswith(SOURCE_SUFFIXES)
+    is_path = word.endswith(".rs") or ("/" in word or "_" in word) and word.endswith(SOURCE_SUFFIXES)
+    return word.startswith(SOURCE_ROOTS) or is_path
 
 
 def check_names(page, names, read):
@@ -206,6 +207,20 @@ def check_workflow_targets(workflow, targets):
         for target in re.findall(r"run: make ([\w-]+)", line):
             if target not in targets:
                 yield number, f"runs 'make {target}', which the Makefile lacks"
+
+
+def check_scenarios(page, files):
+    """Yields rows of the table of end-to-end scenarios without a module, and modules without a row."""
+    rows = rows_of(page, ["scenario", "shows"])
+    named = [(line, name) for line, cells in rows for name in re.findall(r"`([a-z0-9_]+)`", cells[0])]
+    modules = {match[1] for file in files if (match := re.fullmatch(r"tests/e2e/test_([a-z0-9_]+)\.py", file))}
+    for line, name in named:
+        if name not in modules:
+            yield line, f"there is no scenario tests/e2e/test_{name}.py"
+    text = "\n".join(line for _, line in page.prose)
+    for module in sorted(modules - {name for _, name in named}):
+        if f"test_{module}.py" not in text:
+            yield 1, f"names no scenario {module}"
 
 
 def check_campaign(page, makefile):

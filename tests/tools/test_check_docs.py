@@ -62,6 +62,7 @@ def test_files_that_exist_may_be_named(page, right):
         ("`tools/gone.py --atoll\n--rounds 3`", "names tools/gone.py, which does not exist"),
         ("    echo x | tools/gone.py", "names tools/gone.py, which does not exist"),
         ("`store/src/gone.rs`", "names store/src/gone.rs, which does not exist"),
+        ("`gone.rs`", "names gone.rs, which does not exist"),
         ("`tests/e2e/run_*.py`", "names tests/e2e/run_*.py, which fits no file"),
         ("`tools/made.py --groups 4`", "tools/made.py has no option --groups"),
     ],
@@ -182,6 +183,16 @@ def test_the_page_the_makefile_and_the_workflow_agree(page):
 )
 def test_a_difference_between_page_makefile_and_workflow_is_refused(page, change, complaint):
     assert complaint in "\n".join(nightly_errors(page, **change))
+
+
+def test_the_table_of_scenarios_has_each_module(page):
+    files = {"tests/e2e/test_nbd.py", "tests/e2e/test_waiting.py"}
+    right = "`test_waiting.py` shows it.\n\n| scenario | shows |\n|---|---|\n| `nbd` | x |\n"
+    assert not errors(doc_facts.check_scenarios(page(right), files))
+    gone = errors(doc_facts.check_scenarios(page(right), {"tests/e2e/test_waiting.py"}))
+    assert gone == ["there is no scenario tests/e2e/test_nbd.py"]
+    new = errors(doc_facts.check_scenarios(page(right), files | {"tests/e2e/test_new.py"}))
+    assert new == ["names no scenario new"]
 
 
 def test_a_workflow_runs_targets_that_exist():
