@@ -295,6 +295,11 @@ def fact_errors(pages):
         "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
         benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),
     }
+    reports = sorted((DOCS / "benchmarks").glob("*-short.md"))
+    days = {path.stem: plot_compared.read_report(path)[1] for path in reports}
+    runs = {path.stem: path.with_suffix(".jsonl").read_text().count('{"line":"run"') for path in reports}
+    page = pages[DOCS / "benchmarks" / "reports.md"]
+    checks[page.name] = doc_facts.check_reports(page, days, runs)
     for path in sorted(workflow.parent.glob("*.yml")):
         checks[path.relative_to(ROOT).as_posix()] = doc_facts.check_workflow_targets(
             path.read_text(), doc_facts.targets_of(makefile)

@@ -249,6 +249,18 @@ def check_share(page, figures):
         yield text.count("\n", 0, found.start()) + 1, f"says {found[1]} of Ceph's CPU time, the record {expected}"
 
 
+def check_reports(page, days, runs):
+    """Yields sections about reports without the day, or with another number of runs than the record."""
+    text = "\n".join(line for _, line in page.prose)
+    for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
+        if match := re.search(r"\[Tables\]\(([\w-]+)\.md\)", section):
+            name, said = match[1], re.search(r"([\d,]+) runs\b", section)
+            if days[name] not in section:
+                yield 1, f"does not say that {name} was measured on {days[name]}"
+            if said and int(said[1].replace(",", "")) != runs[name]:
+                yield 1, f"says that {name} has {said[1]} runs, the record has {runs[name]}"
+
+
 def load_of(row):
     """Returns the load of the record that a row of the table is about, and the ending of its subjects."""
     names = {label: load for load, label in plot_compared.LOADS.items()}

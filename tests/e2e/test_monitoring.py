@@ -33,8 +33,8 @@ WRONG_SIGNATURES = 150
 # Which headings of the page are about which process; an OSD is the part before its number.
 HEADINGS = {
     "osd": {"Every process", "OSD"},
-    "gateway": {"Every process", "Gateway", "Servers with TLS", "Gateway and NBD server"},
-    "nbd": {"Every process", "Gateway and NBD server", "NBD server and NVMe target", "NBD server"},
+    "gateway": {"Every process", "Gateway", "Servers with TLS", "Gateway, NBD server and NVMe target"},
+    "nbd": {"Every process", "Gateway, NBD server and NVMe target", "NBD server and NVMe target", "NBD server"},
     "cluster-state": {"Every process", "Cluster state"},
     "admin": {"Every process", "Servers with TLS", "Admin server"},
 }

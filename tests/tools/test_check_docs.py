@@ -220,6 +220,18 @@ def test_the_share_of_cephs_cpu_time_is_that_of_the_record(page):
     assert errors(doc_facts.check_share(page("at a fraction"), FIGURES))
 
 
+def test_a_report_has_its_day_and_its_runs(page):
+    text = "## A\n\n[Tables](a-short.md). 2026-11-27, 138 runs.\n"
+    days, runs = {"a-short": "2026-11-27"}, {"a-short": 138}
+    assert not errors(doc_facts.check_reports(page(text), days, runs))
+    assert errors(doc_facts.check_reports(page(text), {"a-short": "2026-11-22"}, runs)) == [
+        "does not say that a-short was measured on 2026-11-22"
+    ]
+    assert errors(doc_facts.check_reports(page(text), days, {"a-short": 137})) == [
+        "says that a-short has 138 runs, the record has 137"
+    ]
+
+
 @pytest.mark.parametrize(
     ("row", "is_right"),
     [
