@@ -11,6 +11,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import doc_words
 import plot_compared
 from check_dependencies import LAYERS
 
@@ -19,6 +20,7 @@ SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".gith
 SOURCE_SUFFIXES = (".rs", ".py", ".sh")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+RULE = re.compile(r"(?:\| )?\*\*([A-Z]{2}-\d+)(?:\.| \|)?")
 VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
 CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
 # Options that scripts take from a function of tests/e2e/lib/scenario.py.
@@ -221,6 +223,30 @@ def check_scenarios(page, files):
     for module in sorted(modules - {name for _, name in named}):
         if f"test_{module}.py" not in text:
             yield 1, f"names no scenario {module}"
+
+
+def rules_of(page):
+    """Yields (line number, name, whether it has a check) of each rule of docs/reference/protocol.md."""
+    for number, text in doc_words.blocks(page):
+        if match := RULE.match(text):
+            yield number, match[1], bool(re.search(r"`\[\w+\]`", text))
+
+
+def check_rules(protocol, invariants):
+    """Yields names of rules that the protocol has twice, and differences from the page of invariants."""
+    rules = [*rules_of(protocol)]
+    names = [name for _, name, _ in rules]
+    for number, name, _ in rules:
+        if names.count(name) > 1:
+            yield number, f"the rule {name} is there {names.count(name)} times"
+    text = "\n".join(line for _, line in invariants.prose)
+    _, _, unchecked = text.partition("## Rules without a check")
+    for number, name, has_check in rules:
+        if has_check == bool(re.search(rf"\b{name}\b", unchecked)):
+            state = "has a check, and is" if has_check else "has no check, and is not"
+            yield number, f"{name} {state} in the list of {invariants.name} of rules without a check"
+    for name in sorted(set(re.findall(r"\b[A-Z]{2}-\d+\b", text)) - set(names)):
+        yield 1, f"{invariants.name} names the rule {name}, which is not there"
 
 
 def check_campaign(page, makefile):

@@ -220,6 +220,26 @@ def test_the_share_of_cephs_cpu_time_is_that_of_the_record(page):
     assert errors(doc_facts.check_share(page("at a fraction"), FIGURES))
 
 
+INVARIANTS = "| RP-1 | `x` |\n\n## Rules without a check\n\nCN-1 says who connects.\n"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "complaint"),
+    [
+        ("- **CN-1.** A.\n- **RP-1.** B.\n  `[x]`\n", None),
+        ("- **CN-1.** A.\n| **RP-1** | B `[x]` |\n", None),
+        ("- **CN-1.** A.\n- **CN-1.** C.\n- **RP-1.** B. `[x]`\n", "the rule CN-1 is there 2 times"),
+        ("- **CN-1.** A.\n- **RP-1.** B.\n", "RP-1 has no check, and is not in the list"),
+        ("- **CN-1.** A. `[y]`\n- **RP-1.** B. `[x]`\n", "CN-1 has a check, and is in the list"),
+        ("- **CN-1.** A.\n", "names the rule RP-1, which is not there"),
+    ],
+)
+def test_rules_have_one_name_and_a_check(page, protocol, complaint):
+    read, invariants = page(protocol), page(INVARIANTS)
+    found = errors(doc_facts.check_rules(read, invariants))
+    assert (complaint in "\n".join(found)) if complaint else found == []
+
+
 def test_a_report_has_its_day_and_its_runs(page):
     text = "## A\n\n[Tables](a-short.md). 2026-11-27, 138 runs.\n"
     days, runs = {"a-short": "2026-11-27"}, {"a-short": 138}
