@@ -279,6 +279,8 @@ def fact_errors(pages):
     figures, _ = plot_compared.read_report(record, subjects, None)
     header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
     workflow = ROOT / ".github" / "workflows" / "nightly.yml"
+    options = doc_facts.options_of_help((DOCS / "reference" / "commands.md").read_text())
+    settings = pages[DOCS / "reference" / "settings.md"]
     protocol, invariants = pages[DOCS / "reference" / "protocol.md"], pages[DOCS / "internals" / "invariants.md"]
     checks = {
         "tools/check_dependencies.py": doc_facts.check_layers(doc_facts.crates_of_workspace()),
@@ -293,6 +295,7 @@ def fact_errors(pages):
             *doc_facts.check_campaign(testing, makefile),
             *doc_facts.check_scenarios(testing, doc_facts.listed_files()),
         ],
+        settings.name: doc_facts.check_settings(doc_facts.rows_of(settings, ["variable"]), options),
         protocol.name: doc_facts.check_rules(protocol, invariants),
         "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
         benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),

@@ -106,6 +106,28 @@ def check_variables(page, known):
             yield number, f"no source file knows {variable}"
 
 
+def options_of_help(text):
+    """Returns {variable: its default, or None} of all options with a variable in docs/reference/commands.md."""
+    options = {}
+    for entry in re.split(r"\n(?=\s{2,}-|#|\n)", text):
+        entry = " ".join(entry.split())
+        if variable := re.search(r"\[env: (ATOLL_[A-Z0-9_]+)=\]", entry):
+            default = re.search(r"\[default: ([^\]]*)\]", entry)
+            options[variable[1]] = default[1] if default else None
+    return options
+
+
+def check_settings(rows, options):
+    """Yields variables that the table of settings lacks, and defaults of one word that are not those of the help."""
+    defaults = {name: (line, cells[2]) for line, cells in rows for name in VARIABLE.findall(cells[0])}
+    for name in sorted(set(options) - set(defaults)):
+        yield rows[0][0] if rows else 1, f"the table of settings lacks {name}"
+    for name, (line, text) in defaults.items():
+        said, default = text.strip("`"), options.get(name)
+        if default and re.fullmatch(r"[\w./-]+", said) and re.fullmatch(r"[\w./-]+", default) and said != default:
+            yield line, f"the default of {name} is {default}, not {said}"
+
+
 def targets_of(makefile):
     """Returns the targets of a Makefile."""
     return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE))

@@ -77,6 +77,27 @@ def test_unknown_variables_are_refused(page):
     assert not errors(doc_facts.check_variables(page(text), {"ATOLL_SEED", "ATOLL_GONE"}))
 
 
+HELP = """\
+      --threads <N>  Threads
+                     [default: 4] [env: ATOLL_THREADS=]
+      --data <DIR>   A directory [env: ATOLL_DATA=]
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("| `ATOLL_THREADS` | `run` | `4` |\n| `ATOLL_DATA` | all | `./data` |", None),
+        ("| `ATOLL_THREADS` | `run` | 8 |\n| `ATOLL_DATA` | all | |", "the default of ATOLL_THREADS is 4, not 8"),
+        ("| `ATOLL_THREADS` | `run` | 4 |", "the table of settings lacks ATOLL_DATA"),
+    ],
+)
+def test_settings_are_those_of_the_help(page, table, complaint):
+    rows = doc_facts.rows_of(page(f"| variable | option of | default |\n|---|---|---|\n{table}\n"), ["variable"])
+    found = errors(doc_facts.check_settings(rows, doc_facts.options_of_help(HELP)))
+    assert found == ([complaint] if complaint else [])
+
+
 def test_unknown_targets_of_make_are_refused(page):
     text = page("`make test` or `make gone`, and nothing else will make sense")
     assert errors(doc_facts.check_make(text, {"test"})) == ["the Makefile has no target gone"]
