@@ -88,7 +88,7 @@ def draw(figures, day):
         '<text class="title" x="16" y="24">CPU time of all servers per operation: Ceph Reef and Atoll</text>',
         '<circle class="ceph" cx="22" cy="44" r="6"/><text x="34" y="48">Ceph, encrypted on the wire</text>',
         '<circle class="atoll" cx="242" cy="44" r="6"/>',
-        '<text x="254" y="48">Atoll, sealed by the client and encrypted on the wire</text>',
+        '<text x="254" y="48">Atoll, sealed at the edge and encrypted on the wire</text>',
         f'<text class="note" x="{WIDTH - 8}" y="48" text-anchor="end">Ceph / Atoll</text>',
     ]
     for tick in (10, 100, 1_000, 10_000, 100_000):
