@@ -279,6 +279,7 @@ def fact_errors(pages):
     figures, _ = plot_compared.read_report(record, subjects, None)
     header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
     workflow = ROOT / ".github" / "workflows" / "nightly.yml"
+    files = doc_facts.listed_files()
     options = doc_facts.options_of_help((DOCS / "reference" / "commands.md").read_text())
     settings = pages[DOCS / "reference" / "settings.md"]
     protocol, invariants = pages[DOCS / "reference" / "protocol.md"], pages[DOCS / "internals" / "invariants.md"]
@@ -293,7 +294,7 @@ def fact_errors(pages):
         testing.name: [
             *doc_facts.check_workflow(testing, makefile, workflow.read_text()),
             *doc_facts.check_campaign(testing, makefile),
-            *doc_facts.check_scenarios(testing, doc_facts.listed_files()),
+            *doc_facts.check_scenarios(testing, files),
         ],
         settings.name: doc_facts.check_settings(doc_facts.rows_of(settings, ["variable"]), options),
         protocol.name: doc_facts.check_rules(protocol, invariants),
@@ -309,6 +310,9 @@ def fact_errors(pages):
         checks[path.relative_to(ROOT).as_posix()] = doc_facts.check_workflow_targets(
             path.read_text(), doc_facts.targets_of(makefile)
         )
+    for kind, (name, pattern, *names) in doc_facts.LISTS.items() if files else ():
+        sources = doc_facts.sources_of(pattern, files)
+        checks[name] = [*checks.get(name, []), *doc_facts.check_list(pages[ROOT / name], sources, kind, *names)]
     for name, found in checks.items():
         yield from ((name, *error) for error in found)
 

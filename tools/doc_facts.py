@@ -235,6 +235,8 @@ def check_workflow_targets(workflow, targets):
 
 def check_scenarios(page, files):
     """Yields rows of the table of end-to-end scenarios without a module, and modules without a row."""
+    if not files:
+        return
     rows = rows_of(page, ["scenario", "shows"])
     named = [(line, name) for line, cells in rows for name in re.findall(r"`([a-z0-9_]+)`", cells[0])]
     modules = {match[1] for file in files if (match := re.fullmatch(r"tests/e2e/test_([a-z0-9_]+)\.py", file))}
@@ -269,6 +271,38 @@ def check_rules(protocol, invariants):
             yield number, f"{name} {state} in the list of {invariants.name} of rules without a check"
     for name in sorted(set(re.findall(r"\b[A-Z]{2}-\d+\b", text)) - set(names)):
         yield 1, f"{invariants.name} names the rule {name}, which is not there"
+
+
+# Lists of names that a page gives and sources define: the page, the sources, the names there, and those on the page.
+LISTS = {
+    "a check of preflight": (
+        "docs/guide/preflight.md",
+        "crates/preflight/src/*.rs",
+        r'"((?:cpu|memory|clock|io_uring|rdma|drive|network)\.[a-z_]+)"',
+        r"`((?:cpu|memory|clock|io_uring|rdma|drive|network)\.[a-z_]+)`",
+    ),
+    "a code of health": (
+        "docs/guide/running.md",
+        "crates/coordinator/src/health.rs",
+        r'^\s+"([A-Z]+(?:_[A-Z]+)+)",$',
+        r"`([A-Z]+(?:_[A-Z]+)+)`",
+    ),
+}
+
+
+def check_list(page, sources, kind, in_source, on_page):
+    """Yields names of a kind that the sources define and the page lacks."""
+    defined = set(re.findall(in_source, "\n".join(sources), re.MULTILINE))
+    text = "\n".join(line for _, line in page.prose)
+    for name in sorted(defined - set(re.findall(on_page, text))):
+        yield 1, f"lacks {kind}: {name}"
+    if not defined:
+        yield 1, f"no source defines {kind}"
+
+
+def sources_of(pattern, files):
+    """Returns the texts of all files whose names fit a pattern."""
+    return [(ROOT / file).read_text() for file in sorted(files) if fnmatch.fnmatch(file, pattern)]
 
 
 def check_campaign(page, makefile):

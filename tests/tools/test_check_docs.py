@@ -206,6 +206,20 @@ def test_a_difference_between_page_makefile_and_workflow_is_refused(page, change
     assert complaint in "\n".join(nightly_errors(page, **change))
 
 
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        ("`A_B` and `C_D`", []),
+        ("`A_B`", ["lacks a code: C_D"]),
+        ("nothing", ["lacks a code: A_B", "lacks a code: C_D"]),
+    ],
+)
+def test_a_page_lists_all_names_of_a_kind(page, text, complaints):
+    names = (r'"([A-Z]_[A-Z])"', r"`([A-Z]_[A-Z])`")
+    assert errors(doc_facts.check_list(page(text), ['x("A_B")', '"C_D"'], "a code", *names)) == complaints
+    assert errors(doc_facts.check_list(page(text), ["x"], "a code", *names)) == ["no source defines a code"]
+
+
 def test_the_table_of_scenarios_has_each_module(page):
     files = {"tests/e2e/test_nbd.py", "tests/e2e/test_waiting.py"}
     right = "`test_waiting.py` shows it.\n\n| scenario | shows |\n|---|---|\n| `nbd` | x |\n"
