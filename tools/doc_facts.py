@@ -20,6 +20,7 @@ SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".gith
 SOURCE_SUFFIXES = (".rs", ".py", ".sh")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+ITEM = re.compile(r"\b(?:[A-Za-z_]\w*::)+[A-Za-z_]\w*")
 RULE = re.compile(r"(?:\| )?\*\*([A-Z]{2}-\d+)(?:\.| \|)?")
 VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
 CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
@@ -97,6 +98,23 @@ def variables_of(files):
         if not file.endswith(".md") and (ROOT / file).is_file():
             known |= set(VARIABLE.findall((ROOT / file).read_text(errors="ignore")))
     return known
+
+
+def identifiers_of(files):
+    """Returns all identifiers of Rust sources."""
+    found = set()
+    for file in files:
+        if file.endswith(".rs") and (ROOT / file).is_file():
+            found |= set(re.findall(r"[A-Za-z_]\w*", (ROOT / file).read_text(errors="ignore")))
+    return found
+
+
+def check_items(page, identifiers):
+    """Yields items of Rust, such as `Log::append`, whose type or name no source has."""
+    for number, line in page.code:
+        for path in ITEM.findall(line):
+            if missing := [part for part in path.split("::") if part not in identifiers]:
+                yield number, f"names {path}, and no source has {missing[0]}"
 
 
 def check_variables(page, known):

@@ -71,6 +71,15 @@ def test_files_and_options_that_do_not_exist_are_refused(page, wrong, complaint)
     assert names_errors(page(wrong)) == [complaint]
 
 
+def test_unknown_items_of_rust_are_refused(page):
+    text, known = page("`Log::append`, as `atoll_store::Log` does, and `log::append`"), {"Log", "atoll_store"}
+    assert errors(doc_facts.check_items(text, known | {"append", "log"})) == []
+    assert errors(doc_facts.check_items(text, known | {"log"})) == [
+        "names Log::append, and no source has append",
+        "names log::append, and no source has append",
+    ]
+
+
 def test_unknown_variables_are_refused(page):
     text = "`ATOLL_SEED` and `ATOLL_GONE`"
     assert errors(doc_facts.check_variables(page(text), {"ATOLL_SEED"}))[0] == "no source file knows ATOLL_GONE"
