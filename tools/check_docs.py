@@ -249,6 +249,7 @@ def page_errors(pages):
     commands, files = read_commands(), doc_facts.listed_files()
     names, crates = doc_facts.short_names(files), doc_facts.crates_of_workspace()
     identifiers = doc_facts.identifiers_of(files)
+    all_options = set().union(doc_facts.options_of_scripts(files), *commands.values())
     variables, targets = doc_facts.variables_of(files), doc_facts.targets_of((ROOT / "Makefile").read_text())
 
     def read(name):
@@ -262,6 +263,7 @@ def page_errors(pages):
                 found += doc_facts.check_names(page, names, read)
                 found += doc_facts.check_variables(page, variables)
                 found += doc_facts.check_items(page, identifiers)
+                found += doc_facts.check_options(page, all_options)
                 found += doc_facts.check_cargo(page, crates, names)
             found += doc_facts.check_make(page, targets)
             if page.path.name != "CHANGELOG.md":

@@ -24,6 +24,8 @@ ITEM = re.compile(r"\b(?:[A-Za-z_]\w*::)+[A-Za-z_]\w*")
 RULE = re.compile(r"(?:\| )?\*\*([A-Z]{2}-\d+)(?:\.| \|)?")
 VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
 CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
+# Options of fio and nvme-cli that pages name without the program.
+FOREIGN_OPTIONS = {"--import", "--reconnect-delay", "--sync"}
 # Options that scripts take from a function of tests/e2e/lib/scenario.py.
 SHARED_OPTIONS = "tests/e2e/lib/scenario.py"
 
@@ -107,6 +109,23 @@ def identifiers_of(files):
         if file.endswith(".rs") and (ROOT / file).is_file():
             found |= set(re.findall(r"[A-Za-z_]\w*", (ROOT / file).read_text(errors="ignore")))
     return found
+
+
+def options_of_scripts(files):
+    """Returns the options that scripts of the repository know."""
+    found = set()
+    for file in files:
+        if file.startswith(("tools/", "tests/", "crates/lab/tools/")) and (ROOT / file).is_file():
+            text = (ROOT / file).read_text(errors="ignore")
+            found |= set(re.findall(r"[\"'](--[a-z][a-z0-9-]*)[\"']", text))
+    return found
+
+
+def check_options(page, known):
+    """Yields options without their program, such as `--size 4G`, that no program has."""
+    for number, line in page.code:
+        for option in sorted(set(OPTION.findall(line)) - known - FOREIGN_OPTIONS) if line.startswith("--") else ():
+            yield number, f"no program has the option {option}"
 
 
 def check_items(page, identifiers):

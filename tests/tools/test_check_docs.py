@@ -71,6 +71,12 @@ def test_files_and_options_that_do_not_exist_are_refused(page, wrong, complaint)
     assert names_errors(page(wrong)) == [complaint]
 
 
+def test_options_without_their_program_are_known(page):
+    text = page("`--size 4G` and `--gone`, and `fio --direct`, and `--sync=dsync`")
+    assert errors(doc_facts.check_options(text, {"--size", "--gone"})) == []
+    assert errors(doc_facts.check_options(text, {"--size"})) == ["no program has the option --gone"]
+
+
 def test_unknown_items_of_rust_are_refused(page):
     text, known = page("`Log::append`, as `atoll_store::Log` does, and `log::append`"), {"Log", "atoll_store"}
     assert errors(doc_facts.check_items(text, known | {"append", "log"})) == []
