@@ -279,7 +279,7 @@ def fact_errors(pages):
     layers = doc_facts.LAYERS
     subjects = [subject + ending for subject in doc_facts.COLUMNS.values() for ending in ("", doc_facts.EC_ENDING)]
     record = DOCS / "benchmarks" / "data-path-compared-short.md"
-    shown, _ = plot_compared.read_report(record)
+    shown, day = plot_compared.read_report(record)
     figures, _ = plot_compared.read_report(record, subjects, None)
     header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
     workflow = ROOT / ".github" / "workflows" / "nightly.yml"
@@ -303,6 +303,7 @@ def fact_errors(pages):
         settings.name: doc_facts.check_settings(doc_facts.rows_of(settings, ["variable"]), options),
         protocol.name: doc_facts.check_rules(protocol, invariants),
         "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
+        "docs/images/ceph-cpu.svg": doc_facts.check_plot(plot_compared.OUTPUT.read_text(), shown, day),
         benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),
     }
     reports = sorted((DOCS / "benchmarks").glob("*-short.md"))

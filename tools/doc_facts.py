@@ -368,6 +368,12 @@ def check_share(page, figures):
         yield text.count("\n", 0, found.start()) + 1, f"says {found[1]} of Ceph's CPU time, the record {expected}"
 
 
+def check_plot(shown, figures, day):
+    """Yields that the plot beside Ceph is not the one of the record."""
+    if shown != plot_compared.draw(figures, day):
+        yield 1, "is not drawn from the record: tools/plot_compared.py"
+
+
 def check_reports(page, days, runs):
     """Yields sections about reports without the day, or with another number of runs than the record."""
     text = "\n".join(line for _, line in page.prose)

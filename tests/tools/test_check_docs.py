@@ -4,6 +4,7 @@ import check_dependencies
 import check_docs
 import doc_facts
 import doc_words
+import plot_compared
 import pytest
 
 FILES = {
@@ -318,6 +319,15 @@ def test_the_table_beside_ceph_has_the_figures_of_the_record(page, row, is_right
     text = "\n".join(["| | Atoll CPU us/op | Ceph CPU us/op |", "|---|---|---|", row])
     found = errors(doc_facts.check_table(doc_facts.rows_of(page(text), header), header, FIGURES))
     assert (found == []) == is_right
+
+
+def test_the_plot_beside_ceph_is_drawn_from_the_record():
+    figures = {(subject, load): 50.0 for subject in ("after", "ceph") for load in plot_compared.LOADS}
+    plot = plot_compared.draw(figures, "2026-11-27")
+    assert not errors(doc_facts.check_plot(plot, figures, "2026-11-27"))
+    assert errors(doc_facts.check_plot(plot, figures, "2026-11-28"))
+    figures["after", "depth 1: randread 4 KiB"] = 51.0
+    assert errors(doc_facts.check_plot(plot, figures, "2026-11-27"))
 
 
 def test_the_table_beside_ceph_must_be_there():
