@@ -297,6 +297,9 @@ def fact_errors(pages):
         ),
         testing.name: [
             *doc_facts.check_workflow(testing, makefile, workflow.read_text()),
+            *doc_facts.check_ci(
+                testing, (ROOT / ".ci" / "run").read_text(), workflow.with_name("test.yml").read_text()
+            ),
             *doc_facts.check_campaign(testing, makefile),
             *doc_facts.check_scenarios(testing, files),
         ],

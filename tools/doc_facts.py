@@ -17,7 +17,6 @@ from check_dependencies import LAYERS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".github/")
-SOURCE_SUFFIXES = (".rs", ".py", ".sh")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 ITEM = re.compile(r"\b(?:[A-Za-z_]\w*::)+[A-Za-z_]\w*")
@@ -68,29 +67,35 @@ def short_names(files):
 
 def is_source_name(word):
     """Whether a word is to be a file of the repository, rather than one of a user."""
-    is_path = word.endswith(".rs") or ("/" in word or "_" in word) and word.endswith(SOURCE_SUFFIXES)
-    return word.startswith(SOURCE_ROOTS) or is_path
+    return word.startswith(SOURCE_ROOTS) or bool(re.fullmatch(r"[\w./*<>-]+\.(?:rs|py|sh)", word))
+
+
+def check_word(word, names):
+    """Returns what is wrong with a word that is to be a file, or None."""
+    if not is_source_name(word) or "{" in word or "://" in word:
+        return None
+    if "*" in word:
+        return None if any(fnmatch.fnmatch(name, word) for name in names) else f"names {word}, which fits no file"
+    is_there = PLACEHOLDER.search(word) or word in names
+    return None if is_there else f"names {word}, which does not exist"
 
 
 def check_names(page, names, read):
     """Yields programs and files that are not there, and options that a script does not know."""
     for number, line in page.code:
-        for words in (part.split() for part in re.split(r"[|;&]+", line)):
-            while words and ("=" in words[0] or words[0] in ("$", "python3", ".venv/bin/python", "nice")):
-                words.pop(0)
-            word = words[0].rstrip("/.,:") if words else ""
-            if not is_source_name(word) or "{" in word:
-                continue
-            if "*" in word:
-                if not any(fnmatch.fnmatch(name, word) for name in names):
-                    yield number, f"names {word}, which fits no file"
-            elif not PLACEHOLDER.search(word) and word not in names:
-                yield number, f"names {word}, which does not exist"
-            elif word.endswith(".py") and word.startswith(("tools/", "crates/", "tests/")):
-                known = read(word) + read(SHARED_OPTIONS)
-                for option in sorted(set(OPTION.findall(" ".join(words[1:]).split("#")[0]))):
+        for command in re.split(r"[|;&]+", line.split(" #")[0]):
+            words = [word.strip("\"'").rstrip("/.,:") for word in command.split()]
+            words = [word.partition("::")[0] if ".py::" in word else word for word in words]
+            wrong = [text for text in (check_word(word, names) for word in words) if text]
+            yield from ((number, text) for text in wrong)
+            scripts = [
+                word for word in words if word in names and word.endswith(".py") and word.startswith(SOURCE_ROOTS)
+            ]
+            if scripts and not wrong and "pytest" not in words:
+                known = read(scripts[0]) + read(SHARED_OPTIONS)
+                for option in sorted(set(OPTION.findall(command[command.index(scripts[0]) :]))):
                     if f'"{option}"' not in known:
-                        yield number, f"{word} has no option {option}"
+                        yield number, f"{scripts[0]} has no option {option}"
 
 
 def variables_of(files):
@@ -260,6 +265,15 @@ def check_workflow(page, makefile, workflow):
         in_recipe, in_page = bool(re.search(pattern, recipe[0], re.MULTILINE)), part in line
         if in_recipe != in_page:
             yield number, f"'make nightly': {part} is only in the {'Makefile' if in_recipe else 'page'}"
+
+
+def check_ci(page, script, workflow):
+    """Yields where docs/internals/testing.md, .ci/run and the workflow of tests disagree about what CI runs."""
+    says_so = any(line.strip().startswith("make test ") and "(.ci/run)" in line for _, line in page.code)
+    if says_so != bool(re.search(r"^\s*- run: \.ci/run$", workflow, re.MULTILINE)):
+        yield 1, "the workflow of tests and the line about 'make test' do not both name .ci/run"
+    if not re.search(r"^(?:exec )?make test$", script, re.MULTILINE):
+        yield 1, ".ci/run does not run 'make test'"
 
 
 def check_workflow_targets(workflow, targets):

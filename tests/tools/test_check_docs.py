@@ -49,6 +49,7 @@ def names_errors(page):
         "`tests/e2e/test_*.py`",
         "`tests/e2e/test_NAME.py`",
         "`lib/waiting.py`",
+        "`.venv/bin/python -m pytest --shuffle=1 'tests/e2e/test_nbd.py::test_it'`",
         "    X=1 .venv/bin/python tools/made.py --size 4   # --not-an-option",
     ],
 )
@@ -66,6 +67,9 @@ def test_files_that_exist_may_be_named(page, right):
         ("`gone.rs`", "names gone.rs, which does not exist"),
         ("`tests/e2e/run_*.py`", "names tests/e2e/run_*.py, which fits no file"),
         ("`tools/made.py --groups 4`", "tools/made.py has no option --groups"),
+        ("`.venv/bin/python -m pytest -k x tests/e2e/gone.py`", "names tests/e2e/gone.py, which does not exist"),
+        ("`gone.py`", "names gone.py, which does not exist"),
+        ("`python3 tools/made.py tests/gone.txt`", "names tests/gone.txt, which does not exist"),
     ],
 )
 def test_files_and_options_that_do_not_exist_are_refused(page, wrong, complaint):
@@ -244,6 +248,19 @@ def test_the_table_of_scenarios_has_each_module(page):
     assert gone == ["there is no scenario tests/e2e/test_nbd.py"]
     new = errors(doc_facts.check_scenarios(page(right), files | {"tests/e2e/test_new.py"}))
     assert new == ["names no scenario new"]
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "workflow", "is_right"),
+    [
+        ("    make test    # what CI runs (.ci/run)", "exec make test", "      - run: .ci/run", True),
+        ("    make test    # what CI runs (.ci/run)", "exec make lint", "      - run: .ci/run", False),
+        ("    make test    # what CI runs (.ci/run)", "exec make test", "      - run: make test", False),
+        ("    make test    # nothing", "exec make test", "      - run: .ci/run", False),
+    ],
+)
+def test_the_page_says_what_ci_runs(page, text, script, workflow, is_right):
+    assert (errors(doc_facts.check_ci(page(text), script, workflow)) == []) == is_right
 
 
 def test_a_workflow_runs_targets_that_exist():
