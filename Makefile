@@ -15,7 +15,7 @@ TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKER
 # Scenarios side by side: each module is one worker's. What fails runs again, alone, after the others.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --second-runs
 
-.PHONY: demo build dist check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
+.PHONY: demo build dist sbom advisories fuzz check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -44,6 +44,22 @@ dist: packages
 	@tools/packages.sh zstd
 	@tools/dist.sh
 
+# A bill of materials of the program: every crate in it, with version, licence and checksum.
+sbom:
+	@mkdir -p target
+	tools/sbom.py > target/sbom.json
+	tools/sbom.py --check target/sbom.json
+
+# Licences, sources, and advisories, of which the list comes over the network. cargo install cargo-deny --locked
+advisories:
+	@tools/check_actions.py
+	cargo deny --locked check --hide-inclusion-graph
+
+# Fuzzing of one target for so many minutes, with another seed in each round: make fuzz TARGET=s3 MINUTES=30
+TARGET ?= s3
+fuzz:
+	@tools/fuzz.py $(TARGET) --minutes $(MINUTES) --profile $(PROFILE)
+
 demo: build
 	@echo "Examples below use 'atoll': export PATH=$(CURDIR)/target/release:\$$PATH"
 	@exec target/release/atoll up --data $(DATA)
@@ -57,6 +73,8 @@ check:
 style: venv
 	@tools/check_mutations.py
 	@tools/check_dependencies.py
+	@tools/check_actions.py
+	@tools/check_licences.sh
 	.venv/bin/ruff format --check -q tests tools crates
 	.venv/bin/ruff check -q tests tools crates
 	@tools/function_lengths.py tests tools/*.py crates

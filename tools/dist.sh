@@ -34,6 +34,7 @@ rm -rf "target/package/$name"
 mkdir -p "target/package/$name"
 install "target/$target/dist/atoll" target/package/atoll
 install -t "target/package/$name" target/package/atoll
+tools/sbom.py --platform "$target" > "target/package/$name/sbom.json"
 cp -r README.md LICENSE CHANGELOG.md monitoring "target/package/$name"
 tar -C target/package --zstd -cf "target/package/$name.tar.zst" "$name"
 rm -rf "target/package/$name"
