@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_admin::overview::health_name;
+use atoll_admin::policies::policy_problems;
 use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{View, unix_ms};
 use atoll_node::{NodeError, host_problems, signature_problems};
@@ -63,11 +64,13 @@ async fn look(open: &OpenCluster) -> Health {
     let view = async {
         let state = open.connect().await?;
         let view = View::read(&state).await?;
-        anyhow::Ok((view, signature_problems(&open.directory, &open.cluster, &state).await))
+        let signatures = signature_problems(&open.directory, &open.cluster, &state).await;
+        anyhow::Ok((view, signatures, policy_problems(&state).await))
     };
     match view.await {
-        Ok((view, signatures)) => {
-            evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster)).and(signatures)
+        Ok((view, signatures, policies)) => {
+            let health = evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster));
+            health.and(signatures).and(policies)
         }
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))

@@ -24,6 +24,7 @@ pub mod overview;
 pub mod peer_keys;
 pub mod pg_copies;
 pub mod pgs;
+pub mod policies;
 pub mod pools;
 pub mod settings;
 pub mod wrapped_secrets;

@@ -4,6 +4,7 @@ mod aws_managed;
 mod principal_ids;
 mod record;
 mod session;
+mod stored_policies;
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,6 +18,7 @@ use imbl::{OrdMap, OrdSet};
 pub use aws_managed::{AWS_MANAGED_POLICIES, AwsManagedPolicy, aws_managed_policy};
 pub use record::{Record, RecordName, provider_id};
 pub use session::{Session, SessionPrincipal};
+pub use stored_policies::StoredPolicy;
 
 use crate::arn::parse_policy_arn;
 use crate::caller::{Account, Caller, CallerKind};

@@ -31,8 +31,8 @@ pub use caller::{Account, Caller, CallerKind};
 pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};
 pub use identities::{
     AWS_MANAGED_POLICIES, AccessKeyEntry, AccountEntry, AwsManagedPolicy, Entry, Identities, KeyLookup,
-    ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, aws_managed_policy,
-    first_account_record, provider_id,
+    ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, StoredPolicy,
+    aws_managed_policy, first_account_record, provider_id,
 };
 pub use policy::{Policy, PolicyError, PolicyKind};
 pub use question::{AclSide, ConditionValues, Question, ResourceSide};

@@ -26,7 +26,7 @@ const FAMILIES: [&str; 9] = [
     "sts:requestcontext",
 ];
 /// Keys that no request has here, though those of AWS have them: a Deny by one of them would protect nothing.
-const UNANSWERED: [&str; 2] = ["s3:locationconstraint", "s3:object-lock-remaining-retention-days"];
+const UNANSWERED: [&str; 1] = ["s3:locationconstraint"];
 /// The service whose actions nothing here asks for, though a Deny of them seems to protect something.
 const KEY_SERVICE: &str = "kms";
 

@@ -11,8 +11,12 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use super::gate::signed_region;
 use crate::authentication::{Authentication, Mechanism};
 use crate::clock::system_time;
+use crate::object_lock::ObjectLock;
+use crate::ops::{legal_hold_name, mode_name, unix_ms_of};
 use crate::query::parameter;
 use crate::shell::Arrival;
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// Keys of one request. Cheap to make: values are looked up when a policy asks for them.
 #[derive(Clone, Copy)]
@@ -21,6 +25,8 @@ pub(crate) struct RequestConditions<'a> {
     pub uri: &'a Uri,
     pub arrival: Option<Arrival>,
     pub authentication: Authentication,
+    /// The operation, by its name in S3's API.
+    pub operation: &'static str,
     pub now_ms: u64,
     /// Id of the account that owns the bucket.
     pub resource_account: Option<&'a str>,
@@ -28,12 +34,28 @@ pub(crate) struct RequestConditions<'a> {
     pub existing_tags: Option<&'a BTreeMap<String, String>>,
     /// Tags that the body of the request sets; those of a header are found by themselves.
     pub body_tags: Option<&'a BTreeMap<String, String>>,
+    /// The lock that the body of the request sets; that of headers is found by itself.
+    pub body_lock: Option<&'a ObjectLock>,
+    /// The version that is asked for. Of many in one request it is one after the other.
+    pub version_id: Option<&'a str>,
     /// In the place of the query's prefix: where the question is whether a key may be known to exist.
     pub prefix: Option<&'a str>,
 }
 
 fn one<'a>(value: impl Into<Cow<'a, str>>) -> Vec<Cow<'a, str>> {
     vec![value.into()]
+}
+
+fn time<'a>(unix_ms: u64, format: TimestampFormat) -> Vec<Cow<'a, str>> {
+    let mut text = Vec::new();
+    match Timestamp::from(system_time(unix_ms)).format(format, &mut text) {
+        Ok(()) => one(String::from_utf8_lossy(&text).into_owned()),
+        Err(_) => Vec::new(),
+    }
+}
+
+fn parse_time(text: &str) -> Option<u64> {
+    Timestamp::parse(TimestampFormat::DateTime, text).ok().map(unix_ms_of)
 }
 
 impl<'a> RequestConditions<'a> {
@@ -54,14 +76,6 @@ impl<'a> RequestConditions<'a> {
         form_urlencoded::parse(header).collect()
     }
 
-    fn time(&self, format: TimestampFormat) -> Vec<Cow<'a, str>> {
-        let mut text = Vec::new();
-        match Timestamp::from(system_time(self.now_ms)).format(format, &mut text) {
-            Ok(()) => one(String::from_utf8_lossy(&text).into_owned()),
-            Err(_) => Vec::new(),
-        }
-    }
-
     fn of_aws(&self, name: &str) -> Vec<Cow<'a, str>> {
         match name {
             "sourceip" => {
@@ -72,7 +86,7 @@ impl<'a> RequestConditions<'a> {
                 let is_encrypted = self.arrival.is_some_and(|arrival| arrival.is_encrypted);
                 one(if is_encrypted { "true" } else { "false" })
             }
-            "currenttime" => self.time(TimestampFormat::DateTime),
+            "currenttime" => time(self.now_ms, TimestampFormat::DateTime),
             "epochtime" => one((self.now_ms / 1_000).to_string()),
             "useragent" => self.header(header::USER_AGENT.as_str()),
             "referer" => self.header(header::REFERER.as_str()),
@@ -118,20 +132,60 @@ impl<'a> RequestConditions<'a> {
         match name {
             "prefix" if self.prefix.is_some() => self.prefix.map(one).unwrap_or_default(),
             "prefix" | "delimiter" | "max-keys" => self.query(name),
-            "versionid" => self.query("versionId"),
+            "versionid" => self.version_id.map(one).unwrap_or_default(),
+            "objectcreationoperation" => self.creates_object().map(one).unwrap_or_default(),
             "signatureversion" => self.signature_version().map(one).unwrap_or_default(),
             "tlsversion" => self.tls_version().map(one).unwrap_or_default(),
             "signatureage" => self.signature_age().map(one).unwrap_or_default(),
             "authtype" => self.authentication_type().map(one).unwrap_or_default(),
-            "object-lock-mode" | "object-lock-retain-until-date" | "object-lock-legal-hold" => {
-                self.header(&format!("x-amz-{name}"))
-            }
+            _ if name.starts_with("object-lock-") => self.of_lock(name),
             "if-match" | "if-none-match" => self.header(name),
             "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
             "requestobjecttagkeys" => self.request_tags().into_iter().map(|(key, _)| key).collect(),
             _ if name.starts_with("x-amz-") => self.header(name),
             _ => self.of_tags(name),
         }
+    }
+
+    /// `s3:ObjectCreationOperation`: an upload in parts makes its object when it is completed.
+    fn creates_object(&self) -> Option<&'static str> {
+        match self.operation {
+            "CompleteMultipartUpload" | "CopyObject" | "PostObject" | "PutObject" => Some("true"),
+            "CreateMultipartUpload" | "UploadPart" | "UploadPartCopy" => Some("false"),
+            _ => None,
+        }
+    }
+
+    /// What a request says of the lock of an object, in its body or in its headers.
+    fn of_lock(&self, name: &str) -> Vec<Cow<'a, str>> {
+        let Some(lock) = self.body_lock else {
+            return match name {
+                "object-lock-remaining-retention-days" => {
+                    let text = self.headers.get("x-amz-object-lock-retain-until-date");
+                    let until = text.and_then(|text| text.to_str().ok()).and_then(parse_time);
+                    until.map(|until_ms| one(self.days_until(until_ms))).unwrap_or_default()
+                }
+                _ => self.header(&format!("x-amz-{name}")),
+            };
+        };
+        let retention = lock.retention.as_ref();
+        let value = match name {
+            "object-lock-mode" => retention.map(|retention| one(mode_name(retention.mode))),
+            "object-lock-retain-until-date" => {
+                retention.map(|retention| time(retention.until_ms, TimestampFormat::DateTime))
+            }
+            "object-lock-remaining-retention-days" => {
+                retention.map(|retention| one(self.days_until(retention.until_ms)))
+            }
+            "object-lock-legal-hold" => lock.legal_hold.map(|is_on| one(legal_hold_name(is_on))),
+            _ => None,
+        };
+        value.unwrap_or_default()
+    }
+
+    /// Days that are left; one that has begun counts.
+    fn days_until(&self, until_ms: u64) -> String {
+        until_ms.saturating_sub(self.now_ms).div_ceil(DAY_MS).to_string()
     }
 
     fn of_tags(&self, name: &str) -> Vec<Cow<'a, str>> {
@@ -162,9 +216,11 @@ impl ConditionValues for RequestConditions<'_> {
 
 #[cfg(test)]
 mod tests {
+    use atoll_types::records::RetentionMode;
     use http::HeaderValue;
 
     use super::*;
+    use crate::object_lock::Retention;
 
     #[test]
     fn keys_are_found_where_requests_have_them() {
@@ -172,6 +228,8 @@ mod tests {
             ("x-amz-acl", "public-read"),
             ("x-amz-tagging", "color=light+blue&size=4"),
             ("x-amz-server-side-encryption", "AES256"),
+            ("x-amz-object-lock-mode", "GOVERNANCE"),
+            ("x-amz-object-lock-retain-until-date", "2023-11-24T22:13:20Z"),
             ("user-agent", "curl"),
         ]
         .into_iter()
@@ -192,10 +250,13 @@ mod tests {
                 signed_unix_ms: Some(1_699_999_940_000),
                 ..Authentication::default()
             },
+            operation: "PutObject",
             now_ms: 1_700_000_000_000,
             resource_account: Some("100000000000"),
             existing_tags: Some(&tags),
             body_tags: None,
+            body_lock: None,
+            version_id: Some("v"),
             prefix: None,
         };
         for (key, expected) in [
@@ -211,6 +272,11 @@ mod tests {
             ("s3:max-keys", &["7"]),
             ("s3:delimiter", &[]),
             ("s3:versionid", &["v"]),
+            ("s3:objectcreationoperation", &["true"]),
+            ("s3:object-lock-mode", &["GOVERNANCE"]),
+            ("s3:object-lock-retain-until-date", &["2023-11-24T22:13:20Z"]),
+            ("s3:object-lock-remaining-retention-days", &["10"]),
+            ("s3:object-lock-legal-hold", &[]),
             ("s3:x-amz-acl", &["public-read"]),
             ("s3:x-amz-server-side-encryption", &["AES256"]),
             ("s3:requestobjecttag/color", &["light blue"]),
@@ -239,6 +305,21 @@ mod tests {
             assert_eq!(conditions.values("s3:signatureversion"), Vec::from_iter(version), "{mechanism:?}");
             assert!(conditions.values("s3:signatureage").is_empty());
         }
+        let lock = ObjectLock {
+            retention: Some(Retention { mode: RetentionMode::Compliance, until_ms: 1_700_000_000_001 }),
+            legal_hold: Some(true),
+        };
+        let of_body = RequestConditions { body_lock: Some(&lock), ..conditions };
+        for (key, expected) in [
+            ("s3:object-lock-mode", "COMPLIANCE"),
+            ("s3:object-lock-retain-until-date", "2023-11-14T22:13:20.001Z"),
+            ("s3:object-lock-remaining-retention-days", "1"),
+            ("s3:object-lock-legal-hold", "ON"),
+        ] {
+            assert_eq!(of_body.values(key), [expected], "{key}");
+        }
+        let none = RequestConditions { body_lock: Some(&ObjectLock::default()), ..conditions };
+        assert!(none.values("s3:object-lock-mode").is_empty(), "the body counts, and no header");
         let hidden = RequestConditions { prefix: Some("private/x"), ..conditions };
         assert_eq!(hidden.values("s3:prefix"), ["private/x"]);
     }

@@ -115,12 +115,12 @@ impl Gate {
             Some(access_key) => Some(self.signed(access_key, token.as_deref()).await?),
             None => None,
         };
-        let permit = Permit { caller, authentication: form.authentication, pending: Vec::new() };
+        let permit = Permit { caller, authentication: form.authentication, operation: FORM, pending: Vec::new() };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
         let mut pending = Vec::new();
         for rule in rule_of(FORM).into_iter().chain(extra_rules(FORM, form.headers)) {
-            if !asking.check_early(rule, &Asked::key(&bucket, form.key, false))? {
+            if !asking.check_early(rule, &Asked::key(&bucket, form.key, None))? {
                 pending.push(rule);
             }
         }
@@ -157,7 +157,7 @@ impl Gate {
         (context, arrival): (&S3AccessContext<'_>, Option<Arrival>),
     ) -> S3Result<Vec<Rule>> {
         let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
-        let has_version_id = parameter(context.uri(), "versionId").is_some();
+        let version_id = parameter(context.uri(), "versionId");
         let mut pending = Vec::new();
         for rule in rules {
             match (context.s3_path(), rule.target) {
@@ -172,7 +172,7 @@ impl Gate {
                 }
                 (S3Path::Object { bucket, key }, _) => {
                     let bucket = self.0.buckets.get(bucket).await?;
-                    if !asking.check_early(*rule, &Asked::key(&bucket, key, has_version_id))? {
+                    if !asking.check_early(*rule, &Asked::key(&bucket, key, version_id.as_deref()))? {
                         pending.push(*rule);
                     }
                 }
@@ -214,7 +214,7 @@ impl S3Access for Gate {
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
         self.check_owners(context).await?;
-        let mut permit = Permit { caller, authentication, pending: Vec::new() };
+        let mut permit = Permit { caller, authentication, operation: known.operation, pending: Vec::new() };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();

@@ -13,6 +13,7 @@ use super::{AclNeed, LIST_BUCKET, RequestConditions, Rule, Target};
 use crate::authentication::Authentication;
 use crate::bucket::{Bucket, BucketPolicy};
 use crate::clock::unix_ms;
+use crate::object_lock::ObjectLock;
 use crate::record::EntryHead;
 use crate::shell::Arrival;
 
@@ -20,6 +21,8 @@ use crate::shell::Arrival;
 const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
 /// Condition keys that need the object.
 const EXISTING_TAGS: &str = "s3:existingobjecttag/";
+/// Condition keys that need the body, where it says how to lock an object.
+const LOCK: &str = "s3:object-lock-";
 
 pub(crate) fn access_denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
@@ -32,7 +35,9 @@ pub(crate) struct Permit {
     pub caller: Option<Arc<Caller>>,
     /// How it is signed.
     pub authentication: Authentication,
-    /// What is allowed only if the object that the operation finds allows it.
+    /// Its operation, by its name in S3's API.
+    pub operation: &'static str,
+    /// What is allowed only if the object that the operation finds allows it, or the body.
     pub pending: Vec<Rule>,
 }
 
@@ -52,6 +57,8 @@ pub(crate) struct Asking<'a> {
     arrival: Option<Arrival>,
     /// Tags that the body of the request sets.
     body_tags: Option<&'a BTreeMap<String, String>>,
+    /// The lock that it sets.
+    body_lock: Option<&'a ObjectLock>,
 }
 
 /// What is asked for.
@@ -60,7 +67,8 @@ pub(crate) struct Asked<'a> {
     pub bucket: &'a Bucket,
     /// `None` for the bucket itself.
     pub key: Option<&'a str>,
-    pub has_version_id: bool,
+    /// The version that is named, if one is.
+    pub version_id: Option<&'a str>,
     /// The object that is there, if it was found.
     pub object: Option<&'a EntryHead>,
     /// See [`RequestConditions::prefix`].
@@ -69,24 +77,27 @@ pub(crate) struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     pub(crate) fn bucket(bucket: &'a Bucket) -> Self {
-        Asked { bucket, key: None, has_version_id: false, object: None, prefix: None }
+        Asked { bucket, key: None, version_id: None, object: None, prefix: None }
     }
 
-    pub(crate) fn key(bucket: &'a Bucket, key: &'a str, has_version_id: bool) -> Self {
-        Asked { key: Some(key), has_version_id, ..Asked::bucket(bucket) }
+    pub(crate) fn key(bucket: &'a Bucket, key: &'a str, version_id: Option<&'a str>) -> Self {
+        Asked { key: Some(key), version_id, ..Asked::bucket(bucket) }
     }
 
     /// Whether the decision depends on the object, which the question does not have yet.
     fn depends_on_object(&self, rule: Rule, caller: Option<&Caller>) -> bool {
-        let uses_tags = |policy: &atoll_iam::Policy| policy.uses_condition_key(EXISTING_TAGS);
+        rule.target == Target::Object && (self.bucket.counts_acls() || self.policies_use(EXISTING_TAGS, caller))
+    }
+
+    /// Whether a policy that counts uses condition keys that begin so.
+    fn policies_use(&self, keys: &str, caller: Option<&Caller>) -> bool {
         let of_caller = || {
             caller.is_some_and(|caller| {
                 let all = caller.policies.iter().chain(&caller.session_policies);
-                all.into_iter().any(|(_, policy)| uses_tags(policy))
+                all.into_iter().any(|(_, policy)| policy.uses_condition_key(keys))
             })
         };
-        rule.target == Target::Object
-            && (self.bucket.counts_acls() || self.bucket.policy().is_some_and(uses_tags) || of_caller())
+        self.bucket.policy().is_some_and(|policy| policy.uses_condition_key(keys)) || of_caller()
     }
 
     fn acl(&self, need: AclNeed) -> Option<AclSide<'a>> {
@@ -117,7 +128,7 @@ impl<'a> Asking<'a> {
     }
 
     pub(crate) fn new(permit: &'a Permit, headers: &'a HeaderMap, uri: &'a Uri, arrival: Option<Arrival>) -> Self {
-        Asking { permit, headers, uri, arrival, body_tags: None }
+        Asking { permit, headers, uri, arrival, body_tags: None, body_lock: None }
     }
 
     /// With other questions left open.
@@ -130,6 +141,11 @@ impl<'a> Asking<'a> {
         Asking { body_tags: Some(tags), ..self }
     }
 
+    /// With the lock that the body of the request sets.
+    pub(crate) fn with_lock(self, lock: &'a ObjectLock) -> Self {
+        Asking { body_lock: Some(lock), ..self }
+    }
+
     pub(crate) fn caller(&self) -> Option<&'a Caller> {
         self.permit.caller.as_deref()
     }
@@ -140,10 +156,13 @@ impl<'a> Asking<'a> {
             uri: self.uri,
             arrival: self.arrival,
             authentication: self.permit.authentication,
+            operation: self.permit.operation,
             now_ms: unix_ms(),
             resource_account: asked.and_then(|asked| asked.bucket.owner_account.as_deref()),
             existing_tags: asked.and_then(|asked| asked.object).map(|object| &object.tags),
             body_tags: self.body_tags,
+            body_lock: self.body_lock,
+            version_id: asked.and_then(|asked| asked.version_id),
             prefix: asked.and_then(|asked| asked.prefix),
         }
     }
@@ -182,7 +201,7 @@ impl<'a> Asking<'a> {
         let conditions = self.conditions(Some(asked));
         let question = Question {
             caller: self.caller(),
-            action: if asked.has_version_id { rule.version_action } else { rule.action },
+            action: if asked.version_id.is_some() { rule.version_action } else { rule.action },
             resource: &resource,
             resource_side: Some(ResourceSide {
                 bucket_owner: &record.owner,
@@ -203,10 +222,13 @@ impl<'a> Asking<'a> {
     }
 
     /// The same before the operation has begun: `false` if only the operation can tell, because it depends
-    /// on the object.
+    /// on the object or on the body.
     pub(crate) fn check_early(&self, rule: Rule, asked: &Asked<'a>) -> S3Result<bool> {
-        // The tags are in the body.
-        let depends_on_body = rule.action == "s3:PutObjectTagging" && rule.target == Target::Object;
+        let depends_on_body = match self.permit.operation {
+            "PutObjectTagging" => true,
+            "PutObjectLegalHold" | "PutObjectRetention" => asked.policies_use(LOCK, self.caller()),
+            _ => false,
+        };
         if depends_on_body || asked.depends_on_object(rule, self.caller()) {
             return Ok(false);
         }

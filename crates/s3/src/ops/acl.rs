@@ -208,7 +208,7 @@ impl Service {
         };
         let acl = resolve(bucket, owner, writer, wanted)?;
         if acl.as_ref().is_some_and(|acl| gives_to_others(acl, [owner, bucket_owner])) {
-            asking.check(GRANT_TO_OTHERS, &Asked::key(bucket, key, false))?;
+            asking.check(GRANT_TO_OTHERS, &Asked::key(bucket, key, None))?;
         }
         Ok(NewAccess { owner: (owner != bucket_owner).then(|| owner.to_owned()), acl })
     }

@@ -129,7 +129,7 @@ pub(super) fn unix_seconds(time: Timestamp) -> i64 {
 }
 
 /// Milliseconds since the Unix epoch; what is before it becomes the epoch.
-pub(super) fn unix_ms_of(time: Timestamp) -> u64 {
+pub(crate) fn unix_ms_of(time: Timestamp) -> u64 {
     let text = epoch_text(time);
     let (seconds, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let digits: String = fraction.chars().chain("000".chars()).take(3).collect();

@@ -55,9 +55,9 @@ fn check_copied_tags(asking: &Asking<'_>, source: &Source, target: &Index, key: 
     if tags.is_empty() {
         return Ok(());
     }
-    let asked = Asked::key(&source.index.bucket, &source.key, source.version_id.is_some());
+    let asked = Asked::key(&source.index.bucket, &source.key, source.version_id.as_deref());
     asking.check(GET_TAGGING, &Asked { object: Some(&source.head), ..asked })?;
-    asking.with_tags(tags).check(SET_TAGS, &Asked::key(&target.bucket, key, false))
+    asking.with_tags(tags).check(SET_TAGS, &Asked::key(&target.bucket, key, None))
 }
 
 impl Service {
@@ -89,7 +89,7 @@ impl Service {
         version_id: Option<&str>,
     ) -> S3Result<Version> {
         // Who may not read it whatever it is learns nothing of whether it is there.
-        let is_allowed = asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, key, version_id.is_some()))?;
+        let is_allowed = asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, key, version_id))?;
         let pending = if is_allowed { Vec::new() } else { vec![GET_OBJECT] };
         let permit = Permit { pending, ..asking.permit.clone() };
         self.object_for(&asking.with_permit(&permit), index, key, version_id).await

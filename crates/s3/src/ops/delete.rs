@@ -103,13 +103,12 @@ impl Service {
         bypasses_governance: bool,
     ) -> S3Result<Deletion> {
         let id = object.version_id.as_deref();
-        asking.check(DELETE_OBJECT, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+        asking.check(DELETE_OBJECT, &Asked::key(&index.bucket, &object.key, id))?;
         if bypasses_governance {
-            asking.check(BYPASS_GOVERNANCE, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+            asking.check(BYPASS_GOVERNANCE, &Asked::key(&index.bucket, &object.key, id))?;
         }
         if object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some() {
-            let is_allowed =
-                asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+            let is_allowed = asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, &object.key, id))?;
             let pending = if is_allowed { Vec::new() } else { vec![GET_OBJECT] };
             let permit = Permit { pending, ..asking.permit.clone() };
             self.check_reading_by_conditions(&asking.with_permit(&permit), index, &object.key, id).await?;

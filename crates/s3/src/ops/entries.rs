@@ -141,7 +141,7 @@ impl Service {
         version_id: Option<&str>,
     ) -> S3Result<Version> {
         let found = self.object(index, key, version_id).await;
-        let asked = Asked::key(&index.bucket, key, version_id.is_some());
+        let asked = Asked::key(&index.bucket, key, version_id);
         match found {
             Ok(version) => {
                 asking.check_pending(&Asked { object: Some(&version.head), ..asked })?;

@@ -196,7 +196,7 @@ impl Service {
     ) -> Option<S3Result<Opened>> {
         let bucket_id = &index.bucket.record.id;
         let guess = Version::new(self.entry_hints.newest(bucket_id, key)?, None).ok()?;
-        let asked = Asked { object: Some(&guess.head), ..Asked::key(&index.bucket, key, false) };
+        let asked = Asked { object: Some(&guess.head), ..Asked::key(&index.bucket, key, None) };
         if guess.head.is_delete_marker || asking.check_pending(&asked).is_err() {
             return None;
         }
@@ -248,7 +248,7 @@ impl Service {
         let mut output = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
         hide_what_is_not_asked(
             asking,
-            &Asked::key(&index.bucket, &input.key, input.version_id.is_some()),
+            &Asked::key(&index.bucket, &input.key, input.version_id.as_deref()),
             &head,
             &mut output,
         );
@@ -288,7 +288,7 @@ impl Service {
         let mut found = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
         hide_what_is_not_asked(
             &asking,
-            &Asked::key(&index.bucket, &input.key, input.version_id.is_some()),
+            &Asked::key(&index.bucket, &input.key, input.version_id.as_deref()),
             &head,
             &mut found,
         );

@@ -49,14 +49,14 @@ fn parse_mode(mode: &str) -> Option<RetentionMode> {
     }
 }
 
-pub(super) fn mode_name(mode: RetentionMode) -> &'static str {
+pub(crate) fn mode_name(mode: RetentionMode) -> &'static str {
     match mode {
         RetentionMode::Governance => ObjectLockMode::GOVERNANCE,
         RetentionMode::Compliance => ObjectLockMode::COMPLIANCE,
     }
 }
 
-pub(super) fn legal_hold_name(is_on: bool) -> &'static str {
+pub(crate) fn legal_hold_name(is_on: bool) -> &'static str {
     if is_on { ObjectLockLegalHoldStatus::ON } else { ObjectLockLegalHoldStatus::OFF }
 }
 
@@ -238,6 +238,8 @@ impl Service {
             }
             Some(_) => return Err(malformed()),
         };
+        let lock = ObjectLock { retention: wanted, legal_hold: None };
+        let asking = asking.with_lock(&lock);
         let bypasses = input.bypass_governance_retention.unwrap_or(false);
         let set = |head: &mut EntryHead| {
             if !head.lock.allows_retention(wanted, unix_ms(), bypasses) {
@@ -278,6 +280,8 @@ impl Service {
         self.check_has_lock(&index).await?;
         let status = input.legal_hold.and_then(|hold| hold.status);
         let is_on = status.and_then(|status| parse_legal_hold(status.as_str())).ok_or_else(malformed)?;
+        let lock = ObjectLock { retention: None, legal_hold: Some(is_on) };
+        let asking = asking.with_lock(&lock);
         let set = |head: &mut EntryHead| {
             head.lock.legal_hold = Some(is_on);
             Ok(())

@@ -34,10 +34,13 @@ impl QueryRequest<'_> {
             arrival: self.parts.extensions.get::<Arrival>().copied(),
             // Its keys are S3's own.
             authentication: Authentication::default(),
+            operation: "",
             now_ms: unix_ms(),
             resource_account: Some(account),
             existing_tags: None,
             body_tags: None,
+            body_lock: None,
+            version_id: None,
             prefix: None,
         };
         QueryConditions { request, given: Vec::new() }
