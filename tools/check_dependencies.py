@@ -12,7 +12,7 @@ PLATFORM = "x86_64-unknown-linux-gnu"
 
 # A crate may use crates of the layers above its own line, and none of its own layer or below.
 LAYERS = [
-    ["buffers", "codec", "connection-limits", "files", "pending"],
+    ["buffers", "codec", "connection-limits", "files", "outgoing", "pending"],
     ["fabric", "types"],
     ["metrics"],
     [

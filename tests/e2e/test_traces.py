@@ -73,6 +73,10 @@ def before(cluster, collector):
 @pytest.fixture(scope="module")
 def traced(cluster, collector, before):
     """All operations are exported: those of clients, and of some that say what they are part of."""
+    # A collector of this host is called only if its network is named.
+    refused = cluster.cli("settings", "set", "trace_endpoint", collector.endpoint, ok=(1,)).stderr
+    assert "outgoing_networks" in refused, refused
+    settings(cluster, outgoing_networks="127.0.0.1")
     settings(cluster, trace_endpoint=collector.endpoint, trace_one_in="1", trace_slow="false")
     use(cluster, SAMPLED)
     use(cluster, UNSAMPLED, flags="00")

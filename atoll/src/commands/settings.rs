@@ -3,6 +3,7 @@
 use anyhow::Context;
 use atoll_admin::settings::{self, AllSettings, Setting};
 use atoll_cluster::ClusterClient;
+use atoll_outgoing::Chooser;
 use atoll_terminal::print_note;
 use atoll_types::coordination::FULL_PERCENT_DEFAULT;
 use atoll_types::frames::FrameScope;
@@ -22,8 +23,9 @@ pub enum SettingsCommand {
 Examples:
   atoll settings set osd_down_out_seconds 1800
   atoll settings set frame_mode_client secure-128
-  atoll settings set trace_endpoint http://collector.example:4318
+  atoll settings set trace_endpoint https://collector.example:4318
   atoll settings set trace_endpoint ''                               no traces
+  atoll settings set outgoing_networks 10.1.0.0/16,127.0.0.1         collectors and login servers may be there
 
 Frame modes, transports and the age of keys are for new connections and new keys: 'atoll status' says how many
 connections are still in another mode, and how many there are over each transport. Restart gateways, NBD servers, NVMe
@@ -33,7 +35,7 @@ targets and, one after the other, OSDs to have all of them changed.")]
         output: OutputArguments,
         /// What to change
         setting: SettingArgument,
-        /// The new value: a number, a frame mode, a transport, an address, or true or false
+        /// The new value: a number, a frame mode, a transport, an address, networks, or true or false
         value: String,
     },
 }
@@ -66,6 +68,11 @@ pub enum SettingArgument {
     TraceSlow,
     /// Quota of an etcd before 3.6, which does not report its own, in bytes: as its --quota-backend-bytes
     EtcdQuotaBytes,
+    /// Networks, with commas between them, to which calls may go whose addresses operators have set, although they are
+    /// not public, without TLS too: 10.1.0.0/16,127.0.0.1; '': none
+    OutgoingNetworks,
+    /// The same for addresses that accounts have set, such as issuers of tokens; over TLS, but for loopback
+    OutgoingNetworksOfAccounts,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -90,6 +97,7 @@ enum SettingKind {
     Number(Setting),
     TraceEndpoint,
     TraceSlow,
+    OutgoingNetworks(Chooser),
     FrameMode(FrameScope),
     RekeySeconds,
     Transport(PeerRole),
@@ -109,6 +117,8 @@ impl SettingArgument {
             SettingArgument::TraceOneIn => SettingKind::Number(Setting::TraceOneIn),
             SettingArgument::TraceSlow => SettingKind::TraceSlow,
             SettingArgument::EtcdQuotaBytes => SettingKind::Number(Setting::EtcdQuotaBytes),
+            SettingArgument::OutgoingNetworks => SettingKind::OutgoingNetworks(Chooser::Operator),
+            SettingArgument::OutgoingNetworksOfAccounts => SettingKind::OutgoingNetworks(Chooser::Account),
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(FrameScope::Role(PeerRole::Osd)),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(FrameScope::Role(PeerRole::Client)),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(FrameScope::Role(PeerRole::Gateway)),
@@ -162,6 +172,9 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
             let is_on = value.parse().with_context(|| format!("'{value}' is neither true nor false"))?;
             settings::set_trace_slow(state, is_on).await?;
         }
+        SettingKind::OutgoingNetworks(chooser) => {
+            settings::set_outgoing_networks(state, chooser, value).await?;
+        }
         SettingKind::RekeySeconds => {
             settings::set_rekey_seconds(state, number()?).await?;
         }
@@ -204,6 +217,8 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("trace_one_in", &settings.trace_one_in, "one operation of so many is traced; 0: none"),
         row("trace_slow", &settings.trace_slow, "besides, all that take 100 ms or more"),
         row("etcd_quota_bytes", &settings.etcd_quota_bytes, "quota of an etcd that does not report its own"),
+        row("outgoing_networks", &settings.outgoing_networks, "not public, and called all the same for operators"),
+        row("outgoing_networks_of_accounts", &settings.outgoing_networks_of_accounts, "the same for accounts"),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

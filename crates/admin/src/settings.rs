@@ -1,6 +1,7 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
 use atoll_cluster::{ClusterClient, keys};
+use atoll_outgoing::{Chooser, Networks, Rules, Url};
 use atoll_types::coordination::{
     BUSY_POLL_US_MAX, DEVICE_SILENCE_SECONDS_MAX, DEVICE_SILENCE_SECONDS_MIN, FULL_PERCENT_MAX, SettingsRecord,
 };
@@ -176,6 +177,7 @@ const ENDPOINT_BYTES_MAX: usize = 1_000;
 /// Changes where traces are exported to; empty: nowhere.
 pub async fn set_trace_endpoint(client: &ClusterClient, endpoint: &str) -> Result<SettingsRecord, AdminError> {
     check_endpoint(endpoint)?;
+    check_reachable(endpoint, &read(client).await?.settings.outgoing_networks)?;
     let edit = |record: &mut SettingsRecord| {
         record.format = RECORD_FORMAT;
         endpoint.clone_into(&mut record.trace_endpoint);
@@ -197,6 +199,34 @@ fn check_endpoint(endpoint: &str) -> Result<(), AdminError> {
         "'{endpoint}' is no address of a collector: give one such as http://collector.example:4318, without a user, a \
          password and a query, or '' for none"
     ))
+}
+
+/// Where a call would be refused at once, the operator learns it now.
+fn check_reachable(endpoint: &str, networks: &str) -> Result<(), AdminError> {
+    let Ok(url) = Url::parse(endpoint) else { return Ok(()) };
+    let rules = Rules { chooser: Chooser::Operator, named: parse_networks(networks)? };
+    rules.check_url(&url).or_else(|refusal| AdminError::refused(refusal.to_string()))
+}
+
+fn parse_networks(text: &str) -> Result<Networks, AdminError> {
+    text.parse().or_else(AdminError::refused)
+}
+
+/// Changes the networks into which calls go whose addresses these have chosen: accounts, or operators.
+pub async fn set_outgoing_networks(
+    client: &ClusterClient,
+    chooser: Chooser,
+    networks: &str,
+) -> Result<SettingsRecord, AdminError> {
+    let networks = parse_networks(networks)?.to_string();
+    let edit = |record: &mut SettingsRecord| {
+        record.format = RECORD_FORMAT;
+        match chooser {
+            Chooser::Account => networks.clone_into(&mut record.outgoing_networks_of_accounts),
+            Chooser::Operator | Chooser::Host => networks.clone_into(&mut record.outgoing_networks),
+        }
+    };
+    change(client, keys::SETTINGS, edit).await
 }
 
 /// Changes whether all slow operations are exported as traces.
@@ -238,6 +268,21 @@ pub async fn set_rekey_seconds(client: &ClusterClient, seconds: u64) -> Result<F
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endpoint_that_is_never_called_is_refused_when_it_is_set() {
+        for (endpoint, networks, is_fit) in [
+            ("", "", true),
+            ("https://collector.example:4318", "", true),
+            ("http://collector.example:4318", "", false),
+            ("http://collector.example:4318", "10.0.0.0/8", true),
+            ("https://10.0.0.1:4318", "", false),
+            ("http://10.0.0.1:4318", "10.0.0.0/8", true),
+            ("http://169.254.169.254", "10.0.0.0/8", false),
+        ] {
+            assert_eq!(check_reachable(endpoint, networks).is_ok(), is_fit, "{endpoint} {networks}");
+        }
+    }
 
     #[test]
     fn endpoints_are_addresses_without_secrets() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::Client;
-use reqwest::header::CONTENT_TYPE;
+use atoll_outgoing::header::CONTENT_TYPE;
+use atoll_outgoing::{Caller, CallerSettings, Chooser, Method, OutgoingError};
 use tokio::runtime::Runtime;
 
 use crate::Sink;
@@ -21,24 +21,25 @@ const PAUSES: [Duration; 6] = [
 
 pub(crate) struct Collector {
     url: String,
-    client: Client,
+    caller: Caller,
     runtime: Runtime,
 }
 
 impl Collector {
     pub fn new(url: &str) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let client = Client::builder().timeout(ANSWER_LIMIT).build().map_err(std::io::Error::other)?;
-        Ok(Collector { url: url.to_owned(), client, runtime })
+        // Who starts the process has chosen it.
+        let settings = CallerSettings { time: ANSWER_LIMIT, ..CallerSettings::of(Chooser::Host) };
+        let caller = Caller::new(settings).map_err(std::io::Error::other)?;
+        Ok(Collector { url: url.to_owned(), caller, runtime })
     }
 
     fn send(&self, lines: &str) -> Result<(), String> {
-        let request =
-            self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson").body(lines.to_owned());
-        self.runtime.block_on(async {
-            let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
-            if answer.status().is_success() { Ok(()) } else { Err(format!("status {}", answer.status())) }
-        })
+        let failed = |error: OutgoingError| error.to_string();
+        let request = self.caller.request(Method::POST, &self.url).map_err(failed)?;
+        let request = request.header(CONTENT_TYPE, "application/x-ndjson").body(lines.to_owned());
+        let status = self.runtime.block_on(self.caller.send(request)).map_err(failed)?.status;
+        if status.is_success() { Ok(()) } else { Err(format!("status {status}")) }
     }
 }
 
@@ -91,5 +92,11 @@ mod tests {
                 "{request}"
             );
         }
+    }
+
+    #[test]
+    fn lines_do_not_travel_in_clear_to_networks_that_are_not_named() {
+        let refused = Collector::new("http://[fd00::1]/in").unwrap().send("{}\n").unwrap_err();
+        assert!(refused.contains("https://") && refused.contains("outgoing_networks"), "{refused}");
     }
 }

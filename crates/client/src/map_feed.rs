@@ -31,6 +31,7 @@ async fn feed(options: &ConnectOptions, mut followers: Vec<Follower>) {
         for change in &batch {
             if let MapChange::Settings(settings) = change {
                 traces::configure(&settings.trace_endpoint, settings.trace_one_in, settings.trace_slow);
+                atoll_outgoing::configure(&settings.outgoing_networks, &settings.outgoing_networks_of_accounts);
             }
         }
         followers.retain(|follower| follower.changes.send(batch.clone()).is_ok());

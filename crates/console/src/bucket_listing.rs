@@ -127,11 +127,11 @@ fn client(ca_file: Option<&std::path::Path>, user: &str) -> Result<Client, Refus
 
 fn told(asked: &Asked, listed: &ListObjectsV2Response) -> Value {
     let object = |content: &rusty_s3::actions::list_objects_v2::ListObjectsContent| {
-        let modified_unix_ms =
-            content.last_modified.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_millisecond);
+        let modified = content.last_modified.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        let modified_unix_ms = modified.map_or(0, jiff::Timestamp::as_millisecond);
         json!({
             "key": content.key, "size_bytes": content.size, "modified_unix_ms": modified_unix_ms,
-            "etag": content.etag.trim_matches('"'),
+            "etag": content.etag.as_deref().unwrap_or_default().trim_matches('"'),
         })
     };
     json!({

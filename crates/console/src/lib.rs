@@ -20,6 +20,7 @@ mod hosts;
 mod known_digests;
 mod listener;
 mod metrics_routes;
+mod outgoing;
 mod server;
 mod token_check;
 

@@ -19,7 +19,7 @@ use crate::copies::Copies;
 use crate::figures::Figures;
 use crate::hosts::{self, KnownKeys, OtherHosts, ThisHost, Unanswered};
 use crate::token_check::TokenCheck;
-use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes};
+use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes, outgoing};
 
 /// Processes of a supervisor that was just killed may need a moment to give an address back.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
@@ -157,6 +157,7 @@ impl AdminServer {
     pub async fn serve(self) {
         tokio::spawn(announcement::keep(Arc::clone(&self.shared), self.shared.cluster.reached(self.address)));
         tokio::spawn(Figures::keep(Arc::clone(&self.shared)));
+        tokio::spawn(outgoing::keep(Arc::clone(&self.shared)));
         let routes = Router::new().merge(metrics_routes::routes()).merge(api::routes()).merge(assets::routes());
         let routers = listener::Routers {
             everyone: routes.with_state(Arc::clone(&self.shared)),

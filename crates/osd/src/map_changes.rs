@@ -31,6 +31,10 @@ impl Osd {
                 // Others are looked at every second.
                 MapChange::Settings(settings) => {
                     traces::configure(&settings.trace_endpoint, settings.trace_one_in, settings.trace_slow);
+                    atoll_outgoing::configure(
+                        &settings.outgoing_networks,
+                        &settings.outgoing_networks_of_accounts,
+                    );
                 }
                 MapChange::Pg(_, None)
                 | MapChange::Frames(_)

@@ -178,7 +178,11 @@ impl Gateway {
             builder.set_host(host);
         }
         let trusted_proxies = TrustedProxies::new(&config.trusted_proxies);
-        let (config, issuers) = (Arc::new(config), Arc::new(Issuers::default()));
+        let issuers = Issuers::new().map_err(|error| GatewayError::Malformed {
+            what: "the client that asks issuers of tokens".into(),
+            detail: error.to_string(),
+        })?;
+        let (config, issuers) = (Arc::new(config), Arc::new(issuers));
         Ok(Gateway { config, service, s3: builder.build(), users, issuers, trusted_proxies })
     }
 

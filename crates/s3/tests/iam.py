@@ -13,13 +13,10 @@ import json
 import os
 import secrets
 import sys
-import time
 import urllib.parse
 
 import boto3
-import oidc_issuer
 import s3_conformance as base
-from botocore import UNSIGNED
 from botocore.client import Config
 from s3_conformance import ENDPOINT, Bucket, check, refused, s3
 
@@ -574,97 +571,6 @@ def service_accounts_do_no_more_in_their_sessions():
                 cannot_write(session, bucket)
             refused("AccessDenied", of_session("iam", key).create_access_key)
             refused("AccessDenied", asking.assume_role, RoleArn=arn, RoleSessionName="session")
-
-
-@contextlib.contextmanager
-def registered(issuer):
-    """The issuer as a provider of the account: the provider's ARN, and a call that assumes a role for a token."""
-    made = iam.create_open_id_connect_provider(Url=issuer.url, ClientIDList=["atoll", "other"])
-    arn = made["OpenIDConnectProviderArn"]
-    place = issuer.url.removeprefix("http://")
-    assert arn == f"arn:aws:iam::{ACCOUNT}:oidc-provider/{place}"
-    condition = {"StringEquals": {f"{place}:aud": "atoll"}, "StringLike": {f"{place}:sub": "project:*"}}
-    policy = trust({"Federated": arn}, "sts:AssumeRoleWithWebIdentity", Condition=condition)
-    # botocore tries again, and later, what fails because of the issuer.
-    config = Config(signature_version=UNSIGNED, retries={"total_max_attempts": 1})
-    unsigned = boto3.client("sts", endpoint_url=ENDPOINT, region_name="us-east-1", config=config)
-    with role(policy) as (name, role_arn):
-        iam.attach_role_policy(RoleName=name, PolicyArn=READ_ONLY)
-
-        def assume(token, **more):
-            asked = {"RoleArn": role_arn, "RoleSessionName": "job", "WebIdentityToken": token} | more
-            return unsigned.assume_role_with_web_identity(**asked)
-
-        yield arn, name, assume
-    iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=arn)
-
-
-@check
-def tokens_of_issuers_give_roles():
-    with oidc_issuer.issuer() as issuer, registered(issuer) as (arn, name, assume), full_bucket() as bucket:
-        for key in issuer.keys:
-            answer = assume(issuer.token(key), DurationSeconds=900)
-            told = (answer["SubjectFromWebIdentityToken"], answer["Audience"], answer["Provider"])
-            assert told == ("project:main", "atoll", arn), answer
-            expected = f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/job"
-            assert answer["AssumedRoleUser"]["Arn"] == expected
-            session = of_session("s3", answer["Credentials"])
-            can_read(session, bucket)
-            cannot_write(session, bucket)
-            assert of_session("sts", answer["Credentials"]).get_caller_identity()["Arn"] == expected
-        narrow = assume(issuer.token(), Policy=document(allow("s3:ListBucket")))
-        refused("AccessDenied", of_session("s3", narrow["Credentials"]).get_object, Bucket=bucket, Key="a")
-        assume(issuer.token(aud=["stranger", "atoll"], azp="atoll"))
-        assert len(issuer.asked) == 2, issuer.asked
-
-
-@check
-def wrong_tokens_give_nothing():
-    with oidc_issuer.issuer() as issuer, registered(issuer) as (_, _, assume):
-        now = int(time.time())
-        for code, claims in (
-            ("ExpiredTokenException", {"exp": now - 120}),
-            ("InvalidIdentityToken", {"exp": None}),
-            ("InvalidIdentityToken", {"nbf": now + 120}),
-            ("InvalidIdentityToken", {"iat": now + 120}),
-            ("InvalidIdentityToken", {"iat": None}),
-            ("InvalidIdentityToken", {"aud": "stranger"}),
-            ("InvalidIdentityToken", {"aud": None}),
-            ("InvalidIdentityToken", {"sub": None}),
-            ("InvalidIdentityToken", {"iss": "https://elsewhere.example"}),
-            ("InvalidIdentityToken", {"iss": issuer.url.lower()}),
-            ("AccessDenied", {"sub": "user:main"}),
-            ("AccessDenied", {"aud": "other"}),
-        ):
-            refused(code, assume, issuer.token(**claims))
-        good, invalid = issuer.token(), "InvalidIdentityToken"
-        parts = good.split(".")
-        refused(invalid, assume, "nonsense")
-        refused(invalid, assume, parts[0] + "." + issuer.token(sub="project:other").split(".")[1] + "." + parts[2])
-        refused(invalid, assume, issuer.token(oidc_issuer.RsaKey("rsa")))
-        refused(invalid, assume, issuer.token(oidc_issuer.EcKey("rsa")))
-        refused(invalid, assume, issuer.token(oidc_issuer.RsaKey("unknown")))
-        plain = {"alg": "none"}, {"alg": "HS256"}, {"alg": "RS512"}, {"crit": ["exp"]}
-        for header in plain:
-            refused(invalid, assume, oidc_issuer.token(issuer.keys[0], issuer.claims(), **header))
-        assume(good)
-        refused("AccessDenied", assume, good, RoleArn=f"arn:aws:iam::{ACCOUNT}:role/missing")
-        refused(invalid, assume, good, RoleArn=f"arn:aws:iam::{OTHER_ACCOUNT}:role/missing")
-        refused("ValidationError", assume, good, ProviderId="www.amazon.com")
-
-
-@check
-def issuers_are_not_believed_everything():
-    with oidc_issuer.issuer() as issuer, registered(issuer) as (_, _, assume):
-        issuer.discovery["jwks_uri"] = "http://keys.example/keys"
-        refused("IDPCommunicationError", assume, issuer.token())
-        asked = len(issuer.asked)
-        refused("IDPCommunicationError", assume, issuer.token())
-        assert len(issuer.asked) == asked, "it was asked again at once"
-    with oidc_issuer.issuer() as issuer, registered(issuer) as (_, _, assume):
-        issuer.discovery["issuer"] = "http://127.0.0.1:1/other"
-        refused("IDPCommunicationError", assume, issuer.token())
-    refused("ValidationError", iam.create_open_id_connect_provider, Url="http://issuer.example")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, StatusCode};
+use atoll_outgoing::header::CONTENT_TYPE;
+use atoll_outgoing::{Caller, CallerSettings, Chooser, Method, OutgoingError, StatusCode};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
@@ -15,7 +15,7 @@ const TRACES_PATH: &str = "/v1/traces";
 
 /// Made when something is sent for the first time: most processes never do.
 #[derive(Default)]
-pub(crate) struct Collector(Option<(Runtime, Client)>);
+pub(crate) struct Collector(Option<(Runtime, Caller)>);
 
 /// Why a collector did not take something.
 struct Refusal {
@@ -27,15 +27,15 @@ struct Refusal {
 impl Collector {
     /// Sends something to a collector, again if it can be hoped that it is taken then.
     pub fn send(&mut self, endpoint: &str, request: &impl Serialize) -> Result<(), String> {
-        let (runtime, client) = match &mut self.0 {
+        let (runtime, caller) = match &mut self.0 {
             Some(made) => made,
-            none => none.insert(make().map_err(|error| error.to_string())?),
+            none => none.insert(make()?),
         };
         let url = format!("{}{TRACES_PATH}", endpoint.trim_end_matches('/'));
         let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
         let mut pauses = PAUSES.iter();
         loop {
-            let Err(refusal) = runtime.block_on(post(client, &url, body.clone())) else { return Ok(()) };
+            let Err(refusal) = runtime.block_on(post(caller, &url, body.clone())) else { return Ok(()) };
             match pauses.next() {
                 Some(pause) if refusal.is_passing => std::thread::sleep(*pause),
                 _ => return Err(refusal.cause),
@@ -44,19 +44,21 @@ impl Collector {
     }
 }
 
-fn make() -> std::io::Result<(Runtime, Client)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = Client::builder().timeout(ANSWER_LIMIT).build().map_err(std::io::Error::other)?;
-    Ok((runtime, client))
+fn make() -> Result<(Runtime, Caller), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let settings = CallerSettings { time: ANSWER_LIMIT, ..CallerSettings::of(Chooser::Operator) };
+    let caller = Caller::new(settings).map_err(|error| error.to_string())?;
+    Ok((runtime.map_err(|error| error.to_string())?, caller))
 }
 
-async fn post(client: &Client, url: &str, body: String) -> Result<(), Refusal> {
-    let request = client.post(url).header(CONTENT_TYPE, "application/json").body(body);
-    let answer = request
-        .send()
-        .await
-        .map_err(|error| Refusal { cause: error.without_url().to_string(), is_passing: true })?;
-    let status = answer.status();
+async fn post(caller: &Caller, url: &str, body: String) -> Result<(), Refusal> {
+    let refused = |error: OutgoingError| Refusal {
+        is_passing: matches!(error, OutgoingError::NoAnswer(_) | OutgoingError::Late(_)),
+        cause: error.to_string(),
+    };
+    let request = caller.request(Method::POST, url).map_err(refused)?;
+    let request = request.header(CONTENT_TYPE, "application/json").body(body);
+    let status = caller.send(request).await.map_err(refused)?.status;
     let is_passing = matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS
@@ -73,8 +75,9 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// Answers one request after the other with these, and gives back what was asked.
+    /// Answers one request after the other with these, and gives back what was asked. Its network is named.
     fn server(statuses: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        atoll_outgoing::configure("127.0.0.1", "");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}/", listener.local_addr().unwrap());
         let answer = move |status: &&str| {
@@ -100,6 +103,16 @@ mod tests {
             assert!(request.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{request}");
             assert!(request.contains("content-type: application/json\r\n"), "{request}");
         }
+    }
+
+    #[test]
+    fn nothing_is_sent_to_networks_that_are_not_named() {
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let refused = Collector::default().send(&endpoint, &"spans").unwrap_err();
+        assert!(refused.contains("outgoing_networks"), "{refused}");
+        assert!(listener.accept().is_err(), "it was connected to");
     }
 
     #[test]

@@ -41,6 +41,11 @@ pub struct SettingsRecord {
     pub trace_slow: bool,
     /// Quota of an etcd that does not report its own (before 3.6), in bytes.
     pub etcd_quota_bytes: u64,
+    /// Networks, with commas between them, into which calls may go whose addresses operators have chosen, although they
+    /// are not public.
+    pub outgoing_networks: String,
+    /// The same for calls whose addresses accounts have chosen.
+    pub outgoing_networks_of_accounts: String,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -78,6 +83,8 @@ impl Default for SettingsRecord {
             trace_one_in: 1_000,
             trace_slow: true,
             etcd_quota_bytes: ETCD_QUOTA_BYTES_DEFAULT,
+            outgoing_networks: String::new(),
+            outgoing_networks_of_accounts: String::new(),
         }
     }
 }

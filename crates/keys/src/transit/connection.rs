@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode};
+use atoll_outgoing::{Caller, CallerSettings, Certificate, Chooser, Method, OutgoingError, StatusCode, Url};
 use serde_json::Value;
 
 use super::login::Login;
@@ -12,6 +12,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// Answers are a few hundred bytes, or a list of keys.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+const CALLS_MAX: usize = 256;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) enum Failure {
 }
 
 pub(super) struct Connection {
-    http: reqwest::Client,
+    caller: Caller,
     base: String,
     namespace: Option<String>,
     login: Login,
@@ -40,28 +41,31 @@ impl Connection {
             what: format!("the settings of the key service at {}", settings.address),
             detail,
         };
-        let url = reqwest::Url::parse(&settings.address).map_err(|error| unusable(error.to_string()))?;
+        let url = Url::parse(&settings.address).map_err(|error| unusable(error.to_string()))?;
         let is_loopback = matches!(url.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
         if url.scheme() != "https" && !(url.scheme() == "http" && is_loopback) {
             return Err(unusable("use https://: keys would travel in clear (http:// is for loopback)".into()));
         }
-        let mut builder = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(Duration::from_secs(30))
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
+        let timeout = Duration::from_millis(settings.timeout_ms.max(1));
+        // A file of this host names the service, and its calls are not few.
+        let mut outgoing = CallerSettings {
+            time: timeout,
+            connect_time: CONNECT_TIMEOUT,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            at_once: CALLS_MAX,
+            ..CallerSettings::of(Chooser::Host)
+        };
         if let Some(path) = &settings.ca_file {
             let pem = std::fs::read(path).map_err(|error| KeyError::key_file(path, error))?;
-            let authorities =
-                reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(error.to_string()))?;
-            builder = builder.tls_certs_only(authorities);
+            let authorities = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(error.to_string()))?;
+            outgoing.authorities = Some(authorities);
         }
         Ok(Connection {
-            http: builder.build().map_err(|error| unusable(error.to_string()))?,
+            caller: Caller::new(outgoing).map_err(|error| unusable(error.to_string()))?,
             base: format!("{}/v1", settings.address.trim_end_matches('/')),
             namespace: settings.namespace.clone(),
             login: Login::new(settings.login.clone()),
-            timeout: Duration::from_millis(settings.timeout_ms.max(1)),
+            timeout,
         })
     }
 
@@ -121,7 +125,7 @@ impl Connection {
         body: Option<&Value>,
         token: Option<&str>,
     ) -> Result<Value, Failure> {
-        let mut request = self.http.request(method, format!("{}/{path}", self.base));
+        let mut request = self.caller.request(method, &format!("{}/{path}", self.base)).map_err(failed)?;
         if let Some(token) = token {
             request = request.header("X-Vault-Token", token);
         }
@@ -131,16 +135,8 @@ impl Connection {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let mut response = request.send().await.map_err(|error| Failure::Unavailable(causes(&error)))?;
-        let status = response.status();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| Failure::Unavailable(causes(&error)))? {
-            if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(Failure::Unavailable(format!("its answer has more than {ANSWER_BYTES_MAX} bytes")));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        judge(status, &bytes)
+        let answer = self.caller.send(request).await.map_err(failed)?;
+        judge(answer.status, &answer.body)
     }
 }
 
@@ -165,15 +161,16 @@ fn judge(status: StatusCode, bytes: &[u8]) -> Result<Value, Failure> {
     }
 }
 
-/// An error with what lies beneath it: reqwest's own text names only the URL.
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = String::new();
-    let mut source: Option<&dyn std::error::Error> = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = inner.to_string();
-        source = inner.source();
+/// Asking later helps unless it may not be asked at all.
+fn failed(error: OutgoingError) -> Failure {
+    match error {
+        OutgoingError::Url { .. } | OutgoingError::Refused { .. } | OutgoingError::Request(_) => {
+            Failure::Refused(error.to_string())
+        }
+        OutgoingError::NoAnswer(_) | OutgoingError::Late(_) | OutgoingError::TooLong(_) => {
+            Failure::Unavailable(error.to_string())
+        }
     }
-    if text.is_empty() { error.to_string() } else { text }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use reqwest::Method;
+use atoll_outgoing::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use zeroize::Zeroizing;

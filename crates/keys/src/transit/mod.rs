@@ -40,11 +40,13 @@ impl Transit {
     }
 
     async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
-        self.connection.call(reqwest::Method::POST, &format!("{}/{path}", self.settings.mount), Some(body)).await
+        self.connection
+            .call(atoll_outgoing::Method::POST, &format!("{}/{path}", self.settings.mount), Some(body))
+            .await
     }
 
     async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.connection.call(reqwest::Method::GET, &format!("{}/{path}", self.settings.mount), None).await
+        self.connection.call(atoll_outgoing::Method::GET, &format!("{}/{path}", self.settings.mount), None).await
     }
 
     fn explain(&self, key_name: &str, failure: Failure) -> KeyError {
@@ -188,7 +190,7 @@ impl KeyService for Transit {
         let allowed = self.post(&format!("keys/{key_name}/config"), json!({ "deletion_allowed": true })).await;
         allowed.map_err(|error| self.explain(key_name, error))?;
         let path = format!("{}/keys/{key_name}", self.settings.mount);
-        let removed = self.connection.call(reqwest::Method::DELETE, &path, None).await;
+        let removed = self.connection.call(atoll_outgoing::Method::DELETE, &path, None).await;
         removed.map(drop).map_err(|error| self.explain(key_name, error))
     }
 

@@ -32,8 +32,9 @@ pub(super) enum QueryError {
     InvalidIdentityToken(String),
     #[error("Token expired: the web identity token is over")]
     ExpiredIdentityToken,
-    #[error("The issuer of the token cannot be asked for its keys: {0}")]
-    IdpCommunication(String),
+    /// The same whatever the cause, which is for the log: who asks is a stranger.
+    #[error("The issuer of the token cannot be asked for its keys")]
+    IdpCommunication,
     #[error("The request is larger than {} bytes", super::BODY_BYTES_MAX)]
     RequestTooLarge,
     #[error("The body of the request did not arrive: {0}")]
@@ -62,7 +63,7 @@ impl QueryError {
             QueryError::PackedPolicyTooLarge => "PackedPolicyTooLarge",
             QueryError::InvalidIdentityToken(_) => "InvalidIdentityToken",
             QueryError::ExpiredIdentityToken => "ExpiredTokenException",
-            QueryError::IdpCommunication(_) => "IDPCommunicationError",
+            QueryError::IdpCommunication => "IDPCommunicationError",
             QueryError::RequestTooLarge => "RequestEntityTooLarge",
             QueryError::BrokenBody(_) => "RequestTimeout",
             QueryError::Unavailable(_) => "ServiceUnavailable",
@@ -84,7 +85,7 @@ impl QueryError {
             | QueryError::PackedPolicyTooLarge
             | QueryError::InvalidIdentityToken(_)
             | QueryError::ExpiredIdentityToken
-            | QueryError::IdpCommunication(_)
+            | QueryError::IdpCommunication
             | QueryError::BrokenBody(_) => StatusCode::BAD_REQUEST,
             QueryError::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             QueryError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,

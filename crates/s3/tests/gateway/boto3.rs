@@ -83,6 +83,16 @@ async fn boto3_signed_headers() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Denials by what a body says; buckets that are made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_conditions() {
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conditions.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Every operation with the actions that it needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_actions() {
@@ -113,6 +123,18 @@ async fn boto3_identities() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let (key, secret) = add_service_account(&gateway).await;
     let said = python(&gateway, &[script, &format!("--service-account={key}:{secret}")]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
+/// Roles for who bears a token of an issuer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_issuers() {
+    // Issuers are there; others on loopback are not to be asked.
+    atoll_outgoing::configure("", "127.0.0.1");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iam_issuers.py");
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let said = python(&gateway, &[script]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }

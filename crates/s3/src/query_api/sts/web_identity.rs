@@ -6,7 +6,7 @@ use atoll_iam::{Policy, PolicyKind, TrustPrincipal, provider_id, trusts};
 use atoll_types::identities::{OidcProviderRecord, RoleRecord};
 
 use super::identity_token::{Claims, IdentityToken};
-use super::issuers;
+use super::issuers::{self, NoKeys};
 use super::role_session::{BegunBy, RoleSession};
 use crate::clock::unix_ms;
 use crate::query_api::error::QueryError;
@@ -57,7 +57,7 @@ async fn verified(
         return Err(no_provider(&token.issuer));
     }
     let keys = request.gateway.issuers.keys(&provider.url, token.key_id()).await;
-    let keys = keys.map_err(QueryError::IdpCommunication)?;
+    let keys = keys.map_err(|NoKeys| QueryError::IdpCommunication)?;
     let key = issuers::find(&keys, token.key_id()).ok_or_else(|| {
         QueryError::InvalidIdentityToken("The issuer of the web identity token does not have its key".into())
     })?;

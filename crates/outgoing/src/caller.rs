@@ -1,0 +1,231 @@
+//! Calls within bounds.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Certificate, Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url, redirect};
+use tokio::sync::Semaphore;
+
+use crate::resolver::{Lookup, Resolver, system};
+use crate::{Chooser, Refusal, Rules};
+
+/// Connections that nothing uses are closed so soon, so that one that has become forbidden does not live on.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Bounds of calls, and whom they believe.
+#[derive(Clone, Debug)]
+pub struct CallerSettings {
+    /// Who has chosen the addresses.
+    pub chooser: Chooser,
+    /// Time of a call: resolving, connecting, asking and reading the answer.
+    pub time: Duration,
+    /// Of it, the time to connect.
+    pub connect_time: Duration,
+    /// Largest body of an answer.
+    pub answer_bytes_max: usize,
+    /// Calls at once; others wait, within their time.
+    pub at_once: usize,
+    /// Certificates of the authorities to believe, in place of the system's.
+    pub authorities: Option<Vec<Certificate>>,
+}
+
+impl CallerSettings {
+    /// 10 s, 1 MiB, 16 at once, the system's authorities.
+    #[must_use]
+    pub fn of(chooser: Chooser) -> Self {
+        CallerSettings {
+            chooser,
+            time: Duration::from_secs(10),
+            connect_time: Duration::from_secs(5),
+            answer_bytes_max: 1 << 20,
+            at_once: 16,
+            authorities: None,
+        }
+    }
+}
+
+/// Why a call has no answer. It may say much about the target: log it, and tell strangers none of it.
+#[derive(Debug, thiserror::Error)]
+pub enum OutgoingError {
+    /// What is to be called is no URL.
+    #[error("'{url}' is no URL: {detail}")]
+    Url {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// It may not be called.
+    #[error("{url} is not called: {refusal}")]
+    Refused {
+        /// Where the call would have gone, without a query.
+        url: String,
+        /// Why not.
+        refusal: Refusal,
+    },
+    /// The request cannot be made.
+    #[error("the request cannot be made: {0}")]
+    Request(String),
+    /// There is no connection, or no answer of HTTP.
+    #[error("no answer: {0}")]
+    NoAnswer(String),
+    /// The answer has not come in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Late(Duration),
+    /// The answer is too long.
+    #[error("the answer has more than {0} bytes")]
+    TooLong(usize),
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status. A redirect is an answer like others.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// Calls addresses that somebody else has chosen.
+pub struct Caller {
+    guard: Arc<Guard>,
+    settings: CallerSettings,
+    over_tls: Client,
+    in_clear: Client,
+    places: Semaphore,
+}
+
+/// Rules that hold for all calls of one caller.
+pub(crate) struct Guard {
+    chooser: Chooser,
+    /// In place of those of the cluster.
+    fixed: Option<Rules>,
+}
+
+impl Guard {
+    pub fn rules(&self) -> Rules {
+        self.fixed.clone().unwrap_or_else(|| Rules::of(self.chooser))
+    }
+}
+
+impl Caller {
+    /// Makes a caller, which asks for its networks at each call, so that a setting holds at once.
+    pub fn new(settings: CallerSettings) -> Result<Self, OutgoingError> {
+        let guard = Guard { chooser: settings.chooser, fixed: None };
+        Self::with(settings, guard, &system())
+    }
+
+    /// A caller with rules of its own.
+    pub fn with_rules(settings: CallerSettings, rules: Rules) -> Result<Self, OutgoingError> {
+        let guard = Guard { chooser: rules.chooser, fixed: Some(rules) };
+        Self::with(settings, guard, &system())
+    }
+
+    pub(crate) fn with(settings: CallerSettings, guard: Guard, lookup: &Lookup) -> Result<Self, OutgoingError> {
+        let guard = Arc::new(guard);
+        let resolver =
+            |is_plain| Arc::new(Resolver { guard: Arc::clone(&guard), lookup: Arc::clone(lookup), is_plain });
+        let build =
+            |builder: ClientBuilder| builder.build().map_err(|error| OutgoingError::Request(causes(&error)));
+        let mut over_tls = bounded(&settings).https_only(true).dns_resolver(resolver(false));
+        if let Some(authorities) = &settings.authorities {
+            over_tls = over_tls.tls_certs_only(authorities.iter().cloned());
+        }
+        let in_clear = bounded(&settings).dns_resolver(resolver(true));
+        let places = Semaphore::new(settings.at_once.max(1));
+        Ok(Caller { over_tls: build(over_tls)?, in_clear: build(in_clear)?, guard, settings, places })
+    }
+
+    /// A request to a URL, to which headers and a body can be added.
+    pub fn request(&self, method: Method, url: &str) -> Result<RequestBuilder, OutgoingError> {
+        let parsed = Url::parse(url);
+        let url = parsed.map_err(|error| OutgoingError::Url {
+            url: url.chars().take(200).collect(),
+            detail: error.to_string(),
+        })?;
+        Ok(self.client(&url)?.request(method, url))
+    }
+
+    /// Sends a request, if it may go to its address, and reads the answer.
+    pub async fn send(&self, request: RequestBuilder) -> Result<Answer, OutgoingError> {
+        let request = request.build().map_err(|error| OutgoingError::Request(causes(&error)))?;
+        // What was made with another client is checked here, too.
+        let client = self.client(request.url())?;
+        let url = shown(request.url());
+        let call = async {
+            let _place = self.places.acquire().await.expect("places are never closed");
+            let answer = client.execute(request).await.map_err(|error| failed(&url, &error))?;
+            read(answer, self.settings.answer_bytes_max).await
+        };
+        let answer = tokio::time::timeout(self.settings.time, call).await;
+        answer.unwrap_or(Err(OutgoingError::Late(self.settings.time)))
+    }
+
+    /// The client for a URL, if it may be called.
+    fn client(&self, url: &Url) -> Result<&Client, OutgoingError> {
+        let checked = self.guard.rules().check_url(url);
+        checked.map_err(|refusal| OutgoingError::Refused { url: shown(url), refusal })?;
+        Ok(if url.scheme() == "https" { &self.over_tls } else { &self.in_clear })
+    }
+}
+
+fn bounded(settings: &CallerSettings) -> ClientBuilder {
+    Client::builder()
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .connect_timeout(settings.connect_time)
+        .timeout(settings.time)
+        .pool_idle_timeout(IDLE)
+}
+
+async fn read(mut answer: Response, bytes_max: usize) -> Result<Answer, OutgoingError> {
+    let (status, headers, mut body) = (answer.status(), answer.headers().clone(), Vec::new());
+    while let Some(piece) = answer.chunk().await.map_err(|error| OutgoingError::NoAnswer(causes(&error)))? {
+        if body.len() + piece.len() > bytes_max {
+            return Err(OutgoingError::TooLong(bytes_max));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(Answer { status, headers, body })
+}
+
+/// Without what may be secret in it.
+fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Neither fails for a URL that has a host, and one without is refused.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.to_string()
+}
+
+fn failed(url: &str, error: &reqwest::Error) -> OutgoingError {
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if let Some(refusal) = inner.downcast_ref::<Refusal>() {
+            return OutgoingError::Refused { url: url.to_owned(), refusal: refusal.clone() };
+        }
+        cause = inner.source();
+    }
+    OutgoingError::NoAnswer(causes(error))
+}
+
+/// What lies beneath an error: reqwest's own text names only the URL.
+fn causes(error: &reqwest::Error) -> String {
+    let mut texts = Vec::new();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        texts.push(inner.to_string());
+        cause = inner.source();
+    }
+    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
+}
+
+#[cfg(test)]
+mod tests;
