@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use atoll_admin::overview::health_name;
 use atoll_admin::policies::policy_problems;
-use atoll_coordinator::health::{Health, HealthStatus, evaluate};
+use atoll_cluster::ClusterClient;
+use atoll_coordinator::health::{Health, HealthStatus, Problem, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
-use atoll_node::{NodeError, host_problems, signature_problems};
+use atoll_node::{NodeError, host_problems, old_secret_problems, secret_ages, signature_problems};
 use atoll_terminal::print_line;
 use clap::Args;
 
@@ -65,17 +66,37 @@ async fn look(open: &OpenCluster) -> Health {
         let state = open.connect().await?;
         let view = View::read(&state).await?;
         let signatures = signature_problems(&open.directory, &open.cluster, &state).await;
-        anyhow::Ok((view, signatures, policy_problems(&state).await))
+        let secrets = secret_problems(open, &view, &state).await;
+        anyhow::Ok((view, signatures, policy_problems(&state).await, secrets))
     };
     match view.await {
-        Ok((view, signatures, policies)) => {
+        Ok((view, signatures, policies, secrets)) => {
             let health = evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster));
-            health.and(signatures).and(policies)
+            health.and(signatures).and(policies).and(secrets)
         }
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))
         }
         Err(error) => Health::unreachable(&explain(&error)).and(host_problems(&open.directory, &open.cluster)),
+    }
+}
+
+/// Secrets that are older than a setting allows.
+async fn secret_problems(open: &OpenCluster, view: &View, state: &ClusterClient) -> Vec<Problem> {
+    let days_max = view.settings.secret_age_days_max;
+    if days_max == 0 {
+        return Vec::new();
+    }
+    match secret_ages(&open.directory, &open.cluster, state).await {
+        Ok(ages) => old_secret_problems(&ages, days_max, unix_ms()),
+        Err(error) => vec![Problem {
+            code: "SECRET_AGES_UNKNOWN",
+            severity: Severity::Warning,
+            summary: format!("it is not known how old secrets are: {error}"),
+            subjects: Vec::new(),
+            action: "see that the key service can be reached ('atoll key ls')".into(),
+            since_unix_ms: None,
+        }],
     }
 }
 

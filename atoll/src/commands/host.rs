@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use atoll_admin::hosts::{self, Host, Taken};
 use atoll_cluster::ClusterClient;
-use atoll_node::{OtherLogin, rotate_login};
+use atoll_node::{OtherLogin, renew_identity, rotate_login};
 use atoll_terminal::{print_line, print_note};
 use atoll_types::join::HostRole;
 use clap::Subcommand;
@@ -87,6 +87,14 @@ they shared is changed there, and is worth nothing any more.")]
         #[arg(long)]
         force: bool,
     },
+    /// Give this host's servers another private key for TLS, and a certificate for it
+    #[command(after_help = "\
+Gateways, NBD servers and the admin server take it up by themselves; connections that stand go on. Clients trust it by
+tls/ca.crt, as the one before. A certificate that Atoll has not made is left alone.
+
+Example:
+  atoll host renew-tls")]
+    RenewTls(OutputArguments),
 }
 
 /// `atoll host`.
@@ -109,6 +117,15 @@ pub fn run(command: &HostCommand) -> anyhow::Result<()> {
         }),
         HostCommand::Rotate { output, force } => {
             connected(output, async |open, state| rotate(open, &state, output, *force).await)
+        }
+        HostCommand::RenewTls(output) => {
+            let open = OpenCluster::open(&output.data)?;
+            let certificate = renew_identity(&open.directory, &open.cluster)?;
+            if output.json {
+                return print_json(&json!({ "certificate": certificate }));
+            }
+            print_line!("{} is for another private key from now on", certificate.display());
+            Ok(())
         }
     }
 }

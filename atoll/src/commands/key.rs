@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use atoll_admin::keys;
 use atoll_admin::wrapped_secrets::{KeyUses, RewrapReport, forget_bucket_keys, rewrap_all};
+use atoll_admin::{keys, sts_key};
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::unix_ms;
 use atoll_image::ImageAdmin;
 use atoll_keys::{DEFAULT_KEY, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings};
-use atoll_node::{BackupOpener, BackupSeal};
+use atoll_node::{BackupOpener, BackupSeal, SecretAge, secret_ages};
 use atoll_terminal::{print_line, print_note};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -39,6 +39,26 @@ Example:
         output: OutputArguments,
         /// Letters, digits, '-', '_' and '.'
         name: String,
+    },
+    /// List how old all secrets of the cluster and of this host are, oldest first, and what gives each a successor
+    #[command(after_help = "\
+Examples:
+  atoll key ages
+  atoll settings set secret_age_days_max 365     'atoll health' reports those that are older")]
+    Ages(OutputArguments),
+    /// Give the cluster another key of temporary credentials
+    #[command(after_help = "\
+Sessions that began under the key before go on until they end, for at most 36 h; meanwhile the key is not rotated again.
+
+Examples:
+  atoll key rotate-sts
+  atoll key rotate-sts --end-sessions       all temporary credentials are void at once, as after a theft")]
+    RotateSts {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Make all temporary credentials void
+        #[arg(long)]
+        end_sessions: bool,
     },
     /// Give a key a new version, rewrap with it what older versions have wrapped, and sign all records of cluster state
     /// with a new key; data is not touched
@@ -204,6 +224,8 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
     tokio_runtime()?.block_on(async {
         match command {
             KeyCommand::Ls(output) => list(output).await,
+            KeyCommand::Ages(output) => ages(output).await,
+            KeyCommand::RotateSts { output, end_sessions } => rotate_sts(output, *end_sessions).await,
             KeyCommand::Create { output, name } => create(output, name).await,
             KeyCommand::Rotate { output, name, no_rewrap } => rotate(output, name, *no_rewrap).await,
             KeyCommand::Rewrap(output) => rewrap(output).await,
@@ -268,6 +290,35 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
         ],
         &rows,
     );
+    Ok(())
+}
+
+async fn ages(output: &OutputArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let ages = secret_ages(&open.directory, &open.cluster, &open.connect().await?).await?;
+    if output.json {
+        return print_json(&ages);
+    }
+    let row = |age: &SecretAge| {
+        let since = age.since_unix_ms.map_or_else(|| "-".to_owned(), ago);
+        vec![age.secret.clone(), since, age.place.clone(), age.rotated_by.to_owned()]
+    };
+    print_table(&["SECRET", "AGE", "PLACE", "SUCCESSOR BY"], &ages.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
+
+async fn rotate_sts(output: &OutputArguments, ends_sessions: bool) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let until = sts_key::rotate(&open.connect().await?, &*open.keys()?, ends_sessions).await?;
+    if output.json {
+        return print_json(&json!({ "sessions_before_until_unix_ms": until }));
+    }
+    match until {
+        Some(_) => {
+            print_line!("new sessions are made under another key; those that there are go on until they end")
+        }
+        None => print_line!("sessions are made under another key; those that there were are void"),
+    }
     Ok(())
 }
 

@@ -73,6 +73,8 @@ pub enum SettingArgument {
     OutgoingNetworks,
     /// The same for addresses that accounts have set, such as issuers of tokens; over TLS, but for loopback
     OutgoingNetworksOfAccounts,
+    /// Let 'atoll health' report secrets older than so many days; 0: none
+    SecretAgeDaysMax,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -119,6 +121,7 @@ impl SettingArgument {
             SettingArgument::EtcdQuotaBytes => SettingKind::Number(Setting::EtcdQuotaBytes),
             SettingArgument::OutgoingNetworks => SettingKind::OutgoingNetworks(Chooser::Operator),
             SettingArgument::OutgoingNetworksOfAccounts => SettingKind::OutgoingNetworks(Chooser::Account),
+            SettingArgument::SecretAgeDaysMax => SettingKind::Number(Setting::SecretAgeDaysMax),
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(FrameScope::Role(PeerRole::Osd)),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(FrameScope::Role(PeerRole::Client)),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(FrameScope::Role(PeerRole::Gateway)),
@@ -219,6 +222,11 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("etcd_quota_bytes", &settings.etcd_quota_bytes, "quota of an etcd that does not report its own"),
         row("outgoing_networks", &settings.outgoing_networks, "not public, and called all the same for operators"),
         row("outgoing_networks_of_accounts", &settings.outgoing_networks_of_accounts, "the same for accounts"),
+        row(
+            "secret_age_days_max",
+            &settings.secret_age_days_max,
+            "health reports older secrets, in days; 0: none",
+        ),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

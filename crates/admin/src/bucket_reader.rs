@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use atoll_cluster::{ClusterClient, keys};
+use atoll_coordinator::unix_ms;
 use atoll_gateway::IdentityStore;
-use atoll_iam::{Identities, Session, SessionPrincipal};
-use atoll_keys::{KeyService, SecretKey};
-use atoll_s3::{Credentials, STS_KEY_CONTEXT, make_sts_key, new_temporary_key};
+use atoll_iam::{Session, SessionPrincipal};
+use atoll_keys::KeyService;
+use atoll_s3::Credentials;
 use atoll_types::records::BucketRecord;
 
 use crate::error::AdminError;
-use crate::identities::refused;
+use crate::sts_key::sts_key;
 
 /// Credentials of the account that owns a bucket, which end soon, and may list that bucket and do nothing else. Gateways
 /// may take a moment to know them if they are the first temporary credentials of the cluster.
@@ -27,14 +28,15 @@ pub async fn listing_credentials(
     let Some(account) = identities.account_by_canonical_id(&record.owner) else {
         return AdminError::refused(format!("the account that owns bucket '{bucket}' is gone"));
     };
-    let now_ms = atoll_coordinator::unix_ms();
+    let now_ms = unix_ms();
     let session = listing_session(&account.id, bucket, now_ms, now_ms + lifetime.as_millis() as u64);
-    Ok(Credentials::new(&sts_key(&store, &identities, service).await?, &session))
+    Ok(Credentials::new(&sts_key(&store, &identities, service).await?, session))
 }
 
 fn listing_session(account: &str, bucket: &str, issued_unix_ms: u64, expires_unix_ms: u64) -> Session {
     Session {
-        access_key: new_temporary_key(),
+        // Who seals it gives it one.
+        access_key: String::new(),
         account: account.to_owned(),
         principal: SessionPrincipal::Root,
         policies: vec![listing_policy(bucket)],
@@ -52,29 +54,11 @@ fn listing_policy(bucket: &str) -> String {
     )
 }
 
-/// The cluster's key of temporary credentials, which is made if there is none.
-async fn sts_key(
-    store: &IdentityStore,
-    identities: &Identities,
-    service: &dyn KeyService,
-) -> Result<SecretKey, AdminError> {
-    if let Some(record) = identities.sts_key() {
-        return Ok(service.unwrap(STS_KEY_CONTEXT, &record.wrapped_key).await?);
-    }
-    let wrapped_key = service.wrap(STS_KEY_CONTEXT, &SecretKey::random()).await?;
-    store.change(&|identities: &Identities| Ok(make_sts_key(identities, &wrapped_key))).await.map_err(refused)?;
-    // Somebody else may have been faster.
-    match store.current().await?.sts_key() {
-        Some(record) => Ok(service.unwrap(STS_KEY_CONTEXT, &record.wrapped_key).await?),
-        None => AdminError::refused("the key of temporary credentials was made, and is not there"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use atoll_iam::{Question, Record, ResourceSide, decide};
+    use atoll_iam::{Identities, Question, Record, ResourceSide, decide};
     use atoll_types::identities::AccountRecord;
     use atoll_types::records::RECORD_FORMAT;
 

@@ -27,6 +27,7 @@ pub mod pgs;
 pub mod policies;
 pub mod pools;
 pub mod settings;
+pub mod sts_key;
 pub mod wrapped_secrets;
 
 pub use error::AdminError;

@@ -95,7 +95,9 @@ fn record(role: OperatorRole, password: &str) -> Result<OperatorRecord, AdminErr
     }
     let salt = hex::encode(random_bytes::<16>());
     let password_argon2id = derive(&salt, password);
-    Ok(OperatorRecord { format: RECORD_FORMAT, role, salt, password_argon2id, created_unix_ms: unix_ms() })
+    let created_unix_ms = unix_ms();
+    let password_unix_ms = Some(created_unix_ms);
+    Ok(OperatorRecord { format: RECORD_FORMAT, role, salt, password_argon2id, created_unix_ms, password_unix_ms })
 }
 
 /// Whether this is an operator's password. Takes some tens of milliseconds, and as long if there is no operator.

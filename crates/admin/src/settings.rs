@@ -32,6 +32,8 @@ pub enum Setting {
     DeviceSilenceSeconds,
     /// [`SettingsRecord::trace_one_in`].
     TraceOneIn,
+    /// [`SettingsRecord::secret_age_days_max`].
+    SecretAgeDaysMax,
     /// [`SettingsRecord::etcd_quota_bytes`].
     EtcdQuotaBytes,
 }
@@ -165,6 +167,7 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::BusyPollUs => record.busy_poll_us = value.min(u64::from(BUSY_POLL_US_MAX)) as u32,
             Setting::DeviceSilenceSeconds => record.device_silence_seconds = value,
             Setting::TraceOneIn => record.trace_one_in = value as u32,
+            Setting::SecretAgeDaysMax => record.secret_age_days_max = u32::try_from(value).unwrap_or(u32::MAX),
             Setting::EtcdQuotaBytes => record.etcd_quota_bytes = value,
         }
     };

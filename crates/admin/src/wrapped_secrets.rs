@@ -113,7 +113,9 @@ impl Wrapped for AccessKeyRecord {
 
 impl Wrapped for StsKeyRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
-        vec![(STS_KEY_CONTEXT.into(), &mut self.wrapped_key)]
+        let previous = self.previous.as_mut().map(|previous| &mut previous.wrapped_key);
+        let all = std::iter::once(&mut self.wrapped_key).chain(previous);
+        all.map(|wrapped| (STS_KEY_CONTEXT.into(), wrapped)).collect()
     }
 
     fn count(uses: &mut KeyUses) -> &mut u64 {

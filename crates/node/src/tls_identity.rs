@@ -13,6 +13,7 @@ use atoll_keys::sha256;
 use atoll_types::records::RECORD_FORMAT;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
 use x509_parser::extensions::GeneralName;
@@ -81,7 +82,9 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
             }));
         }
         let authority = if files.authority.exists() { digest(&read(&files.authority)?) } else { String::new() };
-        if made.authority_sha256 == authority && is_current(present, &wanted) {
+        // A renewal of the key may have been cut short.
+        let is_of_key = !files.server_key.exists() || is_for(present, &ensure_key(&files.server_key)?);
+        if made.authority_sha256 == authority && is_current(present, &wanted) && is_of_key {
             return Ok(None);
         }
         if !files.authority_key.exists() && files.authority.exists() {
@@ -116,6 +119,32 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
             files.authority.display()
         )
     }))
+}
+
+/// Gives this host's servers another private key, and a certificate for it, both at once valid for clients that know the
+/// authority. Processes take them up by themselves. Returns the certificate's file.
+pub fn renew_identity(directory: &DataDir, cluster: &ClusterFile) -> Result<PathBuf, NodeError> {
+    let files = Files::of(directory);
+    let made: Made = if files.made.exists() { read_json(&files.made)? } else { Made::default() };
+    let present = read(&files.server)?;
+    if !made.server_sha256.contains(&digest(&present)) {
+        return Err(NodeError::Invalid(format!(
+            "{} is not made by Atoll, which replaces no others; put a new pair in its place yourself",
+            files.server.display()
+        )));
+    }
+    let (authority_pem, issuer) = ensure_authority(&files, cluster)?;
+    let key = KeyPair::generate().map_err(|error| NodeError::Invalid(error.to_string()))?;
+    let chain = sign(&authority_pem, &issuer, &key, &names(cluster), cluster).map_err(NodeError::Invalid)?;
+    let server_sha256 = vec![digest(&present), digest(chain.as_bytes())];
+    let authority_sha256 = digest(authority_pem.as_bytes());
+    write_json(&files.made, &Made { format: RECORD_FORMAT, server_sha256, authority_sha256 })?;
+    // Until both are there, processes keep the pair that they have.
+    let held = Held::open(&files.server_key).map_err(NodeError::file(&files.server_key))?;
+    held.replace(key.serialize_pem().as_bytes(), Access::Owner, Previous::Destroyed)
+        .map_err(NodeError::file(&files.server_key))?;
+    replace_server(&files.server, Some(&present), &chain)?;
+    Ok(files.server)
 }
 
 /// Puts a certificate in the place of this one, unless an operator has put his own there meanwhile.
@@ -250,6 +279,13 @@ pub fn is_dns_name(name: &str) -> bool {
 fn days_left(pem: &[u8]) -> Option<i64> {
     let end_s = parsed(certificates(pem).first()?)?.validity().not_after.timestamp();
     Some((end_s - now_s() as i64).div_euclid(DAY_S as i64))
+}
+
+/// Whether a certificate is for this key.
+fn is_for(pem: &[u8], key: &KeyPair) -> bool {
+    let all = certificates(pem);
+    let certificate = all.first().and_then(parsed);
+    certificate.is_some_and(|certificate| certificate.public_key().raw == key.subject_public_key_info())
 }
 
 /// Whether a certificate of ours is for these names and lasts a while.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use atoll_iam::operations::{Change, Outcome, random_text};
 use atoll_iam::{Identities, Record, Session};
 use atoll_keys::{GcmKey, KeyService, SecretKey, random_bytes};
-use atoll_types::identities::StsKeyRecord;
+use atoll_types::identities::{PreviousStsKey, StsKeyRecord};
 use atoll_types::records::RECORD_FORMAT;
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::clock::unix_ms;
 use crate::directory::{BucketDirectory, ChangeError};
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
@@ -21,7 +22,11 @@ pub const STS_KEY_CONTEXT: &str = "sts key";
 
 /// Begins the access keys of temporary credentials.
 const PREFIX: &str = "ASIA";
-const RANDOM_CHARS: usize = 16;
+const RANDOM_CHARS: usize = 12;
+/// They end an access key, and say under which key of the cluster it was made.
+const MARK_CHARS: usize = 4;
+/// No session lasts longer.
+pub(crate) const SESSION_SECONDS_MAX: u32 = 129_600;
 const TOKEN_VERSION: u8 = 1;
 const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
@@ -55,22 +60,40 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Seals a session, and gives it a secret.
-    pub fn new(key: &SecretKey, session: &Session) -> Self {
+    /// Seals a session, and gives it an access key and a secret.
+    pub fn new(key: &SecretKey, session: Session) -> Self {
+        let session = Session { access_key: new_access_key(key), ..session };
         Credentials {
-            access_key: session.access_key.clone(),
             secret: secret(key, &session.access_key),
-            session_token: seal(key, session),
+            session_token: seal(key, &session),
             expires_unix_ms: session.expires_unix_ms,
+            access_key: session.access_key,
         }
     }
 }
 
+fn record(wrapped_key: &str, now_ms: u64, previous: Option<PreviousStsKey>) -> StsKeyRecord {
+    let (wrapped_key, made_unix_ms) = (wrapped_key.to_owned(), Some(now_ms));
+    StsKeyRecord { format: RECORD_FORMAT, wrapped_key, made_unix_ms, previous }
+}
+
+/// Gives the cluster another key of temporary credentials. Sessions under the one before go on until they end, or are over
+/// at once.
+pub fn rotate_sts_key(identities: &Identities, wrapped_key: &str, now_ms: u64, ends_sessions: bool) -> Outcome {
+    let before = identities.sts_key().filter(|_| !ends_sessions);
+    let previous = before.map(|before| PreviousStsKey {
+        wrapped_key: before.wrapped_key.clone(),
+        until_unix_ms: now_ms + u64::from(SESSION_SECONDS_MAX) * 1_000,
+    });
+    let changes = vec![Change::Put(Record::StsKey(record(wrapped_key, now_ms, previous)))];
+    Outcome { changes, ..Outcome::default() }
+}
+
 /// Makes the cluster's key of temporary credentials, if there is none.
-pub fn make_sts_key(identities: &Identities, wrapped_key: &str) -> Outcome {
-    let record = StsKeyRecord { format: RECORD_FORMAT, wrapped_key: wrapped_key.to_owned() };
+pub fn make_sts_key(identities: &Identities, wrapped_key: &str, now_ms: u64) -> Outcome {
     let is_needed = identities.sts_key().is_none();
-    let changes = is_needed.then_some(Change::Put(Record::StsKey(record))).into_iter().collect();
+    let make = || Change::Put(Record::StsKey(record(wrapped_key, now_ms, None)));
+    let changes = is_needed.then(make).into_iter().collect();
     Outcome { changes, ..Outcome::default() }
 }
 
@@ -84,12 +107,42 @@ pub(crate) struct TemporaryCredentials {
 
 /// Whether an access key is of temporary credentials, by its form.
 pub(crate) fn is_temporary(access_key: &str) -> bool {
-    access_key.len() == PREFIX.len() + RANDOM_CHARS && access_key.starts_with(PREFIX)
+    access_key.len() == PREFIX.len() + RANDOM_CHARS + MARK_CHARS && access_key.starts_with(PREFIX)
 }
 
 /// An access key for new temporary credentials.
-pub fn new_temporary_key() -> String {
-    format!("{PREFIX}{}", random_text(&random_bytes::<RANDOM_CHARS>()))
+fn new_access_key(key: &SecretKey) -> String {
+    let begin = format!("{PREFIX}{}", random_text(&random_bytes::<RANDOM_CHARS>()));
+    let mark = mark(key, &begin);
+    begin + &mark
+}
+
+/// The end of an access key that begins so and is made under this key of the cluster.
+fn mark(key: &SecretKey, begin: &str) -> String {
+    random_text(&derived(key, "mark", begin)[..MARK_CHARS])
+}
+
+fn has_mark_of(key: &SecretKey, access_key: &str) -> bool {
+    let split = access_key.split_at_checked(access_key.len().saturating_sub(MARK_CHARS));
+    split.is_some_and(|(begin, end)| end == mark(key, begin))
+}
+
+/// The keys of the cluster under which sessions may have begun.
+struct StsKeys {
+    current: SecretKey,
+    /// The one before, as long as sessions under it last.
+    previous: Option<SecretKey>,
+}
+
+impl StsKeys {
+    /// The one under which an access key was made. Access keys of earlier releases have no mark; they are of the older of
+    /// the two, because who gives a cluster another key marks all that follow.
+    fn of(&self, access_key: &str) -> &SecretKey {
+        match &self.previous {
+            Some(previous) if !has_mark_of(&self.current, access_key) => previous,
+            _ => &self.current,
+        }
+    }
 }
 
 impl TemporaryCredentials {
@@ -101,36 +154,43 @@ impl TemporaryCredentials {
         TemporaryCredentials { directory, service, keys }
     }
 
-    /// The cluster's key, if it has been made.
-    async fn key(&self) -> Result<Option<SecretKey>, GatewayError> {
+    /// The cluster's keys, if there are any.
+    async fn sts_keys(&self) -> Result<Option<StsKeys>, GatewayError> {
         let identities = self.directory.identities();
         let Some(record) = identities.sts_key() else { return Ok(None) };
-        Ok(Some(self.keys.unwrap(STS_KEY_CONTEXT, &record.wrapped_key, 0).await?))
+        let current = self.keys.unwrap(STS_KEY_CONTEXT, &record.wrapped_key, 0).await?;
+        let now_ms = unix_ms();
+        let previous = match record.previous.as_ref().filter(|previous| now_ms < previous.until_unix_ms) {
+            Some(previous) => Some(self.keys.unwrap(STS_KEY_CONTEXT, &previous.wrapped_key, 0).await?),
+            None => None,
+        };
+        Ok(Some(StsKeys { current, previous }))
     }
 
     /// The cluster's key, which is made if there is none. One that cannot be opened stays.
     async fn key_to_issue(&self) -> Result<SecretKey, GatewayError> {
-        if let Some(key) = self.key().await? {
-            return Ok(key);
+        if let Some(keys) = self.sts_keys().await? {
+            return Ok(keys.current);
         }
         let wrapped_key = self.service.wrap(STS_KEY_CONTEXT, &SecretKey::random()).await?;
-        let create = |identities: &Identities| Ok(make_sts_key(identities, &wrapped_key));
+        let create = |identities: &Identities| Ok(make_sts_key(identities, &wrapped_key, unix_ms()));
         self.directory.change_identities(&create).await.map_err(|error| match error {
             ChangeError::Directory(error) => GatewayError::Directory(error),
             ChangeError::Refused(error) => malformed(error.to_string()),
         })?;
-        self.key().await?.ok_or_else(|| malformed("it was made, and is not there".into()))
+        let made = self.sts_keys().await?.map(|keys| keys.current);
+        made.ok_or_else(|| malformed("it was made, and is not there".into()))
     }
 
-    /// Seals a session, and gives it a secret.
-    pub(crate) async fn issue(&self, session: &Session) -> Result<Credentials, GatewayError> {
+    /// Seals a session, and gives it an access key and a secret.
+    pub(crate) async fn issue(&self, session: Session) -> Result<Credentials, GatewayError> {
         let key = self.key_to_issue().await?;
         Ok(Credentials::new(&key, session))
     }
 
     /// The secret of temporary credentials; `None` if there never were any.
     pub(crate) async fn secret_of(&self, access_key: &str) -> Result<Option<String>, GatewayError> {
-        Ok(self.key().await?.map(|key| secret(&key, access_key)))
+        Ok(self.sts_keys().await?.map(|keys| secret(keys.of(access_key), access_key)))
     }
 
     /// The session that a token holds.
@@ -140,8 +200,8 @@ impl TemporaryCredentials {
         token: &str,
         now_ms: u64,
     ) -> Result<Session, SessionError> {
-        let key = self.key().await?.ok_or(SessionError::Invalid)?;
-        let session = open(&key, access_key, token).ok_or(SessionError::Invalid)?;
+        let keys = self.sts_keys().await?.ok_or(SessionError::Invalid)?;
+        let session = open(keys.of(access_key), access_key, token).ok_or(SessionError::Invalid)?;
         if session.expires_unix_ms <= now_ms {
             return Err(SessionError::Expired);
         }
@@ -214,7 +274,7 @@ mod tests {
     #[test]
     fn tokens_open_for_their_access_key_only() {
         let key = SecretKey::random();
-        let (mine, other) = (new_temporary_key(), new_temporary_key());
+        let (mine, other) = (new_access_key(&key), new_access_key(&key));
         assert!(is_temporary(&mine) && !is_temporary("ASIA") && !is_temporary("AKIAABCDEFGHIJKLMNOP"));
         let token = seal(&key, &session(&mine));
         assert_eq!(open(&key, &mine, &token), Some(session(&mine)));
@@ -226,7 +286,7 @@ mod tests {
     #[test]
     fn tokens_that_were_touched_do_not_open() {
         let key = SecretKey::random();
-        let mine = new_temporary_key();
+        let mine = new_access_key(&key);
         let token = STANDARD.decode(seal(&key, &session(&mine))).unwrap();
         for position in 0..token.len() {
             let mut touched = token.clone();
@@ -237,6 +297,40 @@ mod tests {
         for text in ["", "!", &"A".repeat(TOKEN_CHARS_MAX + 4)] {
             assert_eq!(open(&key, &mine, text), None);
         }
+    }
+
+    #[test]
+    fn an_access_key_says_under_which_key_it_was_made() {
+        let keys = StsKeys { current: SecretKey::random(), previous: Some(SecretKey::random()) };
+        let previous = keys.previous.as_ref().unwrap();
+        let wrong = |key: &SecretKey| (0..2_000).filter(|_| keys.of(&new_access_key(key)) != key).count();
+        assert_eq!(wrong(&keys.current), 0);
+        assert_eq!(wrong(previous), 0, "20 bits");
+        assert_eq!(keys.of("ASIAABCDEFGHIJKLMNOP"), previous, "of an earlier release");
+        let only = StsKeys { current: SecretKey::random(), previous: None };
+        assert_eq!(only.of("ASIAABCDEFGHIJKLMNOP"), &only.current);
+        let credentials = Credentials::new(&keys.current, session(""));
+        assert!(is_temporary(&credentials.access_key) && has_mark_of(&keys.current, &credentials.access_key));
+        let opened = open(&keys.current, &credentials.access_key, &credentials.session_token).unwrap();
+        assert_eq!(opened.access_key, credentials.access_key);
+    }
+
+    #[test]
+    fn sessions_outlive_their_key_unless_they_shall_not() {
+        let none = Identities::from_records([]);
+        let put = |outcome: Outcome| match &outcome.changes[..] {
+            [Change::Put(Record::StsKey(record))] => record.clone(),
+            changes => panic!("{} changes", changes.len()),
+        };
+        let first = put(make_sts_key(&none, "first", 1));
+        let identities = Identities::from_records([Record::StsKey(first)]);
+        assert!(make_sts_key(&identities, "other", 2).changes.is_empty(), "there is one");
+        let second = put(rotate_sts_key(&identities, "second", 5, false));
+        let previous = PreviousStsKey { wrapped_key: "first".into(), until_unix_ms: 129_600_005 };
+        assert_eq!((&second.wrapped_key[..], second.made_unix_ms), ("second", Some(5)));
+        assert_eq!(second.previous, Some(previous));
+        assert_eq!(put(rotate_sts_key(&identities, "second", 5, true)).previous, None);
+        assert_eq!(put(rotate_sts_key(&none, "first", 5, false)).previous, None);
     }
 
     #[test]

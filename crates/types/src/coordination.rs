@@ -46,6 +46,8 @@ pub struct SettingsRecord {
     pub outgoing_networks: String,
     /// The same for calls whose addresses accounts have chosen.
     pub outgoing_networks_of_accounts: String,
+    /// Health reports secrets that are older than so many days. 0: none.
+    pub secret_age_days_max: u32,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -85,6 +87,7 @@ impl Default for SettingsRecord {
             etcd_quota_bytes: ETCD_QUOTA_BYTES_DEFAULT,
             outgoing_networks: String::new(),
             outgoing_networks_of_accounts: String::new(),
+            secret_age_days_max: 0,
         }
     }
 }

@@ -242,6 +242,21 @@ pub struct StsKeyRecord {
     pub format: u32,
     /// The key, wrapped by the key-management service.
     pub wrapped_key: String,
+    /// Unix time when it was made, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_unix_ms: Option<u64>,
+    /// The key before it, for the sessions that began under that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<PreviousStsKey>,
+}
+
+/// A key of temporary credentials that has a successor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreviousStsKey {
+    /// The key, wrapped by the key-management service.
+    pub wrapped_key: String,
+    /// Unix time when the last session under it has ended, in milliseconds.
+    pub until_unix_ms: u64,
 }
 
 /// Raised by every change of identities, so that changes follow each other.

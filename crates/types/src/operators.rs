@@ -35,4 +35,7 @@ pub struct OperatorRecord {
     pub password_argon2id: String,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
+    /// Unix time when the password was set, in milliseconds; `None`: at the creation, or by an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_unix_ms: Option<u64>,
 }

@@ -188,3 +188,31 @@ fn names_that_certificates_can_be_for() {
         assert!(!is_dns_name(wrong), "{wrong}");
     }
 }
+
+#[test]
+fn another_key_comes_with_a_certificate_for_it() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.ensure(), Ok(None));
+    let all = ["ca.crt", "ca.key", "server.crt", "server.key"];
+    let before = all.map(|name| fixture.read(name));
+    assert_eq!(renew_identity(&fixture.directory, &fixture.cluster).unwrap(), fixture.path("server.crt"));
+    let after = all.map(|name| fixture.read(name));
+    assert!(before[..2] == after[..2] && before[2] != after[2] && before[3] != after[3]);
+    assert!(fixture.openssl_agrees());
+    assert_eq!(fs::metadata(fixture.path("server.key")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fixture.ensure(), Ok(None));
+    assert_eq!(all.map(|name| fixture.read(name)), after, "it counts as Atoll's own");
+
+    // Cut short between the two files: the next start makes a certificate for the key.
+    fs::write(fixture.path("server.crt"), &before[2]).unwrap();
+    assert!(!fixture.openssl_agrees());
+    assert_eq!(fixture.ensure(), Ok(None));
+    assert!(fixture.openssl_agrees());
+    assert_eq!(fixture.read("server.key"), after[3]);
+
+    // What an operator has put there is not Atoll's to replace.
+    fs::write(fixture.path("server.crt"), "an operator's").unwrap();
+    let refused = renew_identity(&fixture.directory, &fixture.cluster).unwrap_err().to_string();
+    assert!(refused.contains("not made by Atoll"), "{refused}");
+    assert_eq!(fixture.read("server.crt"), b"an operator's");
+}

@@ -11,7 +11,6 @@ use super::{credentials_fields, expiry, issue};
 use crate::clock::unix_ms;
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
-use crate::temporary_credentials::new_temporary_key;
 
 const NAME_CHARS_MIN: usize = 2;
 const NAME_CHARS_MAX: usize = 64;
@@ -92,7 +91,8 @@ impl RoleSession {
         }
         let has_policies = self.policy.is_some() || !self.policy_arns.is_empty();
         let session = Session {
-            access_key: new_temporary_key(),
+            // Who seals it gives it one.
+            access_key: String::new(),
             account: role.account.clone(),
             principal: SessionPrincipal::Role {
                 name: role.name.clone(),
@@ -105,7 +105,7 @@ impl RoleSession {
             issued_unix_ms: unix_ms(),
             expires_unix_ms: expiry(seconds),
         };
-        let credentials = issue(request, &session).await?;
+        let credentials = issue(request, session).await?;
         let assumed = Answer::new()
             .text("AssumedRoleId", format!("{}:{}", role.id, self.name))
             .text("Arn", format!("arn:aws:sts::{}:assumed-role/{}/{}", role.account, role.name, self.name));
