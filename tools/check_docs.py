@@ -318,6 +318,9 @@ def fact_errors(pages):
         checks[path.relative_to(ROOT).as_posix()] = doc_facts.check_workflow_targets(
             path.read_text(), doc_facts.targets_of(makefile)
         )
+    limits = (ROOT / "crates" / "types" / "src" / "limits.rs").read_text()
+    for name, ranges in doc_facts.RANGES.items():
+        checks[name] = [*checks.get(name, []), *doc_facts.check_ranges(pages[ROOT / name], limits, ranges)]
     for kind, (name, pattern, *names) in doc_facts.LISTS.items() if files else ():
         sources = doc_facts.sources_of(pattern, files)
         checks[name] = [*checks.get(name, []), *doc_facts.check_list(pages[ROOT / name], sources, kind, *names)]

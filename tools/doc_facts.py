@@ -20,6 +20,7 @@ SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".gith
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 ITEM = re.compile(r"\b(?:[A-Za-z_]\w*::)+[A-Za-z_]\w*")
+PARITY = r"(\d+) to (\d+) parity shards"
 RULE = re.compile(r"(?:\| )?\*\*([A-Z]{2}-\d+)(?:\.| \|)?")
 VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
 CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
@@ -354,6 +355,28 @@ def check_list(page, sources, kind, in_source, on_page):
 def sources_of(pattern, files):
     """Returns the texts of all files whose names fit a pattern."""
     return [(ROOT / file).read_text() for file in sorted(files) if fnmatch.fnmatch(file, pattern)]
+
+
+# Ranges that pages give, by the constants of crates/types/src/limits.rs.
+RANGES = {
+    "README.md": {
+        "COPIES": r"(\d+) to (\d+) copies",
+        "EC_DATA_SHARDS": r"(\d+) to (\d+) data",
+        "EC_PARITY_SHARDS": PARITY,
+    },
+    "docs/reference/settings.md": {"EC_DATA_SHARDS": r"(\d+) to (\d+) data", "EC_PARITY_SHARDS": PARITY},
+}
+
+
+def check_ranges(page, limits, ranges):
+    """Yields ranges that a page lacks, or gives otherwise than the constants."""
+    text = "\n".join(line for _, line in page.prose)
+    for name, pattern in ranges.items():
+        constant = re.search(rf"\b{name}: RangeInclusive<u32> = (\d+)\.\.=(\d+);", limits)
+        found = re.search(pattern, text)
+        if not constant or not found or constant.groups() != found.groups():
+            said = " to ".join(found.groups()) if found else "nothing"
+            yield 1, f"says {said} for {name}, which is {' to '.join(constant.groups()) if constant else 'not there'}"
 
 
 def check_campaign(page, makefile):

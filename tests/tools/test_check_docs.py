@@ -308,6 +308,19 @@ def test_rules_have_one_name_and_a_check(page, protocol, complaint):
     assert (complaint in "\n".join(found)) if complaint else found == []
 
 
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        ("1 to 8 copies", []),
+        ("1 to 9 copies", ["says 1 to 9 for COPIES, which is 1 to 8"]),
+        ("copies", ["says nothing for COPIES, which is 1 to 8"]),
+    ],
+)
+def test_ranges_are_those_of_the_limits(page, text, complaints):
+    limits, ranges = "pub const COPIES: RangeInclusive<u32> = 1..=8;", {"COPIES": r"(\d+) to (\d+) copies"}
+    assert errors(doc_facts.check_ranges(page(text), limits, ranges)) == complaints
+
+
 def test_a_report_has_its_day_and_its_runs(page):
     text = "## A\n\n[Tables](a-short.md). 2026-11-27, 138 runs.\n"
     days, runs = {"a-short": "2026-11-27"}, {"a-short": 138}
