@@ -292,9 +292,10 @@ def fact_errors(pages):
         contributing.name: doc_facts.check_crate_rows(
             doc_facts.rows_of(contributing, ["crate", "purpose"]), layers, has_layer=False
         ),
-        architecture.name: doc_facts.check_crate_rows(
-            doc_facts.rows_of(architecture, ["layer", "crate"]), layers, has_layer=True
-        ),
+        architecture.name: [
+            *doc_facts.check_crate_rows(doc_facts.rows_of(architecture, ["layer", "crate"]), layers, has_layer=True),
+            *(doc_facts.check_unsafe(architecture, doc_facts.crates_with_unsafe(files)) if files else ()),
+        ],
         testing.name: [
             *doc_facts.check_workflow(testing, makefile, workflow.read_text()),
             *doc_facts.check_ci(

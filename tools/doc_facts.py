@@ -379,6 +379,22 @@ def check_ranges(page, limits, ranges):
             yield 1, f"says {said} for {name}, which is {' to '.join(constant.groups()) if constant else 'not there'}"
 
 
+def crates_with_unsafe(files):
+    """Returns the crates whose sources have `unsafe` code, tests excepted."""
+    sources = [file for file in files if re.fullmatch(r"crates/[\w-]+/src/.+\.rs", file) and (ROOT / file).is_file()]
+    pattern = re.compile(r"\bunsafe (?:fn|impl|extern|\{)")
+    return {file.split("/")[1] for file in sources if pattern.search((ROOT / file).read_text())}
+
+
+def check_unsafe(page, crates):
+    """Yields crates that the sentence about `unsafe` names and that have none, and the other way round."""
+    text = "\n".join(line for _, line in page.prose)
+    paragraph = re.search(r"^`unsafe` is in.*(?:\n.+)*", text, re.MULTILINE)
+    named = set(re.findall(r"`([a-z0-9-]+)`", paragraph[0])) - {"unsafe"} if paragraph else set()
+    if named != crates:
+        yield 1, f"names {sorted(named)} as crates with `unsafe`, which are {sorted(crates)}"
+
+
 def check_campaign(page, makefile):
     """Yields numbers of `make campaign` that the paragraph about it lacks."""
     recipe = re.search(r"^campaign:.*(?:\n\t.*)*", makefile, re.MULTILINE)

@@ -180,6 +180,13 @@ def test_check_dependencies_refuses_a_layer_without_its_crate(monkeypatch):
     assert "store, which is no crate" in [*check_dependencies.unknown_layers(packages[:2])][0]
 
 
+def test_crates_with_unsafe_are_named(page):
+    text = page("`unsafe` is in `reactor`, and in\n`nvme` (FFI).\n\n`store` has none.\n")
+    assert errors(doc_facts.check_unsafe(text, {"reactor", "nvme"})) == []
+    assert errors(doc_facts.check_unsafe(text, {"reactor", "nvme", "keys"}))
+    assert errors(doc_facts.check_unsafe(text, {"reactor"}))
+
+
 MAKEFILE = """\
 test: unit
 
