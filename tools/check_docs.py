@@ -247,6 +247,7 @@ def check_summary(pages):
 def page_errors(pages):
     """Yields (page, line number, text) of every error in one page."""
     commands, files = read_commands(), doc_facts.listed_files()
+    manifest = (ROOT / "Cargo.toml").read_text()
     names, crates = doc_facts.short_names(files), doc_facts.crates_of_workspace()
     identifiers = doc_facts.identifiers_of(files)
     all_options = set().union(doc_facts.options_of_scripts(files), *commands.values())
@@ -266,6 +267,7 @@ def page_errors(pages):
                 found += doc_facts.check_options(page, all_options)
                 found += doc_facts.check_cargo(page, crates, names)
             found += doc_facts.check_make(page, targets)
+            found += doc_facts.check_rust(page, manifest)
             if page.path.name != "CHANGELOG.md":
                 found += [*check_words(page), *doc_words.check(page)]
         yield from ((page.name, *error) for error in found)
@@ -316,9 +318,11 @@ def fact_errors(pages):
     page = pages[DOCS / "benchmarks" / "reports.md"]
     checks[page.name] = doc_facts.check_reports(page, days, runs)
     for path in sorted(workflow.parent.glob("*.yml")):
-        checks[path.relative_to(ROOT).as_posix()] = doc_facts.check_workflow_targets(
-            path.read_text(), doc_facts.targets_of(makefile)
-        )
+        text = path.read_text()
+        checks[path.relative_to(ROOT).as_posix()] = [
+            *doc_facts.check_workflow_targets(text, doc_facts.targets_of(makefile)),
+            *doc_facts.check_images(text, (ROOT / "rust-toolchain.toml").read_text()),
+        ]
     limits = (ROOT / "crates" / "types" / "src" / "limits.rs").read_text()
     for name, ranges in doc_facts.RANGES.items():
         checks[name] = [*checks.get(name, []), *doc_facts.check_ranges(pages[ROOT / name], limits, ranges)]

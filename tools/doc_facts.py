@@ -379,6 +379,24 @@ def check_ranges(page, limits, ranges):
             yield 1, f"says {said} for {name}, which is {' to '.join(constant.groups()) if constant else 'not there'}"
 
 
+def check_rust(page, manifest):
+    """Yields versions of Rust that a page calls sufficient, and that are not the one of Cargo.toml."""
+    oldest = re.search(r'^rust-version = "([\d.]+)"$', manifest, re.MULTILINE)[1]
+    for number, line in page.prose:
+        for version in re.findall(r"\bRust (?:toolchain \()?(\d+\.\d+) or newer", line):
+            if version != oldest:
+                yield number, f"calls Rust {version} sufficient, Cargo.toml {oldest}"
+
+
+def check_images(workflow, toolchain):
+    """Yields images of a workflow whose Rust is not that of rust-toolchain.toml."""
+    channel = re.search(r'^channel = "(\d+\.\d+)', toolchain, re.MULTILINE)[1]
+    for number, line in enumerate(workflow.splitlines(), 1):
+        for version in re.findall(r"image: rust:(\d+\.\d+)", line):
+            if version != channel:
+                yield number, f"uses Rust {version}, rust-toolchain.toml {channel}"
+
+
 def crates_with_unsafe(files):
     """Returns the crates whose sources have `unsafe` code, tests excepted."""
     sources = [file for file in files if re.fullmatch(r"crates/[\w-]+/src/.+\.rs", file) and (ROOT / file).is_file()]

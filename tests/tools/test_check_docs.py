@@ -180,6 +180,15 @@ def test_check_dependencies_refuses_a_layer_without_its_crate(monkeypatch):
     assert "store, which is no crate" in [*check_dependencies.unknown_layers(packages[:2])][0]
 
 
+def test_versions_of_rust_are_those_of_the_manifest_and_the_toolchain(page):
+    manifest, toolchain = 'rust-version = "1.92"', 'channel = "1.95.0"'
+    assert not errors(doc_facts.check_rust(page("Rust 1.92 or newer; a Rust toolchain (1.92 or newer)"), manifest))
+    assert errors(doc_facts.check_rust(page("Rust 1.85 or newer"), manifest))
+    assert errors(doc_facts.check_rust(page("a Rust toolchain (1.85 or newer)"), manifest))
+    assert not errors(doc_facts.check_images("      image: rust:1.95-bookworm", toolchain))
+    assert errors(doc_facts.check_images("      image: rust:1.96-bookworm", toolchain))
+
+
 def test_crates_with_unsafe_are_named(page):
     text = page("`unsafe` is in `reactor`, and in\n`nvme` (FFI).\n\n`store` has none.\n")
     assert errors(doc_facts.check_unsafe(text, {"reactor", "nvme"})) == []
