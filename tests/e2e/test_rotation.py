@@ -10,6 +10,7 @@ import boto3
 import pytest
 from botocore.client import Config
 from botocore.exceptions import ClientError
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from lib.waiting import wait_for
 
 DAY_SECONDS = 24 * 60 * 60
@@ -87,6 +88,38 @@ def test_a_secret_gets_a_successor_while_clients_are_at_work(cluster, client, co
     client.goes_on(6)
 
 
+def public_keys(cluster, name):
+    return [key["public_key"] for key in cluster.json("cluster", "key", "ls") if key["name"].startswith(name)]
+
+
+@pytest.mark.parametrize("holder", ["client", "gateway"])
+def test_two_static_keys_are_valid_until_the_old_one_is_revoked(cluster, client, holder):
+    client.goes_on()
+    [old] = public_keys(cluster, holder)
+    assert cluster.json("cluster", "key", "rotate", holder)["old_public_key"] == old
+    assert len(public_keys(cluster, holder)) == 2
+    client.goes_on(6)
+    # A call that was cut short between its two files is finished by the next one.
+    keys = cluster.data / "keys"
+    (keys / f"{holder}.next.key").write_bytes((keys / f"{holder}.key").read_bytes())
+    (keys / f"{holder}.next.key").chmod(0o600)
+    cluster.cli("cluster", "key", "rotate", holder)
+    assert len(public_keys(cluster, holder)) == 3 and not (keys / f"{holder}.next.key").exists()
+    client.goes_on(6)
+
+
+def test_an_osd_starts_again_with_its_other_key(cluster, client):
+    [old] = public_keys(cluster, "osd.0")
+    pid = cluster.process_ids()["osd.0"]
+    cluster.cli("cluster", "key", "rotate", "osd.0")
+    [new] = public_keys(cluster, "osd.0")
+    assert new != old
+    wait_for("it runs again", lambda: cluster.process_ids()["osd.0"] not in (None, pid), 20)
+    wait_for("all is served", cluster.is_serving, 60)
+    client.goes_on(6)
+    assert "no key here" in cluster.cli("cluster", "key", "rotate", "osd.9", ok=(1,)).stderr
+
+
 def test_another_tls_key_is_in_use_at_once(scenario, cluster, client):
     def served():
         said = scenario.run("openssl", "s_client", "-connect", f"127.0.0.1:{cluster.s3_tls_port}", ok=None, timeout=20)
@@ -118,6 +151,33 @@ def test_sessions_end_with_their_key_if_they_shall(cluster, client):
     wait_for("the session is void", is_void, 10)
     fresh = Client(cluster, cluster.s3_tls_port)
     assert fresh.client("s3", fresh.session()).list_objects_v2(Bucket="rotation")["KeyCount"] == 1
+
+
+def test_processes_use_the_new_key_when_the_old_ones_are_revoked(cluster):
+    for name in ("gateway", "nbd"):
+        cluster.kill(name)
+    in_use = {name: (cluster.data / "keys" / f"{name}.key").read_text() for name in ("client", "gateway")}
+    assert len(set(in_use.values())) == 2
+    for holder in ("client", "gateway"):
+        private = X25519PrivateKey.from_private_bytes(bytes.fromhex(in_use[holder]))
+        new = private.public_key().public_bytes_raw().hex()
+        for old in set(public_keys(cluster, holder)) - {new}:
+            cluster.cli("cluster", "key", "revoke", old[:16])
+        assert len(public_keys(cluster, holder)) == 1
+
+    def works():
+        fresh = Client(cluster, cluster.s3_tls_port)
+        fresh.client("s3", fresh.session()).put_object(Bucket="rotation", Key="fresh", Body=b"fresh")
+        return True
+
+    def tried():
+        try:
+            return works()
+        except Exception:
+            return False
+
+    wait_for("a new client works", tried, 30)
+    cluster.read_image("disk", 0, 4096)
 
 
 def test_old_secrets_are_listed_and_reported(cluster):

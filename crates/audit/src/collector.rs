@@ -30,8 +30,7 @@ impl Collector {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Who starts the process has chosen it.
         let settings = CallerSettings { time: ANSWER_LIMIT, ..CallerSettings::of(Chooser::Host) };
-        let caller = Caller::new(settings).map_err(std::io::Error::other)?;
-        Ok(Collector { url: url.to_owned(), caller, runtime })
+        Ok(Collector { url: url.to_owned(), caller: Caller::new(settings), runtime })
     }
 
     fn send(&self, lines: &str) -> Result<(), String> {

@@ -34,6 +34,7 @@ mod signing;
 mod state_access;
 mod state_restore;
 mod state_space;
+mod static_keys;
 mod supervise;
 mod tls_identity;
 
@@ -59,5 +60,6 @@ pub use signing::{remember_signed, signature_problems};
 pub use state_access::{EtcdChoices, check_identity};
 pub use state_restore::{RestoredState, restore_state};
 pub use state_space::StateSpace;
+pub use static_keys::{RotatedKey, rotate_static_key};
 pub use supervise::{Progress, STATE_FILES_CODE, stop, supervise};
 pub use tls_identity::{authority_file, is_dns_name, renew_identity};

@@ -134,7 +134,7 @@ fn of_host(directory: &DataDir, cluster: &ClusterFile) -> Vec<SecretAge> {
     let holders = ["client".to_owned(), "gateway".to_owned()].into_iter();
     for holder in holders.chain(cluster.osd_ids.iter().map(ToString::to_string)) {
         let path = directory.static_key_file(&holder);
-        add(format!("static key of {holder} on host {host}"), &path, "atoll up --new-key NAME, without the file");
+        add(format!("static key of {holder} on host {host}"), &path, "atoll cluster key rotate NAME");
     }
     let tls = directory.tls();
     add(format!("key of the TLS certificate of host {host}"), &tls.join("server.key"), "atoll host renew-tls");

@@ -73,7 +73,7 @@ pub(crate) async fn check_secrets(
 }
 
 /// Whose static keys this host has.
-fn holders(directory: &DataDir, cluster: &ClusterFile) -> Vec<String> {
+pub(crate) fn holders(directory: &DataDir, cluster: &ClusterFile) -> Vec<String> {
     let gateway = cluster.has_gateway_key && cluster.role.has_clients();
     let osds = cluster.osd_ids.iter().filter(|id| directory.has_device(**id)).map(ToString::to_string);
     let hosts = std::iter::once("client".to_owned()).chain(gateway.then(|| "gateway".to_owned()));
@@ -175,7 +175,7 @@ fn sealed_text(
 // ---- static keys -------------------------------------------------------------------------------
 
 /// Makes a new static key and puts it in the place of the lost one, which opens nothing any more.
-async fn renew(
+pub(crate) async fn renew(
     directory: &DataDir,
     cluster: &ClusterFile,
     state: &ClusterClient,

@@ -1,7 +1,7 @@
 //! Calls within bounds.
 
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
@@ -94,8 +94,10 @@ pub struct Answer {
 pub struct Caller {
     guard: Arc<Guard>,
     settings: CallerSettings,
-    over_tls: Client,
-    in_clear: Client,
+    lookup: Lookup,
+    /// Made at the first call: a host may have no certificates of authorities, and need none.
+    over_tls: OnceLock<Client>,
+    in_clear: OnceLock<Client>,
     places: Semaphore,
 }
 
@@ -114,30 +116,23 @@ impl Guard {
 
 impl Caller {
     /// Makes a caller, which asks for its networks at each call, so that a setting holds at once.
-    pub fn new(settings: CallerSettings) -> Result<Self, OutgoingError> {
+    #[must_use]
+    pub fn new(settings: CallerSettings) -> Self {
         let guard = Guard { chooser: settings.chooser, fixed: None };
-        Self::with(settings, guard, &system())
+        Self::with(settings, guard, system())
     }
 
     /// A caller with rules of its own.
-    pub fn with_rules(settings: CallerSettings, rules: Rules) -> Result<Self, OutgoingError> {
+    #[must_use]
+    pub fn with_rules(settings: CallerSettings, rules: Rules) -> Self {
         let guard = Guard { chooser: rules.chooser, fixed: Some(rules) };
-        Self::with(settings, guard, &system())
+        Self::with(settings, guard, system())
     }
 
-    pub(crate) fn with(settings: CallerSettings, guard: Guard, lookup: &Lookup) -> Result<Self, OutgoingError> {
-        let guard = Arc::new(guard);
-        let resolver =
-            |is_plain| Arc::new(Resolver { guard: Arc::clone(&guard), lookup: Arc::clone(lookup), is_plain });
-        let build =
-            |builder: ClientBuilder| builder.build().map_err(|error| OutgoingError::Request(causes(&error)));
-        let mut over_tls = bounded(&settings).https_only(true).dns_resolver(resolver(false));
-        if let Some(authorities) = &settings.authorities {
-            over_tls = over_tls.tls_certs_only(authorities.iter().cloned());
-        }
-        let in_clear = bounded(&settings).dns_resolver(resolver(true));
+    pub(crate) fn with(settings: CallerSettings, guard: Guard, lookup: Lookup) -> Self {
         let places = Semaphore::new(settings.at_once.max(1));
-        Ok(Caller { over_tls: build(over_tls)?, in_clear: build(in_clear)?, guard, settings, places })
+        let (over_tls, in_clear) = (OnceLock::new(), OnceLock::new());
+        Caller { guard: Arc::new(guard), settings, lookup, over_tls, in_clear, places }
     }
 
     /// A request to a URL, to which headers and a body can be added.
@@ -169,7 +164,28 @@ impl Caller {
     fn client(&self, url: &Url) -> Result<&Client, OutgoingError> {
         let checked = self.guard.rules().check_url(url);
         checked.map_err(|refusal| OutgoingError::Refused { url: shown(url), refusal })?;
-        Ok(if url.scheme() == "https" { &self.over_tls } else { &self.in_clear })
+        let is_plain = url.scheme() == "http";
+        let place = if is_plain { &self.in_clear } else { &self.over_tls };
+        match place.get() {
+            Some(client) => Ok(client),
+            None => {
+                let made = self.make(is_plain).map_err(|error| OutgoingError::Request(causes(&error)))?;
+                Ok(place.get_or_init(|| made))
+            }
+        }
+    }
+
+    fn make(&self, is_plain: bool) -> Result<Client, reqwest::Error> {
+        let resolver = Resolver { guard: Arc::clone(&self.guard), lookup: Arc::clone(&self.lookup), is_plain };
+        let builder = bounded(&self.settings).https_only(!is_plain).dns_resolver(Arc::new(resolver));
+        let authorities = match is_plain {
+            true => Some(Vec::new()),
+            false => self.settings.authorities.clone(),
+        };
+        match authorities {
+            Some(authorities) => builder.tls_certs_only(authorities).build(),
+            None => builder.build(),
+        }
     }
 }
 

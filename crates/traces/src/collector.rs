@@ -47,8 +47,7 @@ impl Collector {
 fn make() -> Result<(Runtime, Caller), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let settings = CallerSettings { time: ANSWER_LIMIT, ..CallerSettings::of(Chooser::Operator) };
-    let caller = Caller::new(settings).map_err(|error| error.to_string())?;
-    Ok((runtime.map_err(|error| error.to_string())?, caller))
+    Ok((runtime.map_err(|error| error.to_string())?, Caller::new(settings)))
 }
 
 async fn post(caller: &Caller, url: &str, body: String) -> Result<(), Refusal> {

@@ -1,6 +1,7 @@
 //! The keys with which processes connect to OSDs.
 
 use atoll_admin::peer_keys::{self, AuthorizedKey};
+use atoll_node::{RotatedKey, rotate_static_key};
 use atoll_terminal::print_line;
 use atoll_types::records::PeerRole;
 use clap::Subcommand;
@@ -34,6 +35,21 @@ The key stays revoked until 'atoll cluster key add'. A host that you no longer t
         /// Its holder as 'ls' shows it, or the first 8 or more digits of the key
         name: String,
     },
+    /// Give a process of this host another key
+    #[command(after_help = "\
+Both keys of a gateway, and of the other clients of the host, are valid afterwards. Processes use the new one from their
+next start on; revoke the old one then. An OSD starts again at once, and its old key is void.
+
+Examples:
+  atoll cluster key rotate gateway       then restart the gateway, and revoke the key that is printed
+  atoll cluster key rotate client        the same for NBD servers and NVMe targets
+  atoll cluster key rotate osd.0         one OSD after the other, each when 'atoll health' is well again")]
+    Rotate {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// client, gateway or osd.N of this host
+        holder: String,
+    },
     /// Authorize a key, again or for the first time
     #[command(after_help = "\
 Examples:
@@ -52,8 +68,10 @@ Examples:
 
 /// `atoll cluster key`.
 pub fn run(command: &PeerKeyCommand) -> anyhow::Result<()> {
-    let (PeerKeyCommand::Ls(output) | PeerKeyCommand::Revoke { output, .. } | PeerKeyCommand::Add { output, .. }) =
-        command;
+    let (PeerKeyCommand::Ls(output)
+    | PeerKeyCommand::Revoke { output, .. }
+    | PeerKeyCommand::Rotate { output, .. }
+    | PeerKeyCommand::Add { output, .. }) = command;
     let open = OpenCluster::open(&output.data)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
@@ -61,6 +79,10 @@ pub fn run(command: &PeerKeyCommand) -> anyhow::Result<()> {
             PeerKeyCommand::Ls(_) => print_keys(output.json, &peer_keys::list(&state).await?),
             PeerKeyCommand::Revoke { name, .. } => {
                 print_revoked(output.json, &peer_keys::revoke(&state, name).await?)
+            }
+            PeerKeyCommand::Rotate { holder, .. } => {
+                let rotated = rotate_static_key(&open.directory, &open.cluster, &state, holder).await?;
+                print_rotated(output.json, &rotated)
             }
             PeerKeyCommand::Add { name, public_key, .. } => {
                 let (key, record) = peer_keys::add(&state, name, public_key.as_deref()).await?;
@@ -72,6 +94,23 @@ pub fn run(command: &PeerKeyCommand) -> anyhow::Result<()> {
             }
         }
     })
+}
+
+fn print_rotated(is_json: bool, rotated: &RotatedKey) -> anyhow::Result<()> {
+    match rotated {
+        RotatedKey::Beside { name, old } if is_json => print_json(&json!({ "name": name, "old_public_key": old })),
+        RotatedKey::Replaced { name, .. } if is_json => print_json(&json!({ "name": name })),
+        RotatedKey::Beside { name, old } => {
+            print_line!("{name} has another key, which its processes use from their next start on. After that:");
+            print_line!("  atoll cluster key revoke {}", &old[..16]);
+            Ok(())
+        }
+        RotatedKey::Replaced { name, did_run } => {
+            let said = if *did_run { "and starts again with it" } else { "for its next start" };
+            print_line!("{name} has another key, {said}");
+            Ok(())
+        }
+    }
 }
 
 fn as_json((key, record): &AuthorizedKey) -> Value {

@@ -61,7 +61,7 @@ impl Connection {
             outgoing.authorities = Some(authorities);
         }
         Ok(Connection {
-            caller: Caller::new(outgoing).map_err(|error| unusable(error.to_string()))?,
+            caller: Caller::new(outgoing),
             base: format!("{}/v1", settings.address.trim_end_matches('/')),
             namespace: settings.namespace.clone(),
             login: Login::new(settings.login.clone()),

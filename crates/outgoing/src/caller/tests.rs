@@ -33,7 +33,7 @@ fn rules(chooser: Chooser, named: &str) -> Rules {
 }
 
 fn caller(named: &str) -> Caller {
-    Caller::with_rules(CallerSettings::of(Chooser::Operator), rules(Chooser::Operator, named)).unwrap()
+    Caller::with_rules(CallerSettings::of(Chooser::Operator), rules(Chooser::Operator, named))
 }
 
 async fn get(caller: &Caller, url: &str) -> Result<Answer, OutgoingError> {
@@ -50,7 +50,7 @@ fn resolving(named: &str, lists: &'static [&'static [&'static str]]) -> (Caller,
         Box::pin(async move { Ok(addresses) })
     });
     let guard = Guard { chooser: Chooser::Operator, fixed: Some(rules(Chooser::Operator, named)) };
-    (Caller::with(CallerSettings::of(Chooser::Operator), guard, &lookup).unwrap(), asked)
+    (Caller::with(CallerSettings::of(Chooser::Operator), guard, lookup), asked)
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn answers_are_bounded_in_bytes_and_time() {
     let url = format!("http://127.0.0.1:{port}/");
     let bounded = |answer_bytes_max, time| {
         let settings = CallerSettings { answer_bytes_max, time, ..CallerSettings::of(Chooser::Operator) };
-        Caller::with_rules(settings, rules(Chooser::Operator, "127.0.0.1")).unwrap()
+        Caller::with_rules(settings, rules(Chooser::Operator, "127.0.0.1"))
     };
     let long = Duration::from_secs(10);
     assert!(matches!(get(&bounded(1_999, long), &url).await, Err(OutgoingError::TooLong(1_999))));
@@ -124,7 +124,7 @@ async fn no_more_calls_are_under_way_than_there_are_places() {
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let settings =
         CallerSettings { at_once: 2, time: Duration::from_millis(400), ..CallerSettings::of(Chooser::Operator) };
-    let caller = Arc::new(Caller::with_rules(settings, rules(Chooser::Operator, "127.0.0.1")).unwrap());
+    let caller = Arc::new(Caller::with_rules(settings, rules(Chooser::Operator, "127.0.0.1")));
     let calls: Vec<_> = (0..8)
         .map(|_| {
             let (caller, url) = (Arc::clone(&caller), url.clone());

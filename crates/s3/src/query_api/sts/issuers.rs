@@ -78,14 +78,14 @@ impl Known {
 }
 
 impl Issuers {
-    pub(crate) fn new() -> Result<Self, OutgoingError> {
+    pub(crate) fn new() -> Self {
         let settings = CallerSettings {
             time: TIME_MAX,
             answer_bytes_max: DOCUMENT_BYTES_MAX,
             at_once: AT_ONCE,
             ..CallerSettings::of(Chooser::Account)
         };
-        Ok(Issuers { known: Mutex::default(), caller: Caller::new(settings)? })
+        Issuers { known: Mutex::default(), caller: Caller::new(settings) }
     }
 
     fn issuer(&self, url: &str) -> Arc<Issuer> {
