@@ -35,7 +35,7 @@ MOST = {
     "docs/guide/s3.md": (4, 2),
     "docs/guide/troubleshooting.md": (3, 2),
     "docs/internals/performance.md": (2, 2),
-    "docs/internals/testing.md": (2, 11),
+    "docs/internals/testing.md": (2, 8),
     "docs/reference/formats.md": (13, 11),
     "docs/reference/iam.md": (2, 3),
     "docs/reference/metrics.md": (2, 2),
