@@ -370,7 +370,18 @@ def usual(page, request):
 
 # The pages that go on with a cluster that is there.
 CLUSTERS = dict.fromkeys(
-    ("first-cluster", "images", "s3", "keys", "running", "console", "monitoring", "benchmarks", "troubleshooting"),
+    (
+        "first-cluster",
+        "images",
+        "s3",
+        "keys",
+        "rotation",
+        "running",
+        "console",
+        "monitoring",
+        "benchmarks",
+        "troubleshooting",
+    ),
     "first",
 )
 CLUSTERS["pools"] = "wide"
