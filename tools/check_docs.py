@@ -6,8 +6,8 @@
 - prose is at most 100 columns wide (code, tables, headings, links and reports are excepted);
 - no sentence tells who worked on what when: a document describes the system as it is;
 - commands and options of `atoll` that a page names are in docs/reference/commands.md;
-- files, programs with their options, crates, tests, targets of make and variables that a page names exist, and
-  so do documents that a source file names (tools/doc_facts.py);
+- files, programs with their options, crates, tests, targets of make, variables and messages that a page names
+  exist, and so do documents that a source file names (tools/doc_facts.py);
 - tables of crates agree with Cargo.toml and LAYERS, figures beside Ceph with their record, and the
   page about testing with the Makefile and the workflow of CI (tools/doc_facts.py);
 - no page has more of the phrases that CONTRIBUTING.md asks to avoid than its number (tools/doc_words.py).
@@ -249,7 +249,7 @@ def page_errors(pages):
     commands, files = read_commands(), doc_facts.listed_files()
     manifest = (ROOT / "Cargo.toml").read_text()
     names, crates = doc_facts.short_names(files), doc_facts.crates_of_workspace()
-    identifiers = doc_facts.identifiers_of(files)
+    identifiers, messages = doc_facts.identifiers_of(files), doc_facts.messages_of(files)
     all_options = set().union(doc_facts.options_of_scripts(files), *commands.values())
     variables, targets = doc_facts.variables_of(files), doc_facts.targets_of((ROOT / "Makefile").read_text())
 
@@ -264,6 +264,7 @@ def page_errors(pages):
                 found += doc_facts.check_names(page, names, read)
                 found += doc_facts.check_variables(page, variables)
                 found += doc_facts.check_items(page, identifiers)
+                found += doc_facts.check_messages(page, messages)
                 found += doc_facts.check_options(page, all_options)
                 found += doc_facts.check_cargo(page, crates, names)
             found += doc_facts.check_make(page, targets)

@@ -26,6 +26,10 @@ VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
 CARGO = re.compile(r"\bcargo (?:\+\w+ )?(?:test|run|build|doc|bench) (?P<arguments>[^`|&#;]*)")
 # Options of fio and nvme-cli that pages name without the program.
 FOREIGN_OPTIONS = {"--import", "--reconnect-delay", "--sync"}
+# What stands for an argument in a quoted message.
+MESSAGE_ARGUMENT = re.compile(r"\.\.\.|'?\b(?:osd\.)?[A-Z]\b'?|\be[A-Z]\b|\b[A-Z]{3,}\b|\d+\.\d+\.\d+\.\d+|\b\d+\b")
+# Messages of the operating system.
+FOREIGN_MESSAGES = {"No such file or directory"}
 # Options that scripts take from a function of tests/e2e/lib/scenario.py.
 SHARED_OPTIONS = "tests/e2e/lib/scenario.py"
 
@@ -140,6 +144,26 @@ def check_items(page, identifiers):
         for path in ITEM.findall(line):
             if missing := [part for part in path.split("::") if part not in identifiers]:
                 yield number, f"names {path}, and no source has {missing[0]}"
+
+
+def messages_of(files):
+    """Returns the text of all Rust sources with whole strings, and a zero byte for each argument of a format."""
+    texts = [(ROOT / file).read_text() for file in sorted(files) if file.endswith(".rs")]
+    text = re.sub(r"\\\n\s*", "", "\n".join(texts))
+    return re.sub(r"\{[^{}\n]{0,80}\}", "\0", text)
+
+
+def check_messages(page, messages):
+    """Yields messages in tables with the header `message` that no Rust source has."""
+    is_table = False
+    for number, line in page.prose:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        is_table = line.startswith("|") and (is_table or cells[0] == "message")
+        for message in re.findall(r"`([^`]+)`", cells[0]) if is_table else ():
+            for part in MESSAGE_ARGUMENT.split(message):
+                part = part.strip(" :,;.'\"()/")
+                if len(part) >= 7 and part not in messages and part not in FOREIGN_MESSAGES:
+                    yield number, f"no source has the message '{part}'"
 
 
 def check_variables(page, known):

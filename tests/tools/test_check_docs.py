@@ -413,6 +413,28 @@ def test_long_sentences_are_counted(page):
     assert errors(doc_words.check(page(f"{words}\nmore."), {}))
 
 
+MESSAGES = 'the key of \0 was revoked by {\0}; "all" \0 PGs that \0 leads serve, after \0 ms; another host has it'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "the key of osd.N was revoked",
+        "PGs that osd.K leads serve, after T ms",
+        "... another host has it",
+        "No such file or directory",
+    ],
+)
+def test_messages_of_the_sources_may_be_quoted(page, message):
+    text = f"| message | remedy |\n|---|---|\n| `{message}` | wait |\n\n| word | |\n|---|---|\n| `not a message` | |\n"
+    assert errors(doc_facts.check_messages(page(text), MESSAGES)) == []
+
+
+def test_messages_that_no_source_has_are_errors(page):
+    text = "| message | remedy |\n|---|---|\n| `the key of osd.N was removed`, `another host has it` | wait |\n"
+    assert errors(doc_facts.check_messages(page(text), MESSAGES)) == ["no source has the message 'was removed'"]
+
+
 def test_the_pages_of_the_repository_pass():
     paths = [*check_docs.ROOT.glob("*.md"), *check_docs.DOCS.rglob("*.md")]
     pages = {path: check_docs.read_page(path) for path in paths if "book" not in path.parts}
