@@ -4,7 +4,7 @@
 - rules and dashboards use no metrics that docs/reference/metrics.md does not have, and no labels of Atoll's metrics
   that they do not have there;
 - each alert has a severity, a summary, a description, a unit test, and a heading in docs/guide/monitoring.md, to which
-  its runbook leads, and each heading there has an alert;
+  its runbook leads, and each heading there has an alert, and begins with its severity and its delay;
 - dashboards are JSON with ids of their own, panels that do not overlap, and queries with a legend; each panel has a
   title, a unit and a description;
 - promtool, where it is installed, takes the rules, the configuration and the queries, and the unit tests pass.
@@ -106,6 +106,23 @@ def read_rules():
 def anchor(heading):
     """The anchor that a page gives a heading of one word."""
     return heading.lower()
+
+
+def delay_text(rule):
+    """Returns the severity and the delay of a rule as the guide has them, such as `warning, after 5 minutes`."""
+    severity = rule.get("labels", {}).get("severity", "")
+    if not (delay := re.fullmatch(r"(\d+)([mh])", rule.get("for", ""))):
+        return severity
+    unit = {"m": "minute", "h": "hour"}[delay[2]]
+    return f"{severity}, after {delay[1]} {unit}{'s' * (delay[1] != '1')}"
+
+
+def check_delays(rules, guide):
+    """Yields alerts whose text in the guide does not begin with their severity and delay."""
+    shown = dict(re.findall(r"^### (Atoll\w+)\n\n\*([^*]*)\.\*", guide, re.MULTILINE))
+    for rule in rules:
+        if (text := shown.get(rule["alert"])) != delay_text(rule):
+            yield GUIDE_PAGE, f"{rule['alert']} is '{text}' and not '{delay_text(rule)}', as in {RULES}"
 
 
 def check_rules(rules, series):
@@ -250,7 +267,9 @@ def check_with_promtool(dashboards):
 def main():
     metrics = read_metrics()
     series, dashboards = series_of(metrics), list(read_dashboards())
-    errors = [*check_page(metrics), *check_rules(read_rules(), series), *check_dashboards(dashboards, series)]
+    rules, guide = read_rules(), (ROOT / GUIDE_PAGE).read_text()
+    errors = [*check_page(metrics), *check_rules(rules, series), *check_delays(rules, guide)]
+    errors += check_dashboards(dashboards, series)
     if not shutil.which("promtool"):
         print("promtool is not installed (apt install prometheus): rules and queries are not tried", file=sys.stderr)
     elif not errors:
