@@ -153,17 +153,25 @@ def messages_of(files):
     return re.sub(r"\{[^{}\n]{0,80}\}", "\0", text)
 
 
-def check_messages(page, messages):
-    """Yields messages in tables with the header `message` that no Rust source has."""
+def quoted_messages(page):
+    """Yields (line number, message): in tables with the header `message`, and in prose with `...` in quotes."""
     is_table = False
     for number, line in page.prose:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         is_table = line.startswith("|") and (is_table or cells[0] == "message")
-        for message in re.findall(r"`([^`]+)`", cells[0]) if is_table else ():
-            for part in MESSAGE_ARGUMENT.split(message):
-                part = part.strip(" :,;.'\"()/")
-                if len(part) >= 7 and part not in messages and part not in FOREIGN_MESSAGES:
-                    yield number, f"no source has the message '{part}'"
+        yield from ((number, message) for message in re.findall(r"`([^`]+)`", cells[0]) if is_table)
+    text = "\n".join(line for _, line in page.prose)
+    for quote in re.finditer(r'"([^"`|]*\.\.\.[^"`|]*)"', text):
+        yield page.prose[text.count("\n", 0, quote.start())][0], " ".join(quote[1].split())
+
+
+def check_messages(page, messages):
+    """Yields quoted messages that no Rust source has."""
+    for number, message in quoted_messages(page):
+        for part in MESSAGE_ARGUMENT.split(message):
+            part = part.strip(" :,;.'\"()/")
+            if len(part) >= 7 and part not in messages and part not in FOREIGN_MESSAGES:
+                yield number, f"no source has the message '{part}'"
 
 
 def check_variables(page, known):

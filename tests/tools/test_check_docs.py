@@ -433,6 +433,10 @@ def test_messages_of_the_sources_may_be_quoted(page, message):
 def test_messages_that_no_source_has_are_errors(page):
     text = "| message | remedy |\n|---|---|\n| `the key of osd.N was removed`, `another host has it` | wait |\n"
     assert errors(doc_facts.check_messages(page(text), MESSAGES)) == ["no source has the message 'was removed'"]
+    quoted = page(
+        'It says "... another\nhost has it ...", or "... another\nhost lost it ...", in "other words than these".'
+    )
+    assert [*doc_facts.check_messages(quoted, MESSAGES)] == [(2, "no source has the message 'another host lost it'")]
 
 
 def test_the_pages_of_the_repository_pass():
