@@ -31,6 +31,8 @@ import plot_compared
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 COLUMNS_MAX = 100
+# Pages whose capitalised words in code are types of the sources.
+TYPES = ("docs/internals/", "CONTRIBUTING.md")
 
 # Written by `atoll bench report` and by tools: not prose of ours.
 GENERATED = (
@@ -265,6 +267,7 @@ def page_errors(pages):
                 found += doc_facts.check_variables(page, variables)
                 found += doc_facts.check_items(page, identifiers)
                 found += doc_facts.check_messages(page, messages)
+                found += doc_facts.check_types(page, identifiers) if page.name.startswith(TYPES) else ()
                 found += doc_facts.check_options(page, all_options)
                 found += doc_facts.check_cargo(page, crates, names)
             found += doc_facts.check_make(page, targets)

@@ -20,6 +20,7 @@ SOURCE_ROOTS = ("crates/", "atoll/", "tests/", "tools/", "docs/", ".ci/", ".gith
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<>{}$]")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 ITEM = re.compile(r"\b(?:[A-Za-z_]\w*::)+[A-Za-z_]\w*")
+TYPE = re.compile(r"(?<![\w/.:-])[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b(?![/.:-])")
 PARITY = r"(\d+) to (\d+) parity shards"
 RULE = re.compile(r"(?:\| )?\*\*([A-Z]{2}-\d+)(?:\.| \|)?")
 VARIABLE = re.compile(r"\bATOLL_[A-Z0-9_]+\b")
@@ -113,10 +114,10 @@ def variables_of(files):
 
 
 def identifiers_of(files):
-    """Returns all identifiers of Rust sources."""
+    """Returns all identifiers of Rust and Python sources."""
     found = set()
     for file in files:
-        if file.endswith(".rs") and (ROOT / file).is_file():
+        if file.endswith((".rs", ".py")) and (ROOT / file).is_file():
             found |= set(re.findall(r"[A-Za-z_]\w*", (ROOT / file).read_text(errors="ignore")))
     return found
 
@@ -144,6 +145,13 @@ def check_items(page, identifiers):
         for path in ITEM.findall(line):
             if missing := [part for part in path.split("::") if part not in identifiers]:
                 yield number, f"names {path}, and no source has {missing[0]}"
+
+
+def check_types(page, identifiers):
+    """Yields types, such as `TracedCopies`, that no source has."""
+    for number, line in page.code:
+        for name in sorted(set(TYPE.findall(line)) - identifiers):
+            yield number, f"no source has {name}"
 
 
 def messages_of(files):

@@ -413,6 +413,13 @@ def test_long_sentences_are_counted(page):
     assert errors(doc_words.check(page(f"{words}\nmore."), {}))
 
 
+@pytest.mark.parametrize(
+    ("text", "count"), [("`Links` has `TracedCopies`.", 0), ("`TracedCopy`", 1), ("`a/TracedCopy`", 0)]
+)
+def test_types_that_no_source_has_are_errors(page, text, count):
+    assert len(errors(doc_facts.check_types(page(text), {"TracedCopies"}))) == count
+
+
 MESSAGES = 'the key of \0 was revoked by {\0}; "all" \0 PGs that \0 leads serve, after \0 ms; another host has it'
 
 
