@@ -79,6 +79,7 @@ REASONS = {
     ],
     "Prometheus asks `/metrics` of the admin server for it, with a token.": ["metrics show"],
     "Nothing speaks against a call: there is none, and no page of the console needs it.": [
+        "audit heads",
         "image meta",
         "pg why",
         "policy simulate",
@@ -94,7 +95,8 @@ a call takes and gives is in `/api/openapi.json` of each admin server.
 A call is a command. The admin server runs it in its own process, with the same checks, and answers
 with what the command prints with `--json`; so there is one function for both, in `crates/admin`,
 `crates/image` or `crates/iam`. A few calls look for themselves, with the same functions:
-`getPgScrub` (a part of `atoll pg query`) and `listEvents`. `getFigures` and `listSlowOperations`
+`getPgScrub` (a part of `atoll pg query`), `listEvents`, `approveRequest` and `denyRequest`, in
+which a session stands for the operator's password. `getFigures` and `listSlowOperations`
 ask the same processes in the same way as `atoll top` and `atoll slow`, and tell it in the form that
 charts and the page need. What the console calls an access key of an account is that of a user if
 the call names one: then it is `atoll user key`.

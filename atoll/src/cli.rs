@@ -6,6 +6,7 @@ use atoll_terminal::print_line;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::admin::AdminCommand;
+use crate::commands::approval::ApprovalCommand;
 use crate::commands::arguments::{DataArgument, OutputArguments};
 use crate::commands::audit::AuditCommand;
 use crate::commands::bench::BenchCommand;
@@ -40,9 +41,11 @@ use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::top::TopArguments;
 use crate::commands::up::UpArguments;
+use crate::commands::{AuditedCommand, publish_heads};
 use crate::commands::{
-    admin, audit, bench, bucket, cluster, events, flag, gateway, health, host, identity, image, join, key,
-    metrics, nbd, nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
+    admin, approval, audit, bench, bucket, cluster, events, flag, gateway, health, host, identity, image, join,
+    key, metrics, nbd, nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top,
+    up,
 };
 use crate::watch;
 
@@ -139,7 +142,7 @@ pub enum Command {
     Sim(SimArguments),
     /// Show what has happened: failures, fail-overs, recoveries, commands
     Events(EventsArguments),
-    /// Check that no line of an audit log was changed or taken out
+    /// Check that no line of an audit log was changed or taken out, and list what is known of the logs
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Show what OSDs, pools, images, gateways and buckets do now
@@ -152,6 +155,9 @@ pub enum Command {
     /// Say who may log in to the console
     #[command(subcommand)]
     Operator(OperatorCommand),
+    /// List, approve and deny what operators ask a second operator for
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// Run the admin server (started by 'atoll up')
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -184,10 +190,16 @@ fn command() -> clap::Command {
 pub fn run() -> anyhow::Result<ExitCode> {
     let matches = command().get_matches();
     let run = || Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command.run();
-    match watch::pause(&matches) {
-        Some(pause) => watch::run(pause, run),
-        None => run(),
+    if let Some(pause) = watch::pause(&matches) {
+        return watch::run(pause, run);
     }
+    let audited = AuditedCommand::begin(&matches)?;
+    let done = run();
+    if let Some(audited) = audited {
+        let (who, heads) = audited.end(&done);
+        publish_heads(&who, &heads);
+    }
+    done
 }
 
 /// Runs a command line that is given as text.
@@ -231,6 +243,7 @@ impl Command {
             Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Operator(command) => operator::run(&command)?,
+            Command::Approval(command) => approval::run(&command)?,
             Command::Admin(command) => admin::run(&command, execute)?,
             Command::State(command) => return state::run(&command),
             Command::Gateway(command) => gateway::run(&command)?,
@@ -243,5 +256,26 @@ impl Command {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::command;
+
+    /// The words of all commands that do something.
+    pub fn all_commands() -> Vec<Vec<String>> {
+        fn add(command: &clap::Command, before: &[String], all: &mut Vec<Vec<String>>) {
+            for inner in command.get_subcommands() {
+                let words = [before, &[inner.get_name().to_owned()]].concat();
+                match inner.has_subcommands() {
+                    true => add(inner, &words, all),
+                    false => all.push(words),
+                }
+            }
+        }
+        let mut all = Vec::new();
+        add(&command(), &[], &mut all);
+        all
     }
 }

@@ -15,11 +15,11 @@ from lib.waiting import wait_for
 class Collector(http.server.BaseHTTPRequestHandler):
     """Takes lines, but not at first."""
 
-    lines, refused = [], 0
+    lines, refused, is_away = [], 0, False
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if Collector.refused < 2:
+        if Collector.refused < 2 or Collector.is_away:
             Collector.refused += 1
             self.send_response(503)
         else:
@@ -32,9 +32,9 @@ class Collector(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def collector():
-    Collector.lines, Collector.refused = [], 0
+    Collector.lines, Collector.refused, Collector.is_away = [], 0, False
     server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Collector)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/audit"
@@ -98,6 +98,59 @@ def test_a_collector_gets_what_it_refused_at_first(scenario, collector):
     assert Collector.refused == 2
 
 
+def once_each(lines):
+    """The records by their places, each once: what was sent when a process was killed may come again."""
+    return list({(line["run"], line["number"]): line for line in lines}.values())
+
+
+def test_lines_outlive_a_gateway_that_is_killed_while_the_collector_is_away(scenario, collector):
+    cluster = start(scenario, "spool", ATOLL_S3_AUDIT_LOG=collector)
+    client = cluster.s3()
+    client.create_bucket(Bucket="bucket")
+    puts = lambda: [line["path"] for line in once_each(Collector.lines) if line["operation"] == "PutObject"]
+    Collector.is_away = True
+    for number in range(50):
+        client.put_object(Bucket="bucket", Key=f"{number:02}", Body=b"")
+    spool = cluster.data / "audit-spool" / "s3"
+    written = lambda: sum(path.read_text().count('"PutObject"') for path in spool.glob("*.jsonl")) == 50
+    wait_for("the lines on disk", written, 10)
+    cluster.restarted("gateway", cluster.kill("gateway"))
+    assert not puts()
+    Collector.is_away = False
+    wait_for("the lines at the collector", lambda: len(puts()) == 50, 30)
+    assert puts() == [f"/bucket/{number:02}" for number in range(50)], "in order"
+
+
+def problems(cluster):
+    return {problem["code"] for problem in json.loads(cluster.cli("health", "--json", ok=None).stdout)["problems"]}
+
+
+def test_requests_are_refused_when_the_spool_is_full_if_that_is_chosen(scenario, collector):
+    """And with nothing lost they are served again when the collector has taken what waits."""
+    chosen = {"ATOLL_AUDIT_ON_FAILURE": "refuse", "ATOLL_AUDIT_SPOOL": "1M"}
+    cluster = start(scenario, "refuse", ATOLL_S3_AUDIT_LOG=collector, **chosen)
+    client = cluster.s3()
+    Collector.is_away = True
+
+    def refusal():
+        try:
+            client.list_buckets()
+        except client.exceptions.ClientError as error:
+            return error.response["ResponseMetadata"]["HTTPStatusCode"]
+        return None
+
+    served = 0
+    while not (refused := refusal()) and served < 10_000:
+        served += 1
+    assert refused == 503, f"{refused} after {served} requests"
+    assert "AUDIT_REFUSING" in problems(cluster)
+    Collector.is_away = False
+    wait_for("requests are served", lambda: refusal() is None, 60)
+    listed = lambda: [line for line in once_each(Collector.lines) if line["operation"] == "ListBuckets"]
+    wait_for("no line is lost", lambda: len([line for line in listed() if line["status"] == 200]) > served, 30)
+    assert not problems(cluster) & {"AUDIT_REFUSING", "AUDIT_LOST"}
+
+
 @pytest.fixture(scope="module")
 def kept(scenario):
     """The log that a gateway keeps by default."""
@@ -158,3 +211,88 @@ def test_a_line_that_was_changed_or_taken_out_is_found(kept, scenario):
     assert changed.returncode == 1 and f"line {at} of run" in changed.stdout, changed.stdout
     assert verify(lines[:at] + lines[at + 1 :]).returncode == 1
     assert verify([*lines[:at], *lines[at + 1 :], lines[at]]).returncode == 1
+
+
+def of_log(cluster, name, operation, **expected):
+    """Lines of a log of the host that have these fields."""
+    has = lambda line: line["operation"] == operation and expected.items() <= line.items()
+    logs = lambda: [line for path in (cluster.data / "log").glob(f"{name}-audit*.jsonl") for line in audit_lines(path)]
+    return wait_for(f"{operation} {expected}", lambda: [line for line in logs() if has(line)], 30)
+
+
+def test_commands_are_in_the_log_with_their_users_and_ends(kept):
+    kept.create_image("disk", "1M")
+    [begun] = of_log(kept, "command", "CommandBegun", command="atoll image create disk --size 1M")
+    [ended] = of_log(kept, "command", "CommandEnded", command="atoll image create disk --size 1M")
+    assert begun["user"] and ended["user"] == begun["user"] and ended["succeeded"] is True, ended
+    assert kept.cli("image", "rm", "nothing", ok=None).returncode == 1
+    [failed] = of_log(kept, "command", "CommandEnded", command="atoll image rm nothing")
+    assert failed["succeeded"] is False and "nothing" in failed["error"], failed
+    kept.cli("image", "ls")
+    lines = [line for path in (kept.data / "log").glob("command-audit*.jsonl") for line in audit_lines(path)]
+    assert not [line for line in lines if line.get("command") == "atoll image ls"]
+
+
+@pytest.mark.needs("nbdinfo")
+def test_attachments_of_images_are_in_the_log(kept, scenario):
+    kept.create_image("attached", "1M")
+    scenario.run("nbdinfo", "--map", kept.nbd_uri("attached"))
+    attached = of_log(kept, "nbd", "AttachImage", image="attached")
+    assert attached[0]["access"] == "write" and attached[0]["client"].startswith("process "), attached
+    of_log(kept, "nbd", "DetachImage", image="attached")
+    of_log(kept, "nbd", "OpenImage", image="attached", access="write")
+    of_log(kept, "nbd", "CloseImage", image="attached")
+    kept.cli("image", "export", "attached", scenario.directory / "attached.raw")
+    [taken] = of_log(kept, "command", "OpenImage", image="attached")
+    assert taken["process"] == "command" and taken["user"] and taken["error"] is None, taken
+
+
+def test_uses_of_keys_are_in_the_log(kept):
+    kept.create_image("sealed", "1M")
+    [wrapped] = [
+        line
+        for line in of_log(kept, "command", "UseKey", use_of_key="wrap")
+        if line["purpose"].startswith("atoll image ") and line["uses"] == 1
+    ][-1:]
+    assert wrapped["key"].startswith("local:") and wrapped["failures"] == 0, wrapped
+    kept.s3().put_object(Bucket="versions", Key="sealed", Body=b"x")
+    of_log(kept, "s3", "UseKey", use_of_key="unwrap", process="gateway")
+
+
+def test_changes_of_policies_are_in_the_log(kept):
+    client = kept.s3()
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::versions/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+    client.delete_public_access_block(Bucket="versions")
+    client.put_bucket_policy(Bucket="versions", Policy=policy)
+    client.delete_bucket_policy(Bucket="versions")
+    [line] = of_operation(kept, "PutBucketPolicy")
+    [change] = line["policies"]
+    assert change["document"] == "bucket versions" and change["added"] == [allow] and not change["removed"], change
+    assert change["before_sha256"] is None and len(change["after_sha256"]) == 64
+    [line] = of_operation(kept, "DeleteBucketPolicy")
+    assert line["policies"][0]["removed"] == [allow] and line["policies"][0]["after_sha256"] is None, line
+
+
+def test_another_host_finds_a_log_that_was_made_anew(kept, scenario):
+    """By what cluster state knows: the lines fit each other."""
+    kept.create_image("known", "1M")
+    name = "command-audit.jsonl"
+    lines = (kept.data / "log" / name).read_text().splitlines(keepends=True)
+    directory = scenario.directory / "copies"
+    directory.mkdir()
+
+    def verify(changed):
+        (directory / name).write_text("".join(changed))
+        found = kept.cli("audit", "verify", directory / name, "--json", ok=None)
+        return found.returncode, json.loads(found.stdout)
+
+    code, found = verify(lines)
+    assert code == 0 and found["is_compared"] and found["logs"][0]["known_lines"] > 0, found
+    code, found = verify(lines[:-2])
+    assert code == 1 and "cut off" in str(found["logs"][0]["problems"]), found
+    last_run = json.loads(lines[-1])["run"]
+    code, found = verify([line for line in lines if json.loads(line)["run"] != last_run])
+    assert code == 1 and "is not there" in str(found["logs"][0]["problems"]), found
+    heads = kept.json("audit", "heads")
+    assert name in {head["log"] for head in heads}, heads

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from lib.console import Caller, Console, User, operations
-from lib.logs import audit_lines
+from lib.logs import request_lines
 from lib.ports import free_port, is_listening
 from lib.waiting import wait_for
 from selenium.webdriver.common.keys import Keys
@@ -555,7 +555,7 @@ def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader
 
     def lines():
         """But for those of the fixture of an earlier test, which may be written only now."""
-        return [line for line in audit_lines(path) if not line["path"].startswith(f"/api/v1/images/{IMAGE}")]
+        return [line for line in request_lines(path) if not line["path"].startswith(f"/api/v1/images/{IMAGE}")]
 
     before = len(lines())
     assert reader.call("GET", "/api/v1/status").status == 200

@@ -61,6 +61,10 @@ NOT_RUN = {README: {"make build && *": "it compiles for minutes; the program to 
             "cargo build *": "it compiles for minutes; the program to test is on the PATH",
             "export PATH=*": "of what that has built",
         },
+        "keys": {
+            "atoll key destroy --bucket records *": "test_retained_keys.py does that",
+            "atoll approval *": "test_retained_keys.py does that",
+        },
         "benchmarks": {
             "atoll bench run encryption-*": "a quarter of an hour, or hours; test_bench.py runs a small matrix",
             "atoll bench run redundancy *": "hours",

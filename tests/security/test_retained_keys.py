@@ -33,7 +33,7 @@ def test_force_alone_destroys_no_retained_version(cluster, what):
 
 
 def test_the_second_word_needs_the_first(cluster):
-    code, said = destroy(cluster, "--bucket", "records", "--force-destroy-retained")
+    code, said = destroy(cluster, "--bucket", "records", "--force-destroy-retained", "--operator", "ann")
     assert code == 2 and "--force" in said, (code, said)
     assert content(cluster) == b"kept"
 
@@ -42,7 +42,58 @@ def test_a_bucket_without_locks_needs_one_word(cluster):
     assert destroy(cluster, "--bucket", "plain", "--force")[0] == 0
 
 
-def test_both_words_destroy(cluster):
-    assert destroy(cluster, "--bucket", "records", "--force", "--force-destroy-retained")[0] == 0
+@pytest.fixture(scope="module")
+def operators(cluster, scenario):
+    """Files with the passwords of operators."""
+    files = {}
+
+    def make(name, role="admin"):
+        files[name] = scenario.directory / f"password-{name}"
+        files[name].write_text(f"the password of {name}")
+        cluster.cli("operator", "create", name, "--role", role, "--password-file", files[name])
+        return ("--operator", name, "--password-file", files[name])
+
+    return make
+
+
+def waiting(cluster):
+    return cluster.json("approval", "ls")
+
+
+def test_two_operators_destroy(cluster, operators):
+    """Not one alone, not the same twice, not one that was made for that, and not one who may only look."""
+    both = ("--bucket", "records", "--force", "--force-destroy-retained")
+    assert destroy(cluster, *both)[0] == 2, "nobody says so"
+    ann = operators("ann")
+    code, said = destroy(cluster, *both, *ann[:2], "--password-file", cluster.data / "cluster.json")
+    assert code == 1 and "password" in said, said
+    code, said = destroy(cluster, *both, *ann)
+    assert code == 1 and "operator create" in said and not waiting(cluster), said
+
+    bob, eve = operators("bob"), operators("eve", "read-only")
+    code, said = destroy(cluster, *both, *ann)
+    [request] = waiting(cluster)
+    assert code == 1 and request["id"] in said and request["action"] == "key destroy --bucket records", (said, request)
+    late = operators("late")
+    approve = lambda who: cluster.cli("approval", "approve", request["id"], *who, ok=None)
+    for who, why in ((ann, "another operator"), (eve, "role admin"), (late, "after the request")):
+        done = approve(who)
+        assert done.returncode == 1 and why in done.stderr, done.stderr
+    code, said = destroy(cluster, *both, *ann)
+    assert code == 1 and request["id"] in said and len(waiting(cluster)) == 1, "it waits"
+    assert content(cluster) == b"kept"
+
+    cluster.cli("approval", "deny", request["id"], *bob)
+    code, said = destroy(cluster, *both, *ann)
+    assert code == 1 and "'bob' has denied it" in said and not waiting(cluster), said
+    destroy(cluster, *both, *ann)
+    [request] = waiting(cluster)
+    assert approve(bob).returncode == 0
+    assert destroy(cluster, "--bucket", "plain", "--force")[0] == 0, "what is not locked needs nobody"
+    assert content(cluster) == b"kept"
+    code, said = destroy(cluster, *both, *late)
+    assert code == 1 and content(cluster) == b"kept", "it was approved to another"
+    assert destroy(cluster, *both, *ann)[0] == 0
     gone = lambda: error_of(cluster.s3().get_object, Bucket="records", Key="k") == (403, "AccessDenied")
     wait_for("the bucket is unreadable", gone, 10)
+    assert request["id"] not in {one["id"] for one in waiting(cluster)}, "it is good once"

@@ -8,7 +8,7 @@ import ssl
 import boto3
 import pytest
 from lib.console import Caller
-from lib.logs import audit_lines
+from lib.logs import request_lines
 from lib.waiting import wait_for
 
 # A flood of a second or two. Unbounded, it would be 60 MB of lines.
@@ -63,7 +63,7 @@ def received(connection, length):
 
 
 def refused_in_lines(path):
-    lines = audit_lines(path)
+    lines = request_lines(path)
     return sum(line.get("refusals", 1) for line in lines)
 
 
@@ -72,9 +72,9 @@ def test_a_name_at_the_log_in_is_no_identity(cluster, address):
     answer = Caller(address).call("POST", "/api/v1/session", {"user": "ann", "password": "wrong"}, csrf="login")
     assert answer.status == 401, answer
     strangers = cluster.data / "log" / "admin-audit-strangers.jsonl"
-    tried = lambda: [line for line in audit_lines(strangers) if line.get("user") == "ann"]
+    tried = lambda: [line for line in request_lines(strangers) if line.get("user") == "ann"]
     wait_for("the attempt", tried, 10)
-    known = audit_lines(cluster.data / "log" / "admin-audit.jsonl")
+    known = request_lines(cluster.data / "log" / "admin-audit.jsonl")
     assert not [line for line in known if line["status"] == 401], known
 
 
@@ -82,7 +82,7 @@ def test_the_admin_audit_log_keeps_operators(cluster, address, admin):
     """A flood of calls without a session do not erase what an operator has done."""
     assert admin.call("PUT", "/api/v1/flags/nodeepscrub", {}).status == 200
     known = cluster.data / "log" / "admin-audit.jsonl"
-    of_ann = lambda: [line for line in audit_lines(known) if line["user"] == "ann" and line["method"] == "PUT"]
+    of_ann = lambda: [line for line in request_lines(known) if line["user"] == "ann" and line["method"] == "PUT"]
     wait_for("the operator's line", of_ann, 10)
     before, context = size_bytes(cluster, "admin"), ssl.create_default_context(cafile=address.ca_file)
     flood(cluster.admin_port, b"DELETE /api/v1/%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * PATH_BYTES), context)
@@ -90,7 +90,7 @@ def test_the_admin_audit_log_keeps_operators(cluster, address, admin):
     wait_for("all refusals are counted", lambda: refused_in_lines(strangers) >= REQUESTS, 30)
     assert size_bytes(cluster, "admin") - before < GROWTH_BYTES_MAX
     assert of_ann()
-    cut = [line for line in audit_lines(strangers) if line.get("path", "").startswith("/api/v1/aaa")]
+    cut = [line for line in request_lines(strangers) if line.get("path", "").startswith("/api/v1/aaa")]
     assert cut and all(line["cut"] == ["path"] and len(line["path"]) == 1024 for line in cut), json.dumps(cut)[:500]
 
 
@@ -98,15 +98,15 @@ def test_the_s3_audit_log_keeps_those_who_sign(cluster):
     """Anonymous requests do not erase signed ones."""
     cluster.s3().create_bucket(Bucket="kept")
     known = cluster.data / "log" / "s3-audit.jsonl"
-    signed = lambda: [line for line in audit_lines(known) if line["operation"] == "CreateBucket"]
+    signed = lambda: [line for line in request_lines(known) if line["operation"] == "CreateBucket"]
     wait_for("the signed request's line", signed, 10)
     before = size_bytes(cluster, "s3")
     flood(cluster.s3_port, b"GET /kept/%s HTTP/1.1\r\nHost: x\r\nUser-Agent: %s\r\n\r\n" % (b"b" * 900, b"u" * 9_000))
     strangers = cluster.data / "log" / "s3-audit-strangers.jsonl"
     wait_for("all refusals are counted", lambda: refused_in_lines(strangers) >= REQUESTS, 30)
     assert size_bytes(cluster, "s3") - before < GROWTH_BYTES_MAX
-    assert signed() and all(line["principal"] for line in audit_lines(known))
-    cut = [line for line in audit_lines(strangers) if line.get("path", "").startswith("/kept/bbb")]
+    assert signed() and all(line["principal"] for line in request_lines(known))
+    cut = [line for line in request_lines(strangers) if line.get("path", "").startswith("/kept/bbb")]
     assert cut and all(line["cut"] == ["user_agent"] and len(line["user_agent"]) == 256 for line in cut), cut
 
 
@@ -122,7 +122,7 @@ def test_changes_of_identities_are_lines_of_who_made_them(cluster):
     )
     iam.create_user(UserName="dora")
     known = cluster.data / "log" / "s3-audit.jsonl"
-    made = lambda: [line for line in audit_lines(known) if line["action"] == "iam:CreateUser"]
+    made = lambda: [line for line in request_lines(known) if line["action"] == "iam:CreateUser"]
     [line] = wait_for("the line", made, 10)
     assert line["principal"].endswith(":root") and line["subject"].endswith(":user/dora"), line
     assert line["access_key"] == credentials["access_key"] and line["operation"] == "Iam", line

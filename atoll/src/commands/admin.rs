@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use atoll_admin::AdminError;
-use atoll_audit::{AuditLog, Target};
+use atoll_audit::Target;
 use atoll_cluster::ClusterError;
 use atoll_console::{AdminServer, AdminServerConfig, Command, CommandFailure, FailureKind, RunCommands};
 use atoll_iam::operations::IamError;
@@ -19,6 +19,8 @@ use atoll_node::NodeError;
 use clap::Subcommand;
 use serde_json::Value;
 
+use super::audit_log::{self, AuditRoomArguments};
+use super::audited::note_of_console;
 use super::daemon::{DaemonArguments, prepare};
 use super::events::Author;
 use super::explain;
@@ -44,6 +46,8 @@ Examples:
         /// takes them by POST, or 'off' [default: DIR/log/admin-audit.jsonl]
         #[arg(long, value_name = "FILE|URL|off", env = "ATOLL_ADMIN_AUDIT_LOG")]
         audit_log: Option<Target>,
+        #[command(flatten)]
+        audit_room: AuditRoomArguments,
     },
 }
 
@@ -52,16 +56,14 @@ pub type Execute = fn(Vec<String>) -> anyhow::Result<ExitCode>;
 
 /// Runs the admin server. `execute` is the command line.
 pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
-    let AdminCommand::Run { daemon, listen, session_seconds, audit_log } = command;
+    let AdminCommand::Run { daemon, listen, session_seconds, audit_log, audit_room } = command;
     let open = prepare(daemon, "admin")?;
     let listen = listen.clone().or_else(|| open.cluster.admin_listen());
     let listen = listen.context("this host has no admin server: 'atoll up --admin-listen off' has said so")?;
-    let audit = match audit_log {
-        Some(target) => AuditLog::open(atoll_console::AUDIT_SOURCE, target),
-        None => AuditLog::open_own(atoll_console::AUDIT_SOURCE, &open.directory.logs().join("admin-audit.jsonl")),
-    };
+    let name = ("admin", "admin", atoll_console::AUDIT_SOURCE);
+    let audit = audit_log::open(&open, name, audit_log.as_ref(), audit_room)?;
     let config = AdminServerConfig {
-        audit: audit.context("the audit log cannot be opened (--audit-log)")?,
+        audit,
         listen,
         session: Duration::from_secs(*session_seconds),
         commands: Arc::new(InProcess { data: open.directory.root().to_owned(), execute }),
@@ -108,6 +110,8 @@ impl RunCommands for InProcess {
         // One that has failed may have changed something before.
         let words = command.words.iter().chain(&command.operands).cloned();
         note_changes(&Author::of_console(user), words);
+        let done = outcome.as_ref().map(drop).map_err(explain);
+        note_of_console(user, (&command.words, &command.operands), done);
         outcome.map_err(|error| failure(&error))?;
         serde_json::from_str(&printed).map_err(|error| CommandFailure {
             kind: FailureKind::Unavailable,

@@ -1,19 +1,24 @@
 //! Audit logs: whether lines are as they were written.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use atoll_audit::Verdict;
+use atoll_audit::{KnownHead, Verdict};
+use atoll_cluster::keys;
 use atoll_terminal::print_line;
+use atoll_types::audit::AuditHeadRecord;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::arguments::OutputArguments;
-use super::open_cluster::OpenCluster;
-use super::output::print_json;
+use super::audit_log::logs_of_host;
+use super::open_cluster::{OpenCluster, connected};
+use super::output::{ago, explain, print_json, print_table};
 
 #[derive(Subcommand)]
 pub enum AuditCommand {
@@ -22,15 +27,26 @@ pub enum AuditCommand {
 Examples:
   atoll audit verify                             the logs of this host, with the files that were set aside
   atoll audit verify /var/log/atoll/s3-audit.jsonl
+  atoll audit verify --host h2 /copies/h2/*.jsonl    logs of another host, by what cluster state knows of them
   atoll audit verify --key 9f2c... --json        lines of this process must be there, under its key
 
-Each line has a digest of itself and of the line before, and each minute a line has a signature of the latest digest. The
-key of a process is in its memory only; the first line of each run, its log and a collector have the public key. Somebody
-who may write the files can replace all lines of a run under another key, or remove the latest lines: compare keys with
-log/PROCESS.log ('audit log ... is chained under key') or with a collector.
+Each line has a digest of itself and of the line before, and each minute a line has a signature of the latest digest, which
+cluster state gets, too. A host cannot take back what it has said there in an earlier hour, so the log of a host whose root
+has made it anew, cut it, or replaced it is not whole. Ask on another host: a host that was broken into says what it likes.
+Without cluster state (--offline, or none that answers) only the chain itself is looked at: who may write the files can then
+replace a run under another key, or remove the latest lines.
 
 Exit codes: 0 all lines fit, 1 some do not.")]
     Verify(VerifyArguments),
+    /// List the latest lines of audit logs that cluster state knows
+    #[command(after_help = "\
+Examples:
+  atoll audit heads                              each log of each host, and when it was last heard of
+  atoll audit heads --host h2 --json
+
+A process that runs says at least every half an hour how far its log is. Where that is long ago, the process was stopped or
+does not write.")]
+    Heads(HeadsArguments),
 }
 
 #[derive(Args)]
@@ -42,57 +58,155 @@ pub struct VerifyArguments {
     /// Public keys of processes: a run with each of them must be there, and no run with another
     #[arg(long, value_name = "HEX")]
     key: Vec<String>,
+    /// The host of the logs [default: this one]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Do not compare with what cluster state knows
+    #[arg(long)]
+    offline: bool,
+}
+
+#[derive(Args)]
+pub struct HeadsArguments {
+    #[command(flatten)]
+    output: OutputArguments,
+    /// Only those of this host
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
 }
 
 /// Runs a command.
 pub fn run(command: &AuditCommand) -> anyhow::Result<ExitCode> {
-    let AuditCommand::Verify(arguments) = command;
-    let logs = match &arguments.files[..] {
-        [] => logs_of_host(&arguments.output)?,
+    match command {
+        AuditCommand::Verify(arguments) => verify_all(arguments),
+        AuditCommand::Heads(arguments) => heads(arguments).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// What cluster state knows of the logs of a host, or why that is not known.
+fn known_of_host(arguments: &VerifyArguments) -> Result<Vec<AuditHeadRecord>, String> {
+    if arguments.offline {
+        return Err("--offline".into());
+    }
+    let known = connected(&arguments.output, async |open, client| {
+        let host = arguments.host.clone().unwrap_or_else(|| open.cluster.host_name());
+        let listed = client.list::<AuditHeadRecord>(&keys::audit_heads_of(&host)).await?;
+        Ok(listed.entries.into_iter().map(|(_, record, _)| record).collect())
+    });
+    known.map_err(|error| explain(&error))
+}
+
+/// The lines that a log has to have. In a log with a name of its own these are those of runs that are in it.
+fn known_of_log(log: &Path, known: &[AuditHeadRecord]) -> Vec<KnownHead> {
+    // That of a collector is called by its source, and has a name of its own where it is kept.
+    let name_of = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let names = [name_of(log.file_name()), name_of(log.file_stem())];
+    let head = |record: &AuditHeadRecord| KnownHead {
+        run: record.run.clone(),
+        number: record.number,
+        digest: record.digest.clone(),
+        unix_ms: record.unix_ms,
+        is_of_log: names.contains(&record.log),
+    };
+    known.iter().map(head).collect()
+}
+
+/// Logs of which cluster state knows lines, and that are not there.
+fn missing_logs(logs: &[PathBuf], known: &[AuditHeadRecord]) -> Vec<PathBuf> {
+    let Some(directory) = logs.first().and_then(|log| log.parent()) else { return Vec::new() };
+    let names: BTreeSet<&str> = known.iter().map(|record| &record.log[..]).collect();
+    let files = names.into_iter().filter(|name| name.ends_with(".jsonl")).map(|name| directory.join(name));
+    files.filter(|file| !logs.contains(file)).collect()
+}
+
+fn verify_all(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
+    let mut logs = match &arguments.files[..] {
+        [] => own_logs(&arguments.output)?,
         files => files.to_vec(),
     };
+    let known = known_of_host(arguments);
+    let lines = known.as_deref().unwrap_or_default();
+    if arguments.files.is_empty() {
+        logs.extend(missing_logs(&logs, lines));
+    }
     let mut is_whole = true;
     let mut documents = Vec::new();
     let mut keys = Vec::new();
     for log in &logs {
-        let mut verdict = verify(log)?;
+        let mut verdict = verify(log, known_of_log(log, lines))?;
         check_keys(&mut verdict, &arguments.key);
         keys.extend(verdict.runs.values().filter_map(|run| run.key.clone()));
         is_whole &= verdict.is_whole();
         match arguments.output.json {
             true => documents.push(document(log, &verdict)),
-            false => say(log, &verdict),
+            false => say(log, &verdict, known.is_ok()),
         }
     }
     let missing: Vec<&String> = arguments.key.iter().filter(|key| !keys.contains(key)).collect();
     is_whole &= missing.is_empty();
     if arguments.output.json {
-        print_json(&json!({ "is_whole": is_whole, "logs": documents, "missing_keys": missing }))?;
+        print_json(&json!({
+            "is_whole": is_whole,
+            "is_compared": known.is_ok(),
+            "logs": documents,
+            "missing_keys": missing,
+        }))?;
     } else {
         missing.iter().for_each(|key| print_line!("no run with the key {key} is there"));
+        if let Err(reason) = &known {
+            print_line!("not compared with what cluster state knows: {reason}");
+        }
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn logs_of_host(output: &OutputArguments) -> anyhow::Result<Vec<PathBuf>> {
-    let logs = OpenCluster::open(&output.data)?.directory.logs();
-    let names = ["admin-audit", "admin-audit-strangers", "s3-audit", "s3-audit-strangers"];
-    let found = names.map(|name| logs.join(name).with_added_extension("jsonl"));
-    Ok(found.into_iter().filter(|path| path.exists()).collect())
+fn heads(arguments: &HeadsArguments) -> anyhow::Result<()> {
+    let prefix =
+        arguments.host.as_ref().map_or_else(|| keys::AUDIT_HEADS.to_owned(), |host| keys::audit_heads_of(host));
+    let listed =
+        connected(&arguments.output, async |_, client| Ok(client.list::<AuditHeadRecord>(&prefix).await?))?;
+    // Of each log the latest.
+    let mut latest: BTreeMap<(String, String), AuditHeadRecord> = BTreeMap::new();
+    for (_, record, _) in listed.entries {
+        let name = (record.host.clone(), record.log.clone());
+        let is_newer = latest.get(&name).is_none_or(|known| known.unix_ms < record.unix_ms);
+        if is_newer {
+            latest.insert(name, record);
+        }
+    }
+    if arguments.output.json {
+        return print_json(&json!(latest.values().collect::<Vec<_>>()));
+    }
+    let row = |record: &AuditHeadRecord| {
+        let AuditHeadRecord { host, process, log, run, number, unix_ms, .. } = record;
+        vec![host.clone(), process.clone(), log.clone(), run.clone(), number.to_string(), ago(*unix_ms)]
+    };
+    let rows: Vec<_> = latest.values().map(row).collect();
+    print_table(&["HOST", "PROCESS", "LOG", "RUN", "LINE", "HEARD OF FOR"], &rows);
+    Ok(())
+}
+
+fn own_logs(output: &OutputArguments) -> anyhow::Result<Vec<PathBuf>> {
+    let directory = OpenCluster::open(&output.data)?.directory;
+    logs_of_host(&directory).with_context(|| directory.logs().display().to_string())
 }
 
 /// Reads a log, the files that were set aside first: `.1` is the latest of these.
-fn verify(log: &Path) -> anyhow::Result<Verdict> {
+fn verify(log: &Path, known: Vec<KnownHead>) -> anyhow::Result<Verdict> {
     let aside = (1..).map(|number| log.with_added_extension(number.to_string()));
     let mut files: Vec<PathBuf> = aside.take_while(|path| path.exists()).collect();
     files.reverse();
-    files.push(log.to_owned());
-    let mut verdict = Verdict::default();
+    // Of one that is gone cluster state may know lines.
+    if log.exists() || known.is_empty() {
+        files.push(log.to_owned());
+    }
+    let mut verdict = Verdict::knowing(known);
     for path in files {
         let name = || path.display().to_string();
         let file = File::open(&path).with_context(name)?;
         verdict.read(&name(), BufReader::new(file)).with_context(name)?;
     }
+    verdict.end(&log.display().to_string());
     Ok(verdict)
 }
 
@@ -121,13 +235,15 @@ fn document(log: &Path, verdict: &Verdict) -> serde_json::Value {
         "lines": verdict.lines,
         "unchained_lines": verdict.unchained_lines,
         "unsigned_lines": verdict.unsigned_lines(),
+        "known_lines": verdict.known_lines,
+        "unknown_runs": verdict.unknown_runs,
         "problems": verdict.problems,
         "more_problems": verdict.more_problems,
         "runs": runs.collect::<Vec<_>>(),
     })
 }
 
-fn say(log: &Path, verdict: &Verdict) {
+fn say(log: &Path, verdict: &Verdict, is_compared: bool) {
     let result = if verdict.is_whole() { "whole" } else { "NOT WHOLE" };
     print_line!(
         "{}: {result}, {} lines in {} runs; the latest {} have no signature yet",
@@ -138,6 +254,10 @@ fn say(log: &Path, verdict: &Verdict) {
     );
     if verdict.unchained_lines > 0 {
         print_line!("  the first {} lines are of an earlier release, without a chain", verdict.unchained_lines);
+    }
+    if is_compared {
+        print_line!("  {} lines are as cluster state knows them", verdict.known_lines);
+        verdict.unknown_runs.iter().for_each(|run| print_line!("  cluster state knows no line of run {run}"));
     }
     verdict.problems.iter().for_each(|problem| print_line!("  {problem}"));
     if verdict.more_problems > 0 {

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use anyhow::Context;
-use atoll_admin_socket::{PG_COPIES_ROUTE, Reply, Routes, SLOW_ROUTE};
+use atoll_admin_socket::{AUDIT_ROUTE, CLOCK_ROUTE, PG_COPIES_ROUTE, Reply, Routes, SLOW_ROUTE};
 use atoll_metrics::slow::slow_operations;
 use atoll_traces::Source;
 use clap::Args;
@@ -12,6 +12,8 @@ use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 
 use super::arguments::DataArgument;
+use super::audit_heads;
+use super::audit_log::{daemon_log, follow_key_uses, own_log};
 use super::open_cluster::OpenCluster;
 
 #[derive(Args)]
@@ -58,6 +60,8 @@ pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<Ope
     }
     let open = OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? };
     serve_admin_socket(&open, process);
+    follow_key_uses(daemon_log(&open, process), own_log(&open.directory, process, "keys"));
+    audit_heads::follow(&open, process);
     export_traces(&open, process);
     Ok(open)
 }
@@ -87,6 +91,8 @@ fn serve_admin_socket(open: &OpenCluster, process: &str) {
     };
     let routes = Routes::default()
         .with(SLOW_ROUTE, move || json(serde_json::to_string(&slow_operations())))
+        .with(AUDIT_ROUTE, move || json(serde_json::to_string(&atoll_audit::log_statuses())))
+        .with(CLOCK_ROUTE, move || json(serde_json::to_string(&atoll_gateway::clock_ahead_ms())))
         .with(PG_COPIES_ROUTE, move || json(serde_json::to_string(&atoll_osd::copies_told())));
     let path = open.directory.admin_socket(process);
     if let Err(error) = atoll_admin_socket::serve_in_thread(&path, routes) {

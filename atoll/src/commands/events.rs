@@ -103,8 +103,8 @@ fn show(event: &Event, json: bool) -> anyhow::Result<()> {
 
 /// Who has called a command.
 pub struct Author {
-    user: String,
-    host: String,
+    pub user: String,
+    pub host: String,
 }
 
 impl Author {
@@ -145,7 +145,7 @@ pub async fn note_command(
 const COMMAND_CHARACTERS_MAX: usize = 300;
 
 /// The command as it was given, without the data directory. No secret is ever an argument.
-fn command_words(arguments: impl Iterator<Item = String>) -> String {
+pub fn command_words(arguments: impl Iterator<Item = String>) -> String {
     let mut words = vec!["atoll".to_owned()];
     let mut skips = false;
     for argument in arguments {

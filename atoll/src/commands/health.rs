@@ -8,7 +8,9 @@ use atoll_admin::policies::policy_problems;
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::health::{Health, HealthStatus, Problem, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
-use atoll_node::{NodeError, host_problems, old_secret_problems, secret_ages, signature_problems};
+use atoll_node::{
+    NodeError, host_problems, old_secret_problems, process_problems, secret_ages, signature_problems,
+};
 use atoll_terminal::print_line;
 use clap::Args;
 
@@ -72,6 +74,7 @@ async fn look(open: &OpenCluster) -> Health {
     match view.await {
         Ok((view, signatures, policies, secrets)) => {
             let health = evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster));
+            let health = health.and(process_problems(&open.directory).await);
             health.and(signatures).and(policies).and(secrets)
         }
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {

@@ -16,6 +16,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::approval::{OperatorArguments, OptionalOperatorArguments};
 use super::arguments::OutputArguments;
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::{ago, explain, print_json, print_table};
@@ -101,7 +102,9 @@ Example:
 Examples:
   atoll key destroy --key project-x --force      everything that was written for this key, in all buckets
   atoll key destroy --bucket photos --force      everything in the bucket
-  atoll key destroy --bucket records --force --force-destroy-retained    although object lock may retain versions
+  atoll key destroy --bucket records --force --force-destroy-retained --operator ann --password-file -
+                                                 although object lock may retain versions: asks for the approval of
+                                                 a second operator ('atoll approval'); again when that is there
   atoll key destroy --image disk1 --force        everything in the image
 
 The data stays in place, unreadable; remove it as usual. Old backups of cluster state and of the key
@@ -114,9 +117,12 @@ file still have the keys.")]
         /// Confirm: this cannot be undone
         #[arg(long)]
         force: bool,
-        /// Confirm that versions in buckets with object lock are lost, too, whatever retains them
-        #[arg(long, requires = "force")]
+        /// Confirm that versions in buckets with object lock are lost, too, whatever retains them. A second operator has
+        /// to approve it
+        #[arg(long, requires = "force", requires = "operator")]
         force_destroy_retained: bool,
+        #[command(flatten)]
+        operator: OptionalOperatorArguments,
     },
     /// Write all that exists once on this host, such as the key file, to a file to be kept elsewhere
     #[command(after_help = "\
@@ -230,9 +236,9 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
             KeyCommand::Rotate { output, name, no_rewrap } => rotate(output, name, *no_rewrap).await,
             KeyCommand::Rewrap(output) => rewrap(output).await,
             KeyCommand::Forget { output, bucket } => forget(output, bucket.as_deref()).await,
-            KeyCommand::Destroy { output, what, force, force_destroy_retained } => {
-                let consent = keys::Consent { force: *force, retained: *force_destroy_retained };
-                destroy(output, what, consent).await
+            KeyCommand::Destroy { output, what, force, force_destroy_retained, operator } => {
+                let operator = if *force_destroy_retained { operator.given() } else { None };
+                destroy(output, what, *force, operator).await
             }
             KeyCommand::Backup { output, file, passphrase_file, recipient } => {
                 backup(output, file, &backup_seal(passphrase_file.as_deref(), recipient)?).await
@@ -409,9 +415,19 @@ async fn forget(output: &OutputArguments, bucket: Option<&str>) -> anyhow::Resul
     }
 }
 
-async fn destroy(output: &OutputArguments, what: &DestroyArguments, consent: keys::Consent) -> anyhow::Result<()> {
+async fn destroy(
+    output: &OutputArguments,
+    what: &DestroyArguments,
+    force: bool,
+    operator: Option<OperatorArguments>,
+) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let state = open.connect().await?;
+    let retained = match operator {
+        Some(operator) => Some(operator.prove(&state).await?),
+        None => None,
+    };
+    let consent = keys::Consent { force, retained };
     let service = open.keys()?;
     let (kind, name) = match what {
         DestroyArguments { key: Some(name), .. } => ("key", name),

@@ -2,8 +2,12 @@
 //! Modules here know nothing of [`crate::cli`].
 
 pub mod admin;
+pub mod approval;
 pub mod arguments;
 pub mod audit;
+mod audit_heads;
+mod audit_log;
+mod audited;
 pub mod bench;
 pub mod bucket;
 pub mod cluster;
@@ -41,6 +45,7 @@ pub mod store;
 pub mod top;
 pub mod up;
 
+pub use audited::AuditedCommand;
 pub use events::Author;
-pub use open_cluster::note_changes;
+pub use open_cluster::{note_changes, publish_heads};
 pub use output::explain;

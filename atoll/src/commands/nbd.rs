@@ -11,6 +11,7 @@ use atoll_nbd::{NbdServer, TlsChoice, TlsFiles, TlsMode};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::audit_log::ImageAuditArguments;
 use super::daemon::{DaemonArguments, prepare};
 use super::open_cluster::{DISK_TIMEOUT_MS, tokio_runtime};
 
@@ -33,6 +34,8 @@ directory's tls/ca.crt) and, where clients need certificates, client-cert.pem an
         daemon: DaemonArguments,
         #[command(flatten)]
         tls: NbdTlsArguments,
+        #[command(flatten)]
+        audit: ImageAuditArguments,
     },
 }
 
@@ -65,8 +68,9 @@ pub enum NbdTlsMode {
 
 /// Runs the NBD server.
 pub fn run(command: NbdCommand) -> anyhow::Result<()> {
-    let NbdCommand::Run { daemon, tls } = command;
+    let NbdCommand::Run { daemon, tls, audit } = command;
     let open = prepare(&daemon, "nbd")?;
+    audit.open(&open, "nbd", "nbd")?;
     let tls = nbd_tls(tls, open.directory.root())?;
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);

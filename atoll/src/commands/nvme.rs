@@ -9,6 +9,7 @@ use atoll_nvme::{HostSecretStore, NvmeTarget};
 use atoll_reactor::LocalRuntime;
 use clap::Subcommand;
 
+use super::audit_log::ImageAuditArguments;
 use super::daemon::{DaemonArguments, prepare};
 use super::nvme_host::{self, HostCommand};
 use super::open_cluster::{DISK_TIMEOUT_MS, tokio_runtime};
@@ -34,6 +35,8 @@ On the host:
         /// given]
         #[arg(long, value_name = "IP:PORT")]
         listen: Vec<SocketAddr>,
+        #[command(flatten)]
+        audit: ImageAuditArguments,
     },
     /// Set, list and remove what hosts need to connect: secrets (DH-HMAC-CHAP) and keys for TLS
     #[command(subcommand)]
@@ -43,14 +46,15 @@ On the host:
 /// `atoll nvme`.
 pub fn run(command: NvmeCommand) -> anyhow::Result<()> {
     match command {
-        NvmeCommand::Run { daemon, listen } => run_target(&daemon, &listen),
+        NvmeCommand::Run { daemon, listen, audit } => run_target(&daemon, &listen, &audit),
         NvmeCommand::Host(command) => nvme_host::run(&command),
     }
 }
 
-fn run_target(daemon: &DaemonArguments, listen: &[SocketAddr]) -> anyhow::Result<()> {
+fn run_target(daemon: &DaemonArguments, listen: &[SocketAddr], audit: &ImageAuditArguments) -> anyhow::Result<()> {
     let process = listen.first().map_or("nvme".into(), |address| format!("nvme-{}", address.port()));
     let open = prepare(daemon, &process)?;
+    audit.open(&open, "nvme", &process)?;
     let listen = match listen {
         [] => addresses(&open.cluster.nvme_listen)?,
         chosen => chosen.to_vec(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use atoll_audit::{Head, ProcessLog};
 use atoll_client::ClientConfig;
 use atoll_cluster::{ClusterClient, ConnectOptions};
 use atoll_keys::{KeyRing, KeyService};
@@ -39,6 +40,25 @@ pub fn note_changes(author: &Author, words: impl Iterator<Item = String>) {
     });
     if let Err(error) = noted {
         atoll_terminal::print_note!("atoll: the log of events does not have this command: {error}");
+    }
+}
+
+/// To be called when a command is over: cluster state hears of its lines in the audit log, if the command has asked cluster
+/// state for something.
+pub fn publish_heads(who: &ProcessLog, heads: &[Head]) {
+    let options = CONNECTED.with_borrow(|connected| connected.as_ref().map(|(_, options)| options.clone()));
+    let Some(options) = options.filter(|_| !heads.is_empty()) else { return };
+    let published = tokio_runtime().and_then(|runtime| {
+        runtime.block_on(async {
+            let publish = async {
+                let client = ClusterClient::connect(&options).await?;
+                super::audit_heads::publish(&client, who, heads).await
+            };
+            Ok(tokio::time::timeout(CONNECT_LIMIT, publish).await??)
+        })
+    });
+    if let Err(error) = published {
+        atoll_terminal::print_note!("atoll: cluster state does not hear of this command's audit log: {error}");
     }
 }
 

@@ -90,7 +90,7 @@ impl From<RoleArgument> for OperatorRole {
 const PASSWORD_BYTES_MAX: u64 = 4_096;
 
 /// A password, without the end of its line.
-fn read_password(file: &Path) -> anyhow::Result<String> {
+pub fn read_password(file: &Path) -> anyhow::Result<String> {
     let text = read_secret_text(file, "a password", PASSWORD_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

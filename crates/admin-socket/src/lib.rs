@@ -6,6 +6,10 @@
 
 /// Where processes of Atoll tell their slow operations, as JSON; metrics are at `/metrics`.
 pub const SLOW_ROUTE: &str = "/slow";
+/// Where processes tell how their audit logs are, as JSON.
+pub const AUDIT_ROUTE: &str = "/audit";
+/// Where processes tell by how many milliseconds their clocks are ahead of the cluster's, as JSON.
+pub const CLOCK_ROUTE: &str = "/clock";
 /// Where OSDs tell what they have of PGs, as JSON.
 pub const PG_COPIES_ROUTE: &str = "/pg-copies";
 

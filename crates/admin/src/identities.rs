@@ -3,11 +3,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_audit::DocumentChange;
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_gateway::{IdentityError, IdentityStore};
-use atoll_iam::operations::{Answer, Context, IamError, NewAccessKey, Operation, Parameters, RANDOM_BYTES};
+use atoll_iam::operations::{
+    Answer, Context, IamError, NewAccessKey, Operation, Parameters, PolicyChange, RANDOM_BYTES, policy_changes,
+};
 use atoll_iam::{
     AWS_MANAGED_POLICIES, AccountEntry, ConditionValues, Decision, Identities, KeyLookup, Policy, PolicyKind,
     Question, ResourceSide, decide,
@@ -98,6 +101,7 @@ pub async fn perform(
     };
     let random: [u8; RANDOM_BYTES] = random_bytes();
     let now_ms = atoll_coordinator::unix_ms();
+    let changed = Mutex::default();
     let run = |identities: &Identities| {
         let account = find_account(identities, account);
         let account = account.map_err(|error| IamError::NoSuchEntity(error.to_string()))?;
@@ -110,9 +114,26 @@ pub async fn perform(
             new_access_key: new_access_key.as_ref(),
             last_used: last_used.as_ref(),
         };
-        operation.run(&context, parameters.clone())
+        let outcome = operation.run(&context, parameters.clone())?;
+        let policies = policy_changes(identities, &outcome.changes);
+        *changed.lock().unwrap_or_else(PoisonError::into_inner) = policies;
+        Ok(outcome)
     };
-    Ok(IdentityStore::new(state.clone()).change(&run).await.map_err(refused)?.answer)
+    let answer = IdentityStore::new(state.clone()).change(&run).await.map_err(refused)?.answer;
+    note_policies(operation, changed.into_inner().unwrap_or_else(PoisonError::into_inner));
+    Ok(answer)
+}
+
+/// Says in the audit log of this process what became of policies.
+fn note_policies(operation: &Operation, changes: Vec<PolicyChange>) {
+    let audited = |change: PolicyChange| {
+        DocumentChange::new(change.document, change.before.as_deref(), change.after.as_deref())
+    };
+    let policies: Vec<DocumentChange> = changes.into_iter().filter_map(audited).collect();
+    if !policies.is_empty() {
+        let record = serde_json::json!({ "action": format!("iam:{}", operation.name), "policies": policies });
+        atoll_audit::note("command", "ChangePolicies", &record);
+    }
 }
 
 /// Does an operation that lists something, page by page.

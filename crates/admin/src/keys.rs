@@ -7,6 +7,7 @@ use atoll_keys::{KeyDescription, KeyService, WrappedBy};
 use atoll_types::records::{AuthorizedKeyRecord, BucketRecord, KeyBackupRecord, PeerRole};
 use serde::Serialize;
 
+use crate::approvals::{self, ProvedOperator};
 use crate::error::AdminError;
 use crate::wrapped_secrets::{KeyUses, UsesByVersion};
 
@@ -113,12 +114,12 @@ async fn refuse_if_others_have_copies(
 }
 
 /// What an operator has said about the loss of data.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Consent {
     /// Data may be lost.
     pub force: bool,
-    /// So may versions that object lock retains.
-    pub retained: bool,
+    /// So may versions that object lock retains: this operator says so, and another has to approve it.
+    pub retained: Option<ProvedOperator>,
 }
 
 /// Destroys a key. One that has wrapped anything is destroyed only with consent: what is below it is lost.
@@ -139,7 +140,7 @@ pub async fn destroy(
     }
     let buckets = client.list::<BucketRecord>(atoll_cluster::keys::BUCKETS).await?.entries;
     let below = buckets.into_iter().map(|(_, bucket, _)| bucket).filter(|bucket| is_below(bucket, key));
-    check_retained(below, consent)?;
+    check_retained(client, below, &format!("key destroy --key {name}"), &consent).await?;
     service.destroy(name).await?;
     crate::wrapped_secrets::forget_bucket_keys(client, None, false).await?;
     Ok(())
@@ -149,7 +150,7 @@ pub async fn destroy(
 pub async fn destroy_of_bucket(client: &ClusterClient, name: &str, consent: Consent) -> Result<(), AdminError> {
     let found = client.get::<BucketRecord>(&atoll_cluster::keys::bucket(name)).await?;
     let (bucket, _) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
-    check_retained(std::iter::once(bucket), consent)?;
+    check_retained(client, std::iter::once(bucket), &format!("key destroy --bucket {name}"), &consent).await?;
     crate::wrapped_secrets::forget_bucket_keys(client, Some(name), true).await?;
     Ok(())
 }
@@ -165,17 +166,25 @@ fn is_below(bucket: &BucketRecord, key: &KeyStatus) -> bool {
     wrapped.filter_map(|wrapped| WrappedBy::parse(wrapped)).any(is_of_key)
 }
 
-/// Refuses to destroy what somebody was promised to find: whether a version of a bucket with object lock is retained,
-/// only its gateway knows, so all of them count.
-fn check_retained(buckets: impl Iterator<Item = BucketRecord>, consent: Consent) -> Result<(), AdminError> {
+/// Refuses to destroy what somebody was promised to find, unless two operators say so: whether a version of a bucket with
+/// object lock is retained, only its gateway knows, so all of them count.
+async fn check_retained(
+    client: &ClusterClient,
+    buckets: impl Iterator<Item = BucketRecord>,
+    action: &str,
+    consent: &Consent,
+) -> Result<(), AdminError> {
     let locked: Vec<String> =
         buckets.filter(|bucket| bucket.object_lock.is_some()).map(|bucket| format!("'{}'", bucket.name)).collect();
-    if locked.is_empty() || consent.retained {
+    if locked.is_empty() {
         return Ok(());
     }
-    AdminError::refused(format!(
-        "object lock may retain versions in {}, which would be lost for good; 'aws s3api get-object-retention' shows it; \
-         say --force-destroy-retained if that is meant",
-        locked.join(", ")
-    ))
+    let Some(operator) = &consent.retained else {
+        return AdminError::refused(format!(
+            "object lock may retain versions in {}, which would be lost for good; 'aws s3api get-object-retention' shows it; \
+             say --force-destroy-retained --operator NAME if that is meant, which a second operator has to approve",
+            locked.join(", ")
+        ));
+    };
+    approvals::require(client, action, operator).await.map(drop)
 }

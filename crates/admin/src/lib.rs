@@ -8,6 +8,7 @@
 //!
 //! This crate prints nothing and knows no data directory and no process: those are `atoll-node`'s.
 
+pub mod approvals;
 pub mod bucket_reader;
 pub mod buckets;
 mod error;

@@ -8,15 +8,19 @@ use atoll_coordinator::{View, missing_pgs};
 use atoll_image::ImageAdmin;
 use atoll_keys::LocalKeys;
 use atoll_placement::first_record;
+use atoll_types::approvals::{ApprovalDecision, ApprovalRecord};
 use atoll_types::coordination::{AutoOutRecord, NextPoolRecord};
 use atoll_types::frames::{FrameMode, FrameModes, FrameScope};
+use atoll_types::operators::OperatorRole;
 use atoll_types::records::{
     AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, OsdUpRecord,
     OsdUsageRecord, PeerRole, PgRecord, PgTargetRecord, PoolRecord, Redundancy,
 };
 use atoll_types::{Epoch, OsdId, PgId, PoolId};
 
+use crate::approvals::{self, ProvedOperator};
 use crate::error::AdminError;
+use crate::operators;
 use crate::osds::{self, NewLocation, check_drain};
 use crate::peer_keys;
 use crate::pools::{self, NewPool, PoolChange};
@@ -461,4 +465,63 @@ async fn erasure_coded_pools_keep_what_they_were_made_with() {
     assert!(refusal(pools::change(client, "x", &PoolChange::MinSize(3)).await).contains("nothing can be read"));
     let changed = pools::change(client, "x", &PoolChange::MinSize(4)).await.unwrap();
     assert_eq!((changed.redundancy.min_size(), changed.redundancy.size()), (4, 6));
+}
+
+#[tokio::test]
+async fn a_second_operator_approves_once() {
+    let state = State::start().await;
+    let client = &state.client;
+    for (name, role) in [("ann", OperatorRole::Admin), ("eve", OperatorRole::ReadOnly)] {
+        operators::create(client, name, role, "a long password").await.unwrap();
+    }
+    let [ann, bob, eve, late] = ["ann", "bob", "eve", "late"].map(ProvedOperator::by_session);
+    let act = |operator: &ProvedOperator| {
+        let operator = operator.clone();
+        async move { approvals::require(client, "key destroy --key x", &operator).await }
+    };
+    assert!(ProvedOperator::by_password(client, "ann", "another password").await.is_err());
+    assert!(ProvedOperator::by_password(client, "ann", "a long password").await.is_ok());
+    assert!(refusal(act(&eve).await).contains("role admin"));
+    assert!(refusal(act(&ann).await).contains("atoll operator create"), "there is nobody else");
+
+    operators::create(client, "bob", OperatorRole::Admin, "a long password").await.unwrap();
+    assert!(refusal(act(&ann).await).contains("a second operator has to approve"));
+    assert!(refusal(act(&ann).await).contains("a second operator has to approve"));
+    let [(id, _)] = &approvals::list(client).await.unwrap()[..] else { panic!("one request") };
+    // Times have milliseconds.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    operators::create(client, "late", OperatorRole::Admin, "a long password").await.unwrap();
+    for (operator, why) in [(&ann, "another operator"), (&eve, "role admin"), (&late, "after the request")] {
+        assert!(refusal(approvals::decide(client, id, operator, true).await).contains(why));
+    }
+    assert!(refusal(approvals::decide(client, "other", &bob, true).await).contains("no request"));
+    approvals::decide(client, id, &bob, true).await.unwrap();
+    assert!(refusal(approvals::decide(client, id, &bob, false).await).contains("approved it already"));
+    assert!(refusal(act(&bob).await).contains("a second operator"), "it is another's, and his own is new");
+    let other = approvals::require(client, "key destroy --key y", &ann).await;
+    assert!(refusal(other).contains("a second operator"), "it is for what it says");
+    assert_eq!(act(&ann).await.unwrap(), "bob");
+    assert!(refusal(act(&ann).await).contains("a second operator"), "it was good once");
+}
+
+#[tokio::test]
+async fn what_is_denied_or_over_is_not_done() {
+    let state = State::start().await;
+    let client = &state.client;
+    for name in ["ann", "bob"] {
+        operators::create(client, name, OperatorRole::Admin, "a long password").await.unwrap();
+    }
+    let [ann, bob] = ["ann", "bob"].map(ProvedOperator::by_session);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(approvals::require(client, "x", &ann).await.is_err());
+    let (id, record) = approvals::list(client).await.unwrap().remove(0);
+    approvals::decide(client, &id, &bob, false).await.unwrap();
+    assert!(refusal(approvals::require(client, "x", &ann).await).contains("'bob' has denied it"));
+    assert!(approvals::list(client).await.unwrap().is_empty());
+
+    let approved = ApprovalDecision { operator: "bob".into(), is_approved: true, unix_ms: 1 };
+    let over = ApprovalRecord { expires_unix_ms: 2, decision: Some(approved), ..record };
+    client.put(&keys::approval("old"), &over).await.unwrap();
+    assert!(refusal(approvals::require(client, "x", &ann).await).contains("a second operator has to approve"));
+    assert!(client.get::<ApprovalRecord>(&keys::approval("old")).await.unwrap().is_none(), "it is forgotten");
 }

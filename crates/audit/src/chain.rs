@@ -42,9 +42,30 @@ pub(crate) struct Chain {
     source: &'static str,
     /// Tells it from others in the same file.
     run: String,
+    place: Place,
+}
+
+/// How far a chain is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
     next: u64,
     latest: Digest,
     unsigned: u64,
+}
+
+/// The latest line of a chain that has a signature. Who keeps it elsewhere knows all lines up to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The name of the file, or what the log of a collector is called.
+    pub log: String,
+    /// The run of the process.
+    pub run: String,
+    /// Its public key, in hexadecimal.
+    pub key: String,
+    /// The number of the line.
+    pub number: u64,
+    /// The digest of the line, in hexadecimal.
+    pub digest: String,
 }
 
 #[derive(Serialize)]
@@ -56,7 +77,7 @@ struct Begins<'a> {
 }
 
 #[derive(Serialize)]
-struct Head<'a> {
+struct HeadRecord<'a> {
     source: &'a str,
     time_unix_ms: u64,
     operation: &'a str,
@@ -84,51 +105,82 @@ pub(crate) fn is_signed(key: &[u8], run: &str, number: u64, latest: &Digest, sig
 }
 
 impl Chain {
-    /// Begins a chain; returns its first line, too.
-    pub fn begin(key: &Arc<ChainKey>, source: &'static str, time_unix_ms: u64) -> std::io::Result<(Self, String)> {
+    /// A chain without a line.
+    pub fn new(key: &Arc<ChainKey>, source: &'static str) -> std::io::Result<Self> {
         let mut run = [0; 8];
         rand::fill(&mut run).map_err(|_| std::io::Error::other("the system gives no random bytes"))?;
-        let mut chain =
-            Chain { key: Arc::clone(key), source, run: hex::encode(run), next: 0, latest: [0; 32], unsigned: 0 };
-        let begins = Begins { source, time_unix_ms, operation: BEGINS, key: key.public() };
-        let line = chain.link(&crate::line_of(&begins));
-        Ok((chain, line))
+        let place = Place { next: 0, latest: [0; 32], unsigned: 0 };
+        Ok(Chain { key: Arc::clone(key), source, run: hex::encode(run), place })
+    }
+
+    /// A chain that says that it is another's run.
+    #[cfg(test)]
+    pub fn of_run(key: &Arc<ChainKey>, run: &str) -> Self {
+        let place = Place { next: 0, latest: [0; 32], unsigned: 0 };
+        Chain { key: Arc::clone(key), source: "test", run: run.to_owned(), place }
+    }
+
+    /// The first line, unless there is one.
+    pub fn beginning(&mut self, time_unix_ms: u64) -> Option<String> {
+        if self.place.next > 0 {
+            return None;
+        }
+        let begins = Begins { source: self.source, time_unix_ms, operation: BEGINS, key: self.key.public() };
+        Some(self.link(&crate::line_of(&begins)))
+    }
+
+    /// How far it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Takes back all lines since: they were not written.
+    pub fn go_back(&mut self, place: Place) {
+        self.place = place;
+    }
+
+    /// The latest line, if it is signed.
+    pub fn signed_head(&self, log: &str) -> Option<Head> {
+        let Place { next, latest, unsigned } = self.place;
+        let number = next.checked_sub(1).filter(|_| unsigned == 0)?;
+        let (log, run, key) = (log.to_owned(), self.run.clone(), self.key.public());
+        Some(Head { log, run, key, number, digest: hex::encode(latest) })
     }
 
     /// A line with its place in the chain.
     pub fn link(&mut self, line: &str) -> String {
         let object = line.strip_suffix("}\n").expect("records are objects with fields");
-        let base = format!(r#"{object},"run":"{}","number":{}"#, self.run, self.next);
-        self.latest = digest_of(&self.latest, &base);
-        self.next += 1;
-        self.unsigned += 1;
-        format!("{base},\"chain\":\"{}\"}}\n", hex::encode(self.latest))
+        let base = format!(r#"{object},"run":"{}","number":{}"#, self.run, self.place.next);
+        self.place.latest = digest_of(&self.place.latest, &base);
+        self.place.next += 1;
+        self.place.unsigned += 1;
+        format!("{base},\"chain\":\"{}\"}}\n", hex::encode(self.place.latest))
     }
 
     /// Whether so many lines have no signature that one is due.
     pub fn is_head_due(&self) -> bool {
-        self.unsigned >= HEAD_LINES_MAX
+        self.place.unsigned >= HEAD_LINES_MAX
     }
 
-    /// A line with a signature of the lines so far, unless all have one.
-    pub fn head(&mut self, time_unix_ms: u64) -> Option<String> {
-        if self.unsigned == 0 {
+    /// A line with a signature of the lines so far, unless there is none, or all have one and no other is wanted.
+    pub fn head(&mut self, time_unix_ms: u64, is_wanted: bool) -> Option<String> {
+        if self.place.next == 0 || self.place.unsigned == 0 && !is_wanted {
             return None;
         }
-        let number = self.next - 1;
-        let signature = self.key.0.sign(&signed_bytes(&self.run, number, &self.latest));
-        let head = Head {
+        let (number, latest) = (self.place.next - 1, self.place.latest);
+        let signature = self.key.0.sign(&signed_bytes(&self.run, number, &latest));
+        let head = HeadRecord {
             source: self.source,
             time_unix_ms,
             operation: HEAD,
             key: self.key.public(),
             head_number: number,
-            head: hex::encode(self.latest),
+            head: hex::encode(latest),
             signature: hex::encode(signature.as_ref()),
         };
         let line = self.link(&crate::line_of(&head));
         // A signature need not be signed.
-        self.unsigned = 0;
+        self.place.unsigned = 0;
         Some(line)
     }
 }

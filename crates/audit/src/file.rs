@@ -60,10 +60,18 @@ impl LogFile {
         if self.size_bytes > 0 && self.size_bytes + lines.len() as u64 > self.room.file_bytes_max {
             self.set_aside()?;
         }
-        self.file.write_all(lines.as_bytes())?;
-        self.size_bytes += lines.len() as u64;
-        Ok(())
+        append_whole(&mut self.file, &mut self.size_bytes, lines)
     }
+}
+
+/// Appends lines, all or none: a part of a line would spoil the next.
+pub(crate) fn append_whole(file: &mut File, size_bytes: &mut u64, lines: &str) -> std::io::Result<()> {
+    if let Err(error) = file.write_all(lines.as_bytes()) {
+        file.set_len(*size_bytes)?;
+        return Err(error);
+    }
+    *size_bytes += lines.len() as u64;
+    Ok(())
 }
 
 /// The file for lines of strangers: `audit-strangers.jsonl` beside `audit.jsonl`.
@@ -97,6 +105,14 @@ fn append(path: &Path) -> std::io::Result<File> {
 impl Sink for LogFile {
     fn write(&mut self, lines: &str) -> Result<(), String> {
         self.try_write(lines).map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.path.file_name()?.to_string_lossy().into_owned())
+    }
+
+    fn sync(&mut self) -> Result<(), String> {
+        self.file.sync_data().map_err(|error| format!("{}: {error}", self.path.display()))
     }
 }
 

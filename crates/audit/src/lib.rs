@@ -3,25 +3,30 @@
 //!
 //! Who has not proved to be anybody is a stranger. Lines of strangers have a file of their own, so they never push out those
 //! of others, and refusals of strangers are sampled: the rest is a number in a line. Lines are chained and signed, so that
-//! [`Verdict`] finds what was changed or taken out.
+//! [`Verdict`] finds what was changed or taken out. Lines for a collector wait on disk until it takes them.
 //!
 //! This crate knows lines, files and HTTP. It may not know what is in a line.
 
 mod bounds;
 mod chain;
 mod collector;
+mod documents;
 mod file;
+mod of_process;
 mod sampling;
+mod spool;
+mod status;
 mod verify;
 mod writer;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use atoll_connection_limits::network_of;
 use atoll_metrics::{Counter, register};
@@ -29,11 +34,17 @@ use serde::Serialize;
 
 pub use bounds::{AGENT_BYTES_MAX, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, cut_fields};
 use chain::ChainKey;
+pub use chain::Head;
 use collector::Collector;
+pub use documents::DocumentChange;
 use file::{IDENTIFIED_ROOM, LogFile, STRANGERS_ROOM, strangers_path, with_suffix};
+pub use of_process::{ProcessLog, is_refusing, note, note_refusal, of_process, set_of_process};
 use sampling::Sampling;
-pub use verify::{RunVerdict, Verdict};
-use writer::{Chained, Line, Writer};
+use spool::{Sender, Spool, take_left};
+use status::SharedStatus;
+pub use status::{CollectorAway, LogStatus, log_statuses};
+pub use verify::{KnownHead, RunVerdict, Verdict};
+use writer::{Chained, Heads, Line, Writer};
 
 /// Processes of one data directory that write audit logs of one kind.
 const PROCESSES_MAX: u32 = 16;
@@ -41,6 +52,9 @@ const PROCESSES_MAX: u32 = 16;
 const WAITING_MAX: usize = 16_384;
 /// Those of them that are about strangers: these never make others wait.
 const STRANGERS_WAITING_MAX: usize = WAITING_MAX / 4;
+
+/// How often one looks whether a log has ended.
+const END_POLL: Duration = Duration::from_millis(2);
 
 struct Registered {
     written: Counter,
@@ -86,6 +100,36 @@ impl FromStr for Target {
     }
 }
 
+/// What happens when lines can be neither written nor spooled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They are lost and counted; requests go on.
+    #[default]
+    Lose,
+    /// Requests are refused until they can.
+    Refuse,
+}
+
+/// An audit log before it is opened.
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// Names the log in lines that are about no request.
+    pub source: &'static str,
+    /// Where lines go.
+    pub target: Target,
+    /// Where lines wait for a collector.
+    pub spool: PathBuf,
+    /// So many bytes of them wait.
+    pub spool_bytes_max: u64,
+    /// What happens when there is no room.
+    pub on_failure: OnFailure,
+    /// Strangers can make it grow, so their lines have a file of their own.
+    pub has_strangers: bool,
+}
+
+/// Bytes of lines that wait for a collector, unless somebody says.
+pub const SPOOL_BYTES_MAX: u64 = 1 << 30;
+
 /// An audit log; clones write to the same.
 #[derive(Clone)]
 pub struct AuditLog(Arc<Inner>);
@@ -94,6 +138,16 @@ struct Inner {
     sender: SyncSender<Line>,
     sampling: Arc<Mutex<Sampling>>,
     strangers_waiting: Arc<AtomicUsize>,
+    status: Arc<SharedStatus>,
+    heads: Heads,
+    is_over: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A request of somebody who has not proved to be anybody.
@@ -109,52 +163,147 @@ pub struct Stranger {
 trait Sink: Send {
     /// Writes lines, each of which ends with a line feed. It may wait and try again; an error is the end of these.
     fn write(&mut self, lines: &str) -> Result<(), String>;
+
+    /// Makes what was written durable.
+    fn sync(&mut self) -> Result<(), String>;
+
+    /// The name of the file that it writes.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
+    /// Bytes of lines that wait for a collector, and how many may.
+    fn waiting_bytes(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+/// Names of one kind for several processes: `NAME`, `NAME-2`, `NAME-3` and so on.
+fn own_paths(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let first = path.to_owned();
+    let rest = path.to_owned();
+    std::iter::once(first).chain((2..=PROCESSES_MAX).map(move |number| with_suffix(&rest, &format!("-{number}"))))
+}
+
+/// Opens the first of several that no other process has.
+fn open_first<T>(
+    paths: impl Iterator<Item = PathBuf>,
+    open: impl Fn(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    for path in paths {
+        match open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
+            opened => return opened,
+        }
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, "too many processes write audit logs there"))
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
+/// Sends what is in the spool of a process, and what others have left.
+fn send_spooled(url: &str, config: &LogConfig, spool: &Spool, status: &Arc<SharedStatus>) -> std::io::Result<()> {
+    let left = take_left(own_paths(&config.spool));
+    let all = left.into_iter().chain(std::iter::once(Arc::clone(spool.shared())));
+    let senders = all.map(|shared| Ok(Sender::new(shared, Collector::new(url)?, Arc::clone(status))));
+    let mut senders = senders.collect::<std::io::Result<Vec<_>>>()?;
+    // One after the other: what is older comes first.
+    spawn("audit-spool", move || senders.iter_mut().for_each(Sender::run)).map(drop)
 }
 
 impl AuditLog {
-    /// Opens a log of one source, which lines about refusals without a line name. A file that cannot be written is an
-    /// error now, and so is one that another process writes; a collector need not be there yet. `None` if it goes
-    /// nowhere.
-    pub fn open(source: &'static str, target: &Target) -> std::io::Result<Option<Self>> {
+    /// Opens a log. A file that cannot be written is an error now, and so is one that another process writes; a collector
+    /// need not be there yet. `None` if it goes nowhere.
+    pub fn open(config: &LogConfig) -> std::io::Result<Option<Self>> {
         LazyLock::force(&REGISTERED);
-        let (identified, strangers): (Box<dyn Sink>, Option<Box<dyn Sink>>) = match target {
-            Target::File(path) => (
-                Box::new(LogFile::open(path, IDENTIFIED_ROOM)?),
-                Some(Box::new(LogFile::open(&strangers_path(path), STRANGERS_ROOM)?)),
-            ),
-            Target::Http(url) => (Box::new(Collector::new(url)?), None),
-            Target::Off => return Ok(None),
-        };
+        match &config.target {
+            Target::File(path) => {
+                let identified = Box::new(LogFile::open(path, IDENTIFIED_ROOM)?);
+                let strangers: Option<Box<dyn Sink>> = match config.has_strangers {
+                    true => Some(Box::new(LogFile::open(&strangers_path(path), STRANGERS_ROOM)?)),
+                    false => None,
+                };
+                let status = SharedStatus::new(path.display().to_string());
+                Self::start(config, identified, strangers, status).map(Some)
+            }
+            Target::Http(url) => {
+                let spool =
+                    open_first(own_paths(&config.spool), |path| Spool::open(path, config.spool_bytes_max))?;
+                // A URL may hold a password.
+                let status = SharedStatus::new(format!("the collector of {}", config.source));
+                send_spooled(url, config, &spool, &status)?;
+                Self::start(config, Box::new(spool), None, status).map(Some)
+            }
+            Target::Off => Ok(None),
+        }
+    }
+
+    fn start(
+        config: &LogConfig,
+        identified: Box<dyn Sink>,
+        strangers: Option<Box<dyn Sink>>,
+        status: Arc<SharedStatus>,
+    ) -> std::io::Result<Self> {
         let key = ChainKey::random()?;
-        tracing::info!("the audit log of {source} is chained under key {}", key.public());
+        tracing::info!("the audit log of {} is chained under key {}", config.source, key.public());
         let (sender, waiting) = sync_channel(WAITING_MAX);
         let sampling = Arc::new(Mutex::new(Sampling::new(Instant::now())));
-        let strangers_waiting = Arc::new(AtomicUsize::new(0));
-        let begin = |sink| Chained::begin(sink, &key, source);
+        let (strangers_waiting, heads, is_over) = <(Arc<AtomicUsize>, Heads, Arc<AtomicBool>)>::default();
+        let begin = |sink| Chained::begin(sink, &key, config.source);
         let mut writer = Writer {
-            source,
+            source: config.source,
             identified: begin(identified)?,
             strangers: strangers.map(begin).transpose()?,
             signed_at: Instant::now(),
+            wanted_at: Instant::now(),
+            synced_at: Instant::now(),
             waiting,
             sampling: Arc::clone(&sampling),
             strangers_waiting: Arc::clone(&strangers_waiting),
+            on_failure: config.on_failure,
+            status: Arc::clone(&status),
+            heads: Arc::clone(&heads),
+            is_over: Arc::clone(&is_over),
         };
-        std::thread::Builder::new().name("audit-log".into()).spawn(move || writer.run())?;
-        Ok(Some(AuditLog(Arc::new(Inner { sender, sampling, strangers_waiting }))))
+        let thread = Mutex::new(Some(spawn("audit-log", move || writer.run())?));
+        let inner = Inner { sender, sampling, strangers_waiting, status, heads, is_over, thread };
+        Ok(AuditLog(Arc::new(inner)))
     }
 
     /// Opens a log in a file of this process: in `NAME-2.jsonl`, `NAME-3.jsonl` and so on if other processes write to
     /// those before.
-    pub fn open_own(source: &'static str, path: &Path) -> std::io::Result<Option<Self>> {
-        for number in 1..=PROCESSES_MAX {
-            let own = if number == 1 { path.to_owned() } else { with_suffix(path, &format!("-{number}")) };
-            match Self::open(source, &Target::File(own)) {
-                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
-                opened => return opened,
+    pub fn open_own(config: &LogConfig) -> std::io::Result<Option<Self>> {
+        let Target::File(path) = &config.target else { return Self::open(config) };
+        let own = |path: &Path| Self::open(&LogConfig { target: Target::File(path.to_owned()), ..config.clone() });
+        open_first(own_paths(path), own)
+    }
+
+    /// Whether what would leave a line is to be refused, because lines can be neither written nor spooled.
+    pub fn is_refusing(&self) -> bool {
+        self.0.status.is_refusing()
+    }
+
+    /// Ends the log, of which there must be no other clone, and waits until all lines are written and signed. Gives the
+    /// latest signed lines; `None` if it took longer than the limit.
+    pub fn end(self, limit: Duration) -> Option<Vec<Head>> {
+        let (heads, deadline) = (Arc::clone(&self.0.heads), Instant::now() + limit);
+        let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        drop(self);
+        while !thread.is_finished() {
+            if Instant::now() > deadline {
+                return None;
             }
+            std::thread::sleep(END_POLL);
         }
-        Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, "too many processes write audit logs there"))
+        let heads = heads.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(heads.values().cloned().collect())
+    }
+
+    /// The latest signed line of each chain that is durable.
+    pub fn heads(&self) -> Vec<Head> {
+        self.0.heads.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Adds a record about somebody who is known. If many wait, the caller does, too: a request whose record is lost must
@@ -212,7 +361,21 @@ fn line_of(record: &impl Serialize) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-    use std::time::Duration;
+
+    fn config(target: Target) -> LogConfig {
+        LogConfig {
+            source: "test",
+            target,
+            spool: PathBuf::new(),
+            spool_bytes_max: 0,
+            on_failure: OnFailure::Lose,
+            has_strangers: true,
+        }
+    }
+
+    fn to_file(path: &Path) -> LogConfig {
+        config(Target::File(path.to_owned()))
+    }
 
     fn read(path: &Path) -> String {
         std::fs::read_to_string(path).unwrap_or_default()
@@ -246,7 +409,7 @@ mod tests {
     fn every_record_is_a_line_in_order() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log/audit.jsonl");
-        let log = AuditLog::open("test", &Target::File(path.clone())).unwrap().unwrap();
+        let log = AuditLog::open(&to_file(&path)).unwrap().unwrap();
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let log = log.clone();
@@ -273,9 +436,9 @@ mod tests {
     fn processes_have_logs_of_their_own() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let first = AuditLog::open_own("test", &path).unwrap().unwrap();
-        let second = AuditLog::open_own("test", &path).unwrap().unwrap();
-        assert!(AuditLog::open("test", &Target::File(path.clone())).is_err(), "another writes to it");
+        let first = AuditLog::open_own(&to_file(&path)).unwrap().unwrap();
+        let second = AuditLog::open_own(&to_file(&path)).unwrap().unwrap();
+        assert!(AuditLog::open(&to_file(&path)).is_err(), "another writes to it");
         first.add(&json!({ "user": "ann" }));
         second.add(&json!({ "user": "rob" }));
         let has = |name: &str, user: &str| {
@@ -286,11 +449,76 @@ mod tests {
         has("audit-2.jsonl", "rob");
     }
 
+    /// A file system that has no room at times.
+    struct Flaky {
+        is_full: Arc<AtomicBool>,
+        written: Arc<Mutex<String>>,
+    }
+
+    impl Sink for Flaky {
+        fn write(&mut self, lines: &str) -> Result<(), String> {
+            if self.is_full.load(Ordering::Relaxed) {
+                return Err("No space left on device".into());
+            }
+            self.written.lock().unwrap().push_str(lines);
+            Ok(())
+        }
+
+        fn sync(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn flaky(on_failure: OnFailure) -> (AuditLog, Arc<AtomicBool>, Arc<Mutex<String>>) {
+        let (is_full, written) = <(Arc<AtomicBool>, Arc<Mutex<String>>)>::default();
+        let sink = Box::new(Flaky { is_full: Arc::clone(&is_full), written: Arc::clone(&written) });
+        let config = LogConfig { on_failure, ..config(Target::Off) };
+        let log = AuditLog::start(&config, sink, None, SharedStatus::new("flaky".into())).unwrap();
+        (log, is_full, written)
+    }
+
+    fn values(written: &Mutex<String>) -> (Vec<u64>, u64) {
+        let written = written.lock().unwrap();
+        let mut verdict = Verdict::default();
+        verdict.read("log", written.as_bytes()).unwrap();
+        assert!(verdict.is_whole(), "{:?}", verdict.problems);
+        let records: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lost = records.iter().filter(|record| record["operation"] == "LostLines");
+        let lost = lost.filter_map(|record| record["lines"].as_u64()).sum();
+        (records.iter().filter_map(|record| record["value"].as_u64()).collect(), lost)
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_the_log_says_how_many() {
+        let (log, is_full, written) = flaky(OnFailure::Lose);
+        log.add(&json!({ "value": 1 }));
+        wait_for("a line", Duration::from_secs(20), || values(&written).0 == [1]);
+        is_full.store(true, Ordering::Relaxed);
+        (2..5).for_each(|value| log.add(&json!({ "value": value })));
+        wait_for("they are lost", Duration::from_secs(20), || log.0.status.lost_lines() == 3);
+        assert!(!log.is_refusing());
+        is_full.store(false, Ordering::Relaxed);
+        log.add(&json!({ "value": 5 }));
+        wait_for("the log says so", Duration::from_secs(20), || values(&written) == (vec![1, 5], 3));
+        assert!(log.0.status.is_well());
+    }
+
+    #[test]
+    fn a_full_disk_refuses_requests_if_that_is_chosen() {
+        let (log, is_full, written) = flaky(OnFailure::Refuse);
+        is_full.store(true, Ordering::Relaxed);
+        (0..100).for_each(|value| log.add(&json!({ "value": value })));
+        wait_for("requests are refused", Duration::from_secs(20), || log.is_refusing());
+        is_full.store(false, Ordering::Relaxed);
+        wait_for("all are there", Duration::from_secs(20), || values(&written) == ((0..100).collect(), 0));
+        wait_for("requests are served", Duration::from_secs(20), || !log.is_refusing());
+    }
+
     #[test]
     fn strangers_push_out_nobody_and_make_nobody_wait() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let log = AuditLog::open("test", &Target::File(path.clone())).unwrap().unwrap();
+        let log = AuditLog::open(&to_file(&path)).unwrap().unwrap();
         log.add(&json!({ "user": "ann" }));
         let address = Some(IpAddr::from([192, 0, 2, 1]));
         let refused = json!({ "path": "/".repeat(PATH_BYTES_MAX) });

@@ -10,6 +10,21 @@ use crate::chain::{BEGINS, Digest, HEAD, digest_of, is_signed};
 /// Problems that are named. More are counted.
 const NAMED_MAX: usize = 20;
 
+/// A line that is known from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownHead {
+    /// The run of a process.
+    pub run: String,
+    /// The number of the line.
+    pub number: u64,
+    /// Its digest, in hexadecimal.
+    pub digest: String,
+    /// When it was written.
+    pub unix_ms: u64,
+    /// It must be in this log, if it is not too old for it.
+    pub is_of_log: bool,
+}
+
 /// What was found in logs.
 #[derive(Debug, Default)]
 pub struct Verdict {
@@ -23,6 +38,14 @@ pub struct Verdict {
     pub problems: Vec<String>,
     /// Problems that are not named.
     pub more_problems: u64,
+    /// Lines that are known from elsewhere and were found as they are known.
+    pub known_lines: u64,
+    /// Runs of which nothing is known from elsewhere.
+    pub unknown_runs: Vec<String>,
+    /// Lines that are known from elsewhere, by run and number.
+    known: BTreeMap<String, BTreeMap<u64, KnownHead>>,
+    /// The time of the oldest line.
+    oldest_unix_ms: Option<u64>,
 }
 
 /// What was found of one run of a process.
@@ -37,6 +60,8 @@ pub struct RunVerdict {
     /// Up to which number lines are signed.
     pub signed_up_to: Option<u64>,
     latest: Digest,
+    /// A line of it is known from elsewhere.
+    is_known: bool,
 }
 
 /// A line taken apart.
@@ -57,14 +82,71 @@ fn take_apart(line: &str) -> Option<Linked<'_>> {
 }
 
 impl Verdict {
+    /// Compares with lines that are known from elsewhere.
+    pub fn knowing(heads: impl IntoIterator<Item = KnownHead>) -> Self {
+        let mut known: BTreeMap<String, BTreeMap<u64, KnownHead>> = BTreeMap::new();
+        for head in heads {
+            known.entry(head.run.clone()).or_default().insert(head.number, head);
+        }
+        Verdict { known, ..Verdict::default() }
+    }
+
+    /// All files of a log were read, of which there may be none: says which lines that are known are not there.
+    pub fn end(&mut self, name: &str) {
+        for (run, heads) in std::mem::take(&mut self.known) {
+            let Some((number, head)) = heads.last_key_value() else { continue };
+            match self.runs.get(&run) {
+                Some(found) if found.last_number >= *number => {}
+                Some(found) => self.add_problem(format!(
+                    "{name}: run {run} ends with line {}, and line {number} is known elsewhere: its end was cut off",
+                    found.last_number
+                )),
+                // Older files were set aside, and the oldest go.
+                None if self.oldest_unix_ms.is_some_and(|oldest| head.unix_ms < oldest) || !head.is_of_log => {}
+                None => self.add_problem(format!(
+                    "{name}: run {run} is not there, of which line {number} is known elsewhere: the file was replaced, or one \
+                     was taken away"
+                )),
+            }
+            if let Some(found) = self.runs.get_mut(&run) {
+                found.is_known = true;
+            }
+        }
+        let unknown = self.runs.iter().filter(|(_, run)| !run.is_known && run.signed_up_to.is_some());
+        self.unknown_runs = unknown.map(|(id, _)| id.clone()).collect();
+    }
+
+    fn add_problem(&mut self, problem: String) {
+        match self.problems.len() < NAMED_MAX {
+            true => self.problems.push(problem),
+            false => self.more_problems += 1,
+        }
+    }
+
+    /// Compares a line with what is known of it.
+    fn compare(&mut self, linked: &Linked<'_>) -> Result<(), String> {
+        if let Some(time) = linked.record["time_unix_ms"].as_u64() {
+            self.oldest_unix_ms = Some(self.oldest_unix_ms.map_or(time, |oldest| oldest.min(time)));
+        }
+        let known = self.known.get(&linked.run).and_then(|heads| heads.get(&linked.number));
+        match known {
+            Some(head) if head.digest != hex::encode(linked.chain) => Err(format!(
+                "line {} of run {} is not the one that is known elsewhere: the log was made anew",
+                linked.number, linked.run
+            )),
+            Some(_) => {
+                self.known_lines += 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Looks at the lines of a log, the older files first. `name` is for problems.
     pub fn read(&mut self, name: &str, lines: impl BufRead) -> io::Result<()> {
         for (index, line) in lines.lines().enumerate() {
             if let Err(problem) = self.take(&line?) {
-                match self.problems.len() < NAMED_MAX {
-                    true => self.problems.push(format!("{name}:{}: {problem}", index + 1)),
-                    false => self.more_problems += 1,
-                }
+                self.add_problem(format!("{name}:{}: {problem}", index + 1));
             }
         }
         Ok(())
@@ -89,12 +171,20 @@ impl Verdict {
             self.unchained_lines += 1;
             return Ok(());
         };
+        self.link(&linked)?;
+        // Whatever fits its neighbours may be another line than there was.
+        self.compare(&linked)
+    }
+
+    fn link(&mut self, linked: &Linked<'_>) -> Result<(), String> {
         let is_first = linked.record["operation"] == BEGINS && linked.number == 0;
         let known = self.runs.get(&linked.run).map(|run| (run.last_number + 1, run.latest));
         let expected = known.or(is_first.then_some((0, [0; 32])));
         let run = self.runs.entry(linked.run.clone()).or_default();
         run.has_beginning |= is_first && known.is_none();
-        if let Some(key) = linked.record["key"].as_str()
+        // Records may have a field of this name, too.
+        let says_key = [BEGINS, HEAD].iter().any(|operation| linked.record["operation"] == *operation);
+        if let Some(key) = linked.record["key"].as_str().filter(|_| says_key)
             && run.key.get_or_insert_with(|| key.to_owned()) != key
         {
             return Err("another key than that of the lines before".into());
@@ -116,7 +206,7 @@ impl Verdict {
             Some(_) => self.lines += 1,
         }
         if linked.record["operation"] == HEAD {
-            run.take_head(&linked, &before)?;
+            run.take_head(linked, &before)?;
         }
         Ok(())
     }
@@ -141,15 +231,22 @@ impl RunVerdict {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::chain::{Chain, ChainKey};
 
     fn log() -> Vec<String> {
-        let key = ChainKey::random().unwrap();
-        let (mut chain, first) = Chain::begin(&key, "test", 1).unwrap();
-        let mut lines = vec![first];
-        lines.extend((0..5).map(|number| chain.link(&format!("{{\"user\":\"ann\",\"what\":{number}}}\n"))));
-        lines.extend(chain.head(2));
+        log_of(&ChainKey::random().unwrap())
+    }
+
+    fn log_of(key: &Arc<ChainKey>) -> Vec<String> {
+        let mut chain = Chain::new(key, "test").unwrap();
+        let mut lines: Vec<String> = chain.beginning(1).into_iter().collect();
+        lines.extend(
+            (0..5).map(|number| chain.link(&format!("{{\"user\":\"ann\",\"key\":\"local:{number}\"}}\n"))),
+        );
+        lines.extend(chain.head(2, false));
         lines.push(chain.link("{\"user\":\"rob\"}\n"));
         lines
     }
@@ -191,6 +288,80 @@ mod tests {
             doubled.insert(index, whole[index].clone());
             assert!(!verdict(&doubled).is_whole(), "line {index} is there twice");
         }
+    }
+
+    /// What cluster state knows of a log: the line with the signature.
+    fn known(lines: &[String]) -> Vec<KnownHead> {
+        let head = lines.iter().rfind(|line| line.contains(HEAD)).unwrap();
+        let linked = take_apart(head.trim_end()).unwrap();
+        let (run, number) = (linked.run, linked.number);
+        vec![KnownHead { run, number, digest: hex::encode(linked.chain), unix_ms: 2, is_of_log: true }]
+    }
+
+    fn compared(heads: &[KnownHead], lines: &[String]) -> Verdict {
+        let mut verdict = Verdict::knowing(heads.to_vec());
+        verdict.read("log", lines.concat().as_bytes()).unwrap();
+        verdict.end("log");
+        verdict
+    }
+
+    /// Makes a chain anew from the beginning, as somebody who has the key of the process in his hands: the same run, other
+    /// lines, right signatures.
+    fn made_anew(
+        whole: &[String],
+        key: &Arc<ChainKey>,
+        change: impl Fn(usize, &str) -> Option<String>,
+    ) -> Vec<String> {
+        let mut chain = Chain::of_run(key, &run_of(&whole[0]));
+        let mut lines: Vec<String> = chain.beginning(1).into_iter().collect();
+        for (index, line) in whole.iter().enumerate().skip(1) {
+            let (object, _) = line.split_once(",\"run\"").unwrap();
+            match line.contains(HEAD) {
+                true => lines.extend(chain.head(2, false)),
+                false => lines.extend(change(index, &format!("{object}}}\n")).map(|line| chain.link(&line))),
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn what_root_of_the_host_does_to_a_log_is_found_by_what_is_known_elsewhere() {
+        let key = ChainKey::random().unwrap();
+        let whole = log_of(&key);
+        let heads = known(&whole);
+        let found = compared(&heads, &whole);
+        assert!(found.is_whole() && found.known_lines == 1 && found.unknown_runs.is_empty(), "{found:?}");
+        let same = |_: usize, line: &str| Some(line.to_owned());
+        assert_eq!(made_anew(&whole, &key, same), whole, "the attack is what it says");
+        let changed = made_anew(&whole, &key, |index, line| {
+            Some(line.replacen("ann", if index == 3 { "eve" } else { "ann" }, 1))
+        });
+        let removed = made_anew(&whole, &key, |index, line| (index != 3).then(|| line.to_owned()));
+        let mut swapped = whole.clone();
+        swapped.swap(2, 3);
+        let swapped = made_anew(&swapped, &key, same);
+        for (what, lines) in [("changed", &changed), ("removed", &removed), ("swapped", &swapped)] {
+            assert!(verdict(lines).is_whole(), "{what}: by itself the log fits");
+            assert!(!compared(&heads, lines).is_whole(), "{what}");
+        }
+        let cut = compared(&heads, &whole[..4]);
+        assert!(cut.problems.iter().any(|problem| problem.contains("cut off")), "{cut:?}");
+        let replaced = compared(&heads, &log());
+        assert!(replaced.problems.iter().any(|problem| problem.contains("replaced")), "{replaced:?}");
+        assert_eq!(replaced.unknown_runs.len(), 1);
+        assert!(!compared(&heads, &[]).is_whole(), "the file is gone");
+        // The end, behind what is known, is what the next head is for.
+        assert!(compared(&heads, &whole[..7]).is_whole());
+    }
+
+    #[test]
+    fn a_run_that_is_older_than_the_log_may_be_gone() {
+        let old = KnownHead { run: "old".into(), number: 7, digest: String::new(), unix_ms: 0, is_of_log: true };
+        assert!(compared(std::slice::from_ref(&old), &log()).is_whole());
+        let newer = KnownHead { unix_ms: 3, ..old.clone() };
+        assert!(!compared(std::slice::from_ref(&newer), &log()).is_whole());
+        let of_another = KnownHead { is_of_log: false, ..newer };
+        assert!(compared(&[of_another], &log()).is_whole());
     }
 
     #[test]

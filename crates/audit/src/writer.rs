@@ -1,33 +1,64 @@
 //! The thread that writes lines, each with its place in a chain, and the number of refusals that have none.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::chain::{Chain, ChainKey};
+use crate::chain::{Chain, ChainKey, Head, Place};
 use crate::sampling::{Sampling, Unlisted};
-use crate::{REGISTERED, Sink, line_of};
+use crate::status::SharedStatus;
+use crate::{OnFailure, REGISTERED, Sink, line_of};
 
 /// Lines that are written together.
 const BATCH_MAX: usize = 1_024;
+/// Bytes after which no more are added to them.
+const BATCH_BYTES: usize = 256 << 10;
 /// How often lines are signed.
 const HEAD_PAUSE: Duration = Duration::from_secs(60);
+/// After so long there is a signature whether or not there were lines.
+const WANTED_PAUSE: Duration = Duration::from_secs(1_800);
+/// Written lines are made durable so often.
+const SYNC_PAUSE: Duration = Duration::from_millis(100);
+/// How often lines that cannot be written are tried again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Line {
     pub text: String,
     pub is_of_stranger: bool,
 }
 
+/// Lines that are to be written together.
+struct Batch {
+    text: String,
+    /// Lines in it, and those of them that are records.
+    lines: u64,
+    records: u64,
+    /// Where the chain was before them.
+    before: Place,
+    /// As many lost lines it speaks of.
+    told_lost: u64,
+}
+
 /// Where lines go, in a chain of their own.
 pub(crate) struct Chained {
     sink: Box<dyn Sink>,
+    /// What its heads call it.
+    log: String,
     chain: Chain,
-    /// Lines that are to be written together, and their number.
-    batch: (String, u64),
+    source: &'static str,
+    batch: Option<Batch>,
+    /// Lines that were lost, and that no line speaks of.
+    untold_lost: u64,
+    is_durable: bool,
+    /// The latest signature, which is not durable.
+    head: Option<Head>,
 }
+
+pub(crate) type Heads = Arc<Mutex<BTreeMap<String, Head>>>;
 
 pub(crate) struct Writer {
     pub source: &'static str,
@@ -38,6 +69,14 @@ pub(crate) struct Writer {
     pub sampling: Arc<Mutex<Sampling>>,
     pub strangers_waiting: Arc<AtomicUsize>,
     pub signed_at: Instant,
+    /// When there was a signature whether or not there were lines.
+    pub wanted_at: Instant,
+    pub synced_at: Instant,
+    pub on_failure: OnFailure,
+    pub status: Arc<SharedStatus>,
+    pub heads: Heads,
+    /// Nobody adds lines any more.
+    pub is_over: Arc<AtomicBool>,
 }
 
 /// The line about refusals that have none of their own.
@@ -50,68 +89,155 @@ struct UnlistedRecord {
     unlisted: Unlisted,
 }
 
-fn unix_ms() -> u64 {
+/// The line about lines that were lost before it.
+#[derive(Serialize)]
+struct LostRecord {
+    source: &'static str,
+    time_unix_ms: u64,
+    operation: &'static str,
+    lines: u64,
+}
+
+pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 impl Chained {
     /// Begins a chain with what is written next.
     pub fn begin(sink: Box<dyn Sink>, key: &Arc<ChainKey>, source: &'static str) -> std::io::Result<Self> {
-        let (chain, first) = Chain::begin(key, source, unix_ms())?;
-        Ok(Chained { sink, chain, batch: (first, 1) })
+        let (chain, log) = (Chain::new(key, source)?, sink.name().unwrap_or_else(|| source.to_owned()));
+        let mut chained =
+            Chained { sink, log, chain, source, batch: None, untold_lost: 0, is_durable: true, head: None };
+        chained.batch();
+        Ok(chained)
+    }
+
+    /// The lines that are to be written, begun with what the chain must have before them.
+    fn batch(&mut self) -> &mut Batch {
+        self.batch.get_or_insert_with(|| {
+            let before = self.chain.place();
+            let mut batch = Batch { text: String::new(), lines: 0, records: 0, before, told_lost: 0 };
+            if let Some(line) = self.chain.beginning(unix_ms()) {
+                batch.text.push_str(&line);
+                batch.lines += 1;
+            }
+            if self.untold_lost > 0 {
+                let lost = LostRecord {
+                    source: self.source,
+                    time_unix_ms: unix_ms(),
+                    operation: "LostLines",
+                    lines: self.untold_lost,
+                };
+                batch.text.push_str(&self.chain.link(&line_of(&lost)));
+                batch.lines += 1;
+                batch.told_lost = self.untold_lost;
+            }
+            batch
+        })
+    }
+
+    fn batch_bytes(&self) -> usize {
+        self.batch.as_ref().map_or(0, |batch| batch.text.len())
+    }
+
+    /// Lines that were lost are spoken of soon, whether others come or not.
+    fn batch_if_needed(&mut self) {
+        if self.untold_lost > 0 {
+            self.batch();
+        }
     }
 
     fn push(&mut self, line: &str) {
-        self.batch.0.push_str(&self.chain.link(line));
-        self.batch.1 += 1;
+        self.batch();
+        let linked = self.chain.link(line);
+        let batch = self.batch();
+        batch.text.push_str(&linked);
+        batch.lines += 1;
+        batch.records += 1;
         if self.chain.is_head_due() {
-            self.sign();
+            self.sign(false);
         }
     }
 
-    fn sign(&mut self) {
-        if let Some(head) = self.chain.head(unix_ms()) {
-            self.batch.0.push_str(&head);
-            self.batch.1 += 1;
+    fn sign(&mut self, is_wanted: bool) {
+        self.batch();
+        if let Some(head) = self.chain.head(unix_ms(), is_wanted) {
+            self.head = self.chain.signed_head(&self.log);
+            let batch = self.batch();
+            batch.text.push_str(&head);
+            batch.lines += 1;
         }
     }
 
-    fn write(&mut self) {
-        let (lines, count) = std::mem::take(&mut self.batch);
-        if count == 0 {
-            return;
+    /// Writes what waits, if anything does. After an error it still waits.
+    fn try_write(&mut self) -> Result<bool, String> {
+        self.batch_if_needed();
+        let Some(batch) = self.batch.as_ref().filter(|batch| !batch.text.is_empty()) else {
+            self.batch = None;
+            return Ok(false);
+        };
+        self.sink.write(&batch.text)?;
+        REGISTERED.written.inc_by(batch.lines);
+        self.untold_lost -= batch.told_lost.min(self.untold_lost);
+        self.is_durable = false;
+        self.batch = None;
+        Ok(true)
+    }
+
+    /// Gives up what waits; returns how many lines that are. The chain goes on without them.
+    fn lose(&mut self) -> u64 {
+        let Some(batch) = self.batch.take() else { return 0 };
+        self.chain.go_back(batch.before);
+        self.head = None;
+        self.untold_lost += batch.records;
+        REGISTERED.lost.inc_by(batch.records);
+        batch.records
+    }
+
+    /// Makes lines durable. Returns a signature that is durable now.
+    fn sync(&mut self) -> Result<Option<Head>, String> {
+        if self.is_durable {
+            return Ok(None);
         }
-        match self.sink.write(&lines) {
-            Ok(()) => drop(REGISTERED.written.inc_by(count)),
-            Err(error) => {
-                REGISTERED.lost.inc_by(count);
-                tracing::error!("{count} lines of the audit log are lost: {error}");
-            }
-        }
+        self.sink.sync()?;
+        self.is_durable = true;
+        // What waits is not even written.
+        Ok(if self.batch.is_none() { self.head.take() } else { None })
     }
 }
 
 impl Writer {
     /// Writes lines until the log is dropped.
     pub fn run(&mut self) {
+        self.write();
         loop {
             let ends_at = self.sampling.lock().unwrap_or_else(PoisonError::into_inner).ends_at();
-            match self.waiting.recv_timeout(ends_at.saturating_duration_since(Instant::now())) {
+            let wakes_at = if self.is_durable() { ends_at } else { ends_at.min(self.synced_at + SYNC_PAUSE) };
+            match self.waiting.recv_timeout(wakes_at.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.collect(&line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.end_interval();
-                    return self.sign_and_write();
+                    self.sign();
+                    self.write();
+                    return self.sync();
                 }
             }
             if Instant::now() >= ends_at {
                 self.end_interval();
             }
-            match self.signed_at.elapsed() >= HEAD_PAUSE {
-                true => self.sign_and_write(),
-                false => self.write(),
+            if self.signed_at.elapsed() >= HEAD_PAUSE {
+                self.sign();
+            }
+            self.write();
+            if self.synced_at.elapsed() >= SYNC_PAUSE {
+                self.sync();
             }
         }
+    }
+
+    fn is_durable(&self) -> bool {
+        self.identified.is_durable && self.strangers.as_ref().is_none_or(|strangers| strangers.is_durable)
     }
 
     fn of(&mut self, is_of_stranger: bool) -> &mut Chained {
@@ -129,22 +255,97 @@ impl Writer {
         };
         take(self, first);
         for _ in 1..BATCH_MAX {
+            if self.identified.batch_bytes() > BATCH_BYTES {
+                break;
+            }
             let Ok(line) = self.waiting.try_recv() else { break };
             take(self, &line);
         }
         self.strangers_waiting.fetch_sub(strangers, Ordering::Relaxed);
     }
 
+    /// Writes what waits. What cannot be written is lost, or waits until it can be: then requests are refused.
     fn write(&mut self) {
-        self.identified.write();
-        self.strangers.iter_mut().for_each(Chained::write);
+        let has_written = loop {
+            let reason = match self.identified.try_write() {
+                Ok(has_written) => break has_written,
+                Err(reason) => reason,
+            };
+            self.say_waiting();
+            let is_refusing = self.on_failure == OnFailure::Refuse && !self.is_over.load(Ordering::Relaxed);
+            self.say_failure(&reason, is_refusing);
+            if !is_refusing {
+                let lost = self.identified.lose();
+                self.say_lost(lost, &reason);
+                return self.write_strangers();
+            }
+            std::thread::sleep(AGAIN_PAUSE);
+        };
+        if has_written {
+            self.status.change(|status| (status.failure, status.is_refusing) = (None, false));
+        }
+        self.say_waiting();
+        self.write_strangers();
     }
 
-    fn sign_and_write(&mut self) {
-        self.identified.sign();
-        self.strangers.iter_mut().for_each(Chained::sign);
+    fn say_waiting(&self) {
+        let bytes = self.identified.sink.waiting_bytes();
+        self.status.change(|status| (status.waiting_bytes, status.waiting_bytes_max) = bytes);
+    }
+
+    /// Strangers stop nobody.
+    fn write_strangers(&mut self) {
+        let Some(strangers) = &mut self.strangers else { return };
+        if let Err(reason) = strangers.try_write() {
+            let lost = strangers.lose();
+            self.say_lost(lost, &reason);
+        }
+    }
+
+    fn say_failure(&self, reason: &str, is_refusing: bool) {
+        self.status.change(|status| {
+            if status.failure.is_none() {
+                let what = if is_refusing { "requests are refused until they can" } else { "they are lost" };
+                tracing::error!("lines of the audit log cannot be written, and {what}: {reason}");
+            }
+            (status.failure, status.is_refusing) = (Some(reason.to_owned()), is_refusing);
+        });
+    }
+
+    fn say_lost(&self, lost: u64, reason: &str) {
+        if lost == 0 {
+            return;
+        }
+        tracing::error!("{lost} lines of the audit log are lost: {reason}");
+        self.status.change(|status| {
+            status.lost_lines += lost;
+            status.lost_unix_ms = Some(unix_ms());
+        });
+    }
+
+    fn sign(&mut self) {
+        // Who looks from elsewhere sees that the process writes.
+        let is_wanted = self.wanted_at.elapsed() >= WANTED_PAUSE;
+        if is_wanted {
+            self.wanted_at = Instant::now();
+        }
+        self.identified.sign(is_wanted);
+        self.strangers.iter_mut().for_each(|strangers| strangers.sign(is_wanted));
         self.signed_at = Instant::now();
-        self.write();
+    }
+
+    fn sync(&mut self) {
+        self.synced_at = Instant::now();
+        for chained in std::iter::once(&mut self.identified).chain(&mut self.strangers) {
+            match chained.sync() {
+                Ok(Some(head)) => {
+                    let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+                    heads.insert(head.run.clone(), head);
+                }
+                Ok(None) => {}
+                Err(reason) => tracing::error!("lines of the audit log are not durable: {reason}"),
+            }
+        }
     }
 
     fn end_interval(&mut self) {

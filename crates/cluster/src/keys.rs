@@ -47,6 +47,8 @@ pub const FRAMES: &str = "/atoll/frames";
 pub const COORDINATOR: &str = "/atoll/coordinator/leader";
 /// What one coordinator leaves to the next.
 pub const COORDINATOR_NOTES: &str = "/atoll/coordinator/notes";
+/// What time it is.
+pub const CLOCK: &str = "/atoll/coordinator/clock";
 /// Prefix of OSDs that the coordinator has marked out.
 pub const AUTO_OUT: &str = "/atoll/coordinator/auto_out/";
 /// The number of the next pool.
@@ -94,15 +96,37 @@ pub const EVENTS: &str = "/atoll/events/";
 pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
 /// Prefix of those who may log in to the console, by name.
 pub const OPERATORS: &str = "/atoll/operators/";
+/// Prefix of what operators ask other operators to approve, by id.
+pub const APPROVALS: &str = "/atoll/approvals/";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 
 /// Prefix of what says that hosts have backups of their keys.
 pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
+/// Prefix of the latest lines of audit logs, by host, run of a process and hour.
+pub const AUDIT_HEADS: &str = "/atoll/audit_heads/";
 /// Prefix of why OSDs cannot start.
 pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
 /// Prefix of how often OSDs ended by themselves, and why.
 pub const OSD_ENDS: &str = "/atoll/osd_ends/";
+
+/// The latest line of an audit log in an hour, which is counted from the Unix epoch.
+pub fn audit_head(host: &str, run: &str, hour: u64) -> String {
+    format!("{AUDIT_HEADS}{host}/{run}/{hour:08}")
+}
+
+/// Prefix of the latest lines of the audit logs of a host.
+pub fn audit_heads_of(host: &str) -> String {
+    format!("{AUDIT_HEADS}{host}/")
+}
+
+/// The host and the hour of the latest line of an audit log.
+pub fn parse_audit_head(key: &str) -> Option<(&str, u64)> {
+    let mut parts = key.strip_prefix(AUDIT_HEADS)?.split('/');
+    let (host, run, hour) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_whole = parts.next().is_none() && !host.is_empty() && !run.is_empty() && hour.len() == 8;
+    Some((host, hour.parse().ok().filter(|_| is_whole)?))
+}
 
 /// The end of a range of keys: of one with a name, or of all keys with a prefix.
 pub fn range_end(range: &str) -> Vec<u8> {
@@ -129,6 +153,11 @@ pub fn new_event(unix_ms: u64) -> String {
 /// An operator, who may log in to the console.
 pub fn operator(name: &str) -> String {
     format!("{OPERATORS}{name}")
+}
+
+/// What an operator asks others to approve.
+pub fn approval(id: &str) -> String {
+    format!("{APPROVALS}{id}")
 }
 
 /// The admin server of a host.
@@ -341,6 +370,7 @@ mod tests {
             FRAMES,
             COORDINATOR,
             COORDINATOR_NOTES,
+            CLOCK,
             AUTO_OUT,
             NEXT_POOL,
             NEXT_OSD,
@@ -359,7 +389,9 @@ mod tests {
             ADMIN_SERVERS,
             METRICS_TOKENS,
             OPERATORS,
+            APPROVALS,
             KEY_BACKUPS,
+            AUDIT_HEADS,
             OSD_FAILURES,
             OSD_ENDS,
             CLUSTER,

@@ -19,7 +19,7 @@ pub enum Protection {
 }
 
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 43] = [
+pub const KINDS: [(&str, Protection); 46] = [
     (keys::AUTHORITY, Protection::Authority),
     (keys::IDENTITIES, Protection::Signed),
     (keys::IDENTITIES_REVISION, Protection::Signed),
@@ -28,6 +28,7 @@ pub const KINDS: [(&str, Protection); 43] = [
     (keys::ACCESS_KEYS, Protection::Signed),
     (keys::BUCKETS, Protection::Signed),
     (keys::OPERATORS, Protection::Signed),
+    (keys::APPROVALS, Protection::Signed),
     (keys::METRICS_TOKENS, Protection::Signed),
     (keys::IMAGES, Protection::Signed),
     (keys::REMOVED_IMAGES, Protection::Signed),
@@ -57,10 +58,12 @@ pub const KINDS: [(&str, Protection); 43] = [
     (keys::SCRUB_REQUESTS, Protection::Harmless),
     (keys::COORDINATOR, Protection::Harmless),
     (keys::COORDINATOR_NOTES, Protection::Harmless),
+    (keys::CLOCK, Protection::Open("the coordinator writes it; a gateway trusts it only to wait longer")),
     (keys::AUTO_OUT, Protection::Harmless),
     (keys::LAST_USED, Protection::Harmless),
     (keys::EVENTS, Protection::Harmless),
     (keys::KEY_BACKUPS, Protection::Harmless),
+    (keys::AUDIT_HEADS, Protection::Harmless),
     (keys::IMAGE_WATCHERS, Protection::Harmless),
     (keys::IMAGE_LOCKS, Protection::Open("it changes with every turn of a lease; OSDs keep the fence")),
 ];

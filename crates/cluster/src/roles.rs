@@ -79,14 +79,18 @@ const fn own(keys: &'static str) -> Kind {
 }
 
 /// All kinds of keys. [`Admin`] reads and writes all of them.
-pub const KINDS: [Kind; 40] = [
+pub const KINDS: [Kind; 43] = [
     kind(keys::LAST_USED, &[Gateway], &[Gateway]),
     own(keys::ADMIN_SERVERS),
+    kind(keys::APPROVALS, NOBODY, NOBODY),
+    // The embedded server lets a host say its own, once in each hour.
+    kind(keys::AUDIT_HEADS, EVERYBODY, EVERYBODY),
     kind(keys::AUTHORITY, EVERYBODY, NOBODY),
     kind(keys::AUTHORIZED_KEYS, EVERYBODY, NOBODY),
     kind(keys::BUCKETS, &[Gateway], &[Gateway]),
     kind(keys::CLUSTER, EVERYBODY, NOBODY),
     kind(keys::AUTO_OUT, EVERYBODY, &[Coordinator]),
+    kind(keys::CLOCK, EVERYBODY, &[Coordinator]),
     kind(keys::COORDINATOR, EVERYBODY, &[Coordinator]),
     kind(keys::COORDINATOR_NOTES, EVERYBODY, &[Coordinator]),
     kind(keys::EVENTS, &[Coordinator], &[Coordinator]),

@@ -9,7 +9,7 @@ use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{PgAvailability, PgStatus, statuses};
 use atoll_coordinator::{View, unix_ms};
 use atoll_metrics::{Counter, Family, Gauge, register};
-use atoll_node::{ProcessesFile, host_problems, state_space_problem};
+use atoll_node::{ProcessesFile, host_problems, process_problems, state_space_problem};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::server::Shared;
@@ -78,7 +78,8 @@ impl ClusterMetrics {
         match shared.state.read(READ_LIMIT, |client| async move { View::read(&client).await }).await {
             Ok(view) => {
                 let problems = host_problems(&shared.directory, &shared.cluster);
-                self.set_health(&evaluate(&view, unix_ms()).and(problems));
+                let health = evaluate(&view, unix_ms()).and(problems);
+                self.set_health(&health.and(process_problems(&shared.directory).await));
                 self.set_osds(&view);
                 self.set_pgs(&view);
                 self.set_pools(&view);

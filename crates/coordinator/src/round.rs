@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
-use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
+use atoll_types::coordination::{AutoOutRecord, ClockRecord, CoordinatorNotesRecord};
 use atoll_types::events::{EventRecord, Severity};
 use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 use atoll_types::{OsdId, PgId};
@@ -23,6 +23,8 @@ const BATCH: usize = 32;
 const EVENTS_KEPT: usize = 2_000;
 /// How often those that are too many are removed.
 const TRIM_PAUSE: Duration = Duration::from_secs(300);
+/// How often it is said what time it is.
+const TIME_PAUSE: Duration = Duration::from_secs(10);
 /// Of all copies, so many move in one step of the balancer; the next waits until they have.
 const MOVES_PERCENT_MAX: usize = 5;
 
@@ -31,6 +33,8 @@ pub(crate) struct Rounds {
     balanced: Option<Instant>,
     trimmed: Option<Instant>,
     compaction: Compaction,
+    /// When it was said last what time it is.
+    told_time: Option<Instant>,
     /// As of the last round; none before the first.
     primaries: Option<BTreeMap<PgId, OsdId>>,
     started: Instant,
@@ -44,6 +48,7 @@ impl Rounds {
             balanced: None,
             trimmed: None,
             compaction: Compaction::default(),
+            told_time: None,
             primaries: None,
             started: Instant::now(),
             presence: Presence::default(),
@@ -56,6 +61,7 @@ impl Rounds {
         let failed = self.presence.look(map, self.started.elapsed().as_millis() as u64);
         self.keep_notes(&mut view, &failed, &noting).await?;
         self.note_failover(map, &noting).await?;
+        self.tell_time().await?;
         self.trim_events().await?;
         self.compact(&view).await;
         for change in membership_changes(&view, &self.presence) {
@@ -110,6 +116,17 @@ impl Rounds {
             Some(event) => self.client.put(&keys::new_event(event.unix_ms), &event).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Says what time it is: processes whose clocks are far from that do not act by their own.
+    async fn tell_time(&mut self) -> Result<(), ClusterError> {
+        if self.told_time.is_some_and(|last| last.elapsed() < TIME_PAUSE) {
+            return Ok(());
+        }
+        let clock = ClockRecord { format: RECORD_FORMAT, unix_ms: unix_ms() };
+        self.client.put(keys::CLOCK, &clock).await?;
+        self.told_time = Some(Instant::now());
+        Ok(())
     }
 
     /// Forgets what cluster state was before.

@@ -43,7 +43,7 @@ impl Client {
                 return Err("the system does not say who this client is; connect over a Unix socket or TCP".into());
             }
         };
-        let names = self.certificate.as_ref().map(names_of).unwrap_or_default();
+        let names = self.certificate_names();
         let is_certified = self.certificate.is_some();
         let allows = |rule: &String| {
             rule == "*"
@@ -68,6 +68,11 @@ impl Client {
                 remedy(&host.to_string())
             )),
         }
+    }
+
+    /// The names in the certificate that it has shown.
+    pub(crate) fn certificate_names(&self) -> Vec<String> {
+        self.certificate.as_ref().map(names_of).unwrap_or_default()
     }
 
     /// In a word or two, for people.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use atoll_client::LocalClient;
 use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, OpenImage, Purpose, ReadOnlyImage};
+use atoll_security_log::{SecurityEvent, note};
 use atoll_types::records::{ExportAccess, ImageExport, ImageLockRecord, ImageRecord};
 
+use crate::audit;
 use crate::clients::Client;
 use crate::drain::{ConnectionRequests, Drain};
 
@@ -104,10 +106,14 @@ impl Exports {
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
-        client
-            .may_use(&described.record.name, &described.export)
-            .map_err(|message| OpenError { kind: OpenErrorKind::NotAllowed, message })?;
-        Ok(described)
+        match client.may_use(&described.record.name, &described.export) {
+            Ok(()) => Ok(described),
+            Err(message) => {
+                let error = OpenError { kind: OpenErrorKind::NotAllowed, message };
+                audit::refused(name, client, &error);
+                Err(error)
+            }
+        }
     }
 
     /// What the writer of an image is, if that is another process that is not known to be gone, nor gives way.
@@ -128,6 +134,24 @@ impl Exports {
     /// Nothing that was in flight on connections that are gone is done after this returns: it was waited for,
     /// or the image was opened anew, and its fence refuses that.
     pub async fn open(
+        &self,
+        name: &str,
+        client: &Client,
+        description: &Description,
+        purpose: &Purpose,
+    ) -> Result<OpenedExport, OpenError> {
+        let opened = match atoll_audit::is_refusing() {
+            false => self.open_unaudited(name, client, description, purpose).await,
+            true => Err(unaudited(client)),
+        };
+        match &opened {
+            Ok(device) => audit::attached(name, !device.is_read_only(), client),
+            Err(error) => audit::refused(name, client, error),
+        }
+        opened
+    }
+
+    async fn open_unaudited(
         &self,
         name: &str,
         client: &Client,
@@ -242,8 +266,9 @@ impl Exports {
         attached.await.map(|image| OpenImage::Written(Box::new(image)))
     }
 
-    /// A connection is over. The last one gives the image back after a while.
-    pub fn release(self: &Rc<Self>, name: String, device: OpenedExport) {
+    /// A connection of a client is over. The last one gives the image back after a while.
+    pub fn release(self: &Rc<Self>, name: String, device: OpenedExport, client: &Client) {
+        audit::detached(&name, !device.is_read_only(), client);
         if !self.count_down(&name, &device) {
             return;
         }
@@ -340,6 +365,13 @@ async fn close(name: &str, device: &OpenImage) {
     if let Err(error) = device.close().await {
         tracing::warn!("export '{name}' was not given back cleanly: {error}");
     }
+}
+
+/// Nobody gets an image without a line.
+fn unaudited(client: &Client) -> OpenError {
+    let message = "the audit log takes no lines, and this server refuses clients until it does".to_owned();
+    note(SecurityEvent::Unaudited, client.describe(), &message);
+    OpenError { kind: OpenErrorKind::Unavailable, message }
 }
 
 fn in_use_by(name: &str, other: &Client, is_other_kind: bool) -> OpenError {

@@ -4,6 +4,7 @@
 //!
 //! This crate knows images and clients. It may not know how clients speak: that is atoll-nbd's and atoll-nvme's.
 
+mod audit;
 mod byte_budget;
 mod clients;
 mod drain;

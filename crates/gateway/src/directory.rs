@@ -4,14 +4,16 @@
 //! from the copy: losing cluster state stops no I/O, only changes of buckets and identities.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use atoll_iam::Identities;
 use atoll_iam::operations::Answer;
-use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
+use atoll_s3::{BucketDirectory, CLOCK_DIFFERENCE_MS_MAX, ChangeError, DirectoryError, IdentityOperation};
+use atoll_types::coordination::ClockRecord;
 use atoll_types::identities::{AccessKeyRecord, IdentitiesRevision, LastUsedRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{BucketRecord, PoolRecord};
@@ -66,6 +68,31 @@ struct Copy {
     is_silent: bool,
     /// When cluster state was asked last of those times when it knew no more of identities than this copy.
     confirmed: Option<Instant>,
+    clock: Option<HeardTime>,
+}
+
+/// What time it was by the cluster.
+#[derive(Clone, Copy, Debug)]
+struct HeardTime {
+    unix_ms: u64,
+    /// The revision that says so.
+    revision: i64,
+    /// When this process has first seen it. That was a moment later.
+    heard: Instant,
+}
+
+impl HeardTime {
+    fn now_unix_ms(&self) -> u64 {
+        self.unix_ms + self.heard.elapsed().as_millis() as u64
+    }
+}
+
+/// By how much the clock of this process is ahead of the cluster's, in milliseconds, as of the last look.
+static CLOCK_AHEAD_MS: AtomicU64 = AtomicU64::new(0);
+
+/// By how much the clock of this gateway is ahead of the cluster's, in milliseconds, as of the last look; 0 if it is not.
+pub fn clock_ahead_ms() -> u64 {
+    CLOCK_AHEAD_MS.load(Ordering::Relaxed)
 }
 
 impl EtcdDirectory {
@@ -82,6 +109,7 @@ impl EtcdDirectory {
         }
         lock(&copy).read_identities();
         lock(&copy).confirmed = Some(begun);
+        hear_time(&cluster, &Arc::downgrade(&copy)).await;
         let (told, heard) = watch::channel(listed);
         let told = Arc::new(told);
         let followers = watches
@@ -182,6 +210,7 @@ async fn await_answer(cluster: ClusterClient, copy: Weak<Mutex<Copy>>) {
 async fn confirm_for_ever(cluster: ClusterClient, copy: Weak<Mutex<Copy>>, heard: watch::Receiver<Heard>) {
     loop {
         tokio::time::sleep(CONFIRM_PAUSE).await;
+        hear_time(&cluster, &copy).await;
         let begun = Instant::now();
         let asked = cluster.get::<IdentitiesRevision>(keys::IDENTITIES_REVISION);
         let changed = match tokio::time::timeout(PATIENCE, asked).await {
@@ -192,6 +221,29 @@ async fn confirm_for_ever(cluster: ClusterClient, copy: Weak<Mutex<Copy>>, heard
         if heard.borrow().identities >= changed {
             lock(&copy).confirmed = Some(begun);
         }
+    }
+}
+
+/// Looks what time it is by the cluster.
+async fn hear_time(cluster: &ClusterClient, copy: &Weak<Mutex<Copy>>) {
+    let asked = cluster.get::<ClockRecord>(keys::CLOCK);
+    // What was heard before goes on.
+    let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, asked).await else { return };
+    let Some(copy) = copy.upgrade() else { return };
+    let mut copy = lock(&copy);
+    if let Some((clock, revision)) = found
+        && copy.clock.is_none_or(|known| known.revision != revision)
+    {
+        copy.clock = Some(HeardTime { unix_ms: clock.unix_ms, revision, heard: Instant::now() });
+    }
+    let own = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let ahead_ms = copy.clock.map_or(0, |clock| own.saturating_sub(clock.now_unix_ms()));
+    let was_far = CLOCK_AHEAD_MS.swap(ahead_ms, Ordering::Relaxed) > CLOCK_DIFFERENCE_MS_MAX;
+    if ahead_ms > CLOCK_DIFFERENCE_MS_MAX && !was_far {
+        tracing::error!(
+            "the clock of this host is {} s ahead of the cluster's: retention of objects lapses by the cluster's",
+            ahead_ms / 1_000
+        );
     }
 }
 
@@ -334,6 +386,10 @@ impl BucketDirectory for EtcdDirectory {
 
     fn identities(&self) -> Arc<Identities> {
         lock(&self.copy).identities.clone()
+    }
+
+    fn cluster_unix_ms(&self) -> Option<u64> {
+        lock(&self.copy).clock.map(|clock| clock.now_unix_ms())
     }
 
     fn unconfirmed_for(&self) -> Duration {

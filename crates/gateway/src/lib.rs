@@ -8,6 +8,6 @@ mod directory;
 mod identities;
 mod objects;
 
-pub use directory::EtcdDirectory;
+pub use directory::{EtcdDirectory, clock_ahead_ms};
 pub use identities::{Changed, IdentityError, IdentityStore, key_of, name_of};
 pub use objects::ClusterObjects;

@@ -13,6 +13,7 @@ mod managed_policies;
 mod oidc_providers;
 mod paging;
 mod parameters;
+mod policy_changes;
 mod policy_versions;
 mod roles;
 mod subject;
@@ -27,6 +28,7 @@ use atoll_types::identities::LastUsedRecord;
 pub use answer::{Answer, Value};
 pub use error::IamError;
 pub use parameters::{Parameters, check_document, document_size};
+pub use policy_changes::{PolicyChange, policy_changes};
 pub use subject::Subject;
 
 use crate::caller::Caller;

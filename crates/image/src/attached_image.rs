@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::admin::ImageAdmin;
 use crate::attach::{Attachment, Check, open, settle_move, take};
+use crate::audit;
 use crate::background_flatten::BackgroundFlatten;
 use crate::fill::refuse_to_fill;
 use crate::follow::Follower;
@@ -133,6 +134,19 @@ impl AttachedImage {
         (name, purpose): (&str, Purpose),
         check: Check,
     ) -> Result<Self, ImageError> {
+        let text = purpose.text.clone();
+        let attached = Self::attach_unaudited(client, bridge, admin, (name, purpose), check).await;
+        audit::opened(name, true, &text, &attached);
+        attached
+    }
+
+    async fn attach_unaudited(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        (name, purpose): (&str, Purpose),
+        check: Check,
+    ) -> Result<Self, ImageError> {
         settle_move(client, bridge, admin, name).await?;
         let taken = {
             let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.clone());
@@ -223,7 +237,9 @@ impl AttachedImage {
     /// Gives the image back. Everything acknowledged is durable already.
     pub async fn detach(&self) -> Result<(), ImageError> {
         let writer = &self.0;
-        writer.is_detached.set(true);
+        if !writer.is_detached.replace(true) {
+            audit::closed(&writer.name, true, &writer.purpose.text);
+        }
         writer.volume().is_lost.set(true);
         let lock = writer.place.borrow_mut().lock.take();
         match lock {

@@ -20,6 +20,7 @@ mod ahead;
 mod ancestry;
 mod attach;
 mod attached_image;
+mod audit;
 mod background_flatten;
 mod bridge;
 mod change_stream;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::admin::ImageAdmin;
 use crate::ahead::Ahead;
 use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, state_of};
+use crate::audit;
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::pieces::{BLOCK, pieces};
 use crate::resize::refuse_unfinished;
@@ -28,6 +29,7 @@ const CUT_OFF_POLL: Duration = Duration::from_millis(50);
 /// A snapshot, or an image that nobody writes.
 pub struct ReadOnlyImage {
     name: String,
+    purpose: String,
     state: Rc<State<LocalClient>>,
     bridge: Bridge,
     admin: ImageAdmin,
@@ -37,6 +39,19 @@ pub struct ReadOnlyImage {
 impl ReadOnlyImage {
     /// Opens a snapshot of an image; without one the image itself, which must be exported for reading only.
     pub async fn open(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        (name, snapshot): (&str, Option<&str>),
+        purpose: &str,
+    ) -> Result<Self, ImageError> {
+        let opened = Self::open_unaudited(client, bridge, admin, (name, snapshot), purpose).await;
+        let shown = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
+        audit::opened(&shown, false, purpose, &opened);
+        opened
+    }
+
+    async fn open_unaudited(
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
@@ -56,6 +71,7 @@ impl ReadOnlyImage {
         let name = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
         Ok(ReadOnlyImage {
             name,
+            purpose: purpose.to_owned(),
             state,
             bridge: bridge.clone(),
             admin: admin.clone(),
@@ -194,6 +210,7 @@ impl ReadOnlyImage {
     /// Stops watching, so that the snapshot can be removed.
     pub async fn close(&self) -> Result<(), ImageError> {
         let Some(watcher) = self.watcher.borrow_mut().take() else { return Ok(()) };
+        audit::closed(&self.name, false, &self.purpose);
         Ok(self.bridge.run(watcher.end()).await?)
     }
 }

@@ -16,6 +16,7 @@ mod ring;
 mod service;
 mod stamp;
 mod transit;
+mod uses;
 
 pub use error::KeyError;
 pub use gcm::{GcmKey, watch_nonces, watched_nonces};
@@ -25,3 +26,4 @@ pub use local::LocalKeys;
 pub use ring::KeyRing;
 pub use service::{DEFAULT_KEY, KeyDescription, KeyService, KeyVersion, WrappedBy, is_key_name};
 pub use transit::Transit;
+pub use uses::{KeyUse, take_uses};

@@ -5,6 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 
 use crate::metrics::{measured, register_all};
+use crate::uses::{key_of, note};
 use crate::{DEFAULT_KEY, KeyDescription, KeyError, KeyFile, KeyService, LocalKeys, SecretKey, Transit};
 
 /// The services that a key file names. Everything new is wrapped by the Transit service if there is
@@ -51,24 +52,8 @@ impl KeyRing {
         }
         .ok_or_else(|| KeyError::NoSuchKey { key_id: wrapped.chars().take(40).collect() })
     }
-}
 
-#[async_trait]
-impl KeyService for KeyRing {
-    async fn wrap_with(
-        &self,
-        key_name: Option<&str>,
-        context: &str,
-        secret: &SecretKey,
-    ) -> Result<String, KeyError> {
-        measured("wrap", self.current().wrap_with(key_name, context, secret)).await
-    }
-
-    async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, KeyError> {
-        measured("unwrap", self.service_of(wrapped)?.unwrap(context, wrapped)).await
-    }
-
-    async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, KeyError> {
+    async fn rewrapped(&self, context: &str, wrapped: &str) -> Result<Option<String>, KeyError> {
         if let (Some(transit), Some(local)) = (&self.transit, &self.local)
             && wrapped.starts_with("local:")
         {
@@ -81,6 +66,39 @@ impl KeyService for KeyRing {
             return measured("wrap", transit.wrap_with(key_name.as_deref(), context, &secret)).await.map(Some);
         }
         measured("rewrap", self.service_of(wrapped)?.rewrap(context, wrapped)).await
+    }
+}
+
+#[async_trait]
+impl KeyService for KeyRing {
+    async fn wrap_with(
+        &self,
+        key_name: Option<&str>,
+        context: &str,
+        secret: &SecretKey,
+    ) -> Result<String, KeyError> {
+        let outcome = measured("wrap", self.current().wrap_with(key_name, context, secret)).await;
+        let key = match &outcome {
+            Ok(wrapped) => key_of(wrapped),
+            Err(_) => key_name.unwrap_or(DEFAULT_KEY).to_owned(),
+        };
+        note("wrap", key, context, &outcome);
+        outcome
+    }
+
+    async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, KeyError> {
+        let outcome = match self.service_of(wrapped) {
+            Ok(service) => measured("unwrap", service.unwrap(context, wrapped)).await,
+            Err(error) => Err(error),
+        };
+        note("unwrap", key_of(wrapped), context, &outcome);
+        outcome
+    }
+
+    async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, KeyError> {
+        let outcome = self.rewrapped(context, wrapped).await;
+        note("rewrap", key_of(wrapped), context, &outcome);
+        outcome
     }
 
     async fn list(&self) -> Result<Vec<KeyDescription>, KeyError> {
@@ -95,21 +113,27 @@ impl KeyService for KeyRing {
     }
 
     async fn create(&self, key_name: &str) -> Result<(), KeyError> {
-        measured("create", self.current().create(key_name)).await
+        let outcome = measured("create", self.current().create(key_name)).await;
+        note("create", key_name.to_owned(), "", &outcome);
+        outcome
     }
 
     async fn rotate(&self, key_name: &str) -> Result<KeyDescription, KeyError> {
-        measured("rotate", self.current().rotate(key_name)).await
+        let outcome = measured("rotate", self.current().rotate(key_name)).await;
+        note("rotate", key_name.to_owned(), "", &outcome);
+        outcome
     }
 
     async fn destroy(&self, key_name: &str) -> Result<(), KeyError> {
         let of_current = measured("destroy", self.current().destroy(key_name)).await;
-        match (&of_current, &self.local) {
+        let outcome = match (&of_current, &self.local) {
             (Err(KeyError::NoSuchKey { .. }), Some(local)) if self.transit.is_some() => {
                 local.destroy(key_name).await
             }
             _ => of_current,
-        }
+        };
+        note("destroy", key_name.to_owned(), "", &outcome);
+        outcome
     }
 
     async fn maintain(&self) -> Result<(), KeyError> {

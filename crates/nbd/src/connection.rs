@@ -60,6 +60,7 @@ struct Connection {
 struct Opened {
     name: String,
     device: Rc<OpenImage>,
+    client: Client,
     requests: Rc<ConnectionRequests>,
 }
 
@@ -131,9 +132,9 @@ impl Connection {
 
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
-        if let Some(Opened { name, device, requests }) = self.opened.borrow_mut().take() {
+        if let Some(Opened { name, device, client, requests }) = self.opened.borrow_mut().take() {
             requests.end();
-            self.server.exports.release(name, device);
+            self.server.exports.release(name, device, &client);
         }
     }
 
@@ -327,8 +328,8 @@ impl Connection {
                 let device = self.server.exports.open(name, &client, &described, &PURPOSE.into()).await?;
                 *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
                 let about = (device.size_bytes(), device.is_read_only());
-                let requests = Rc::new(self.server.exports.requests(name, client));
-                *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, requests });
+                let requests = Rc::new(self.server.exports.requests(name, client.clone()));
+                *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, client, requests });
                 self.place.log_in();
                 about
             }

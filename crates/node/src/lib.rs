@@ -26,6 +26,7 @@ mod members;
 mod osd_device;
 mod osd_ends;
 mod pools;
+mod process_health;
 mod processes;
 mod raised_counters;
 mod secret_ages;
@@ -53,6 +54,7 @@ pub use join::{JOIN_TOKEN_VARIABLE, JoinToken, create_token, join, list_tokens, 
 pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
 pub use osd_device::{check_store, is_old_device, note_start, store_of};
 pub use osd_ends::{note_end, tell_ends};
+pub use process_health::process_problems;
 pub use processes::{ChildStatus, ProcessesFile};
 pub use raised_counters::{RaisedCounters, raise_restored};
 pub use secret_ages::{SecretAge, old_secret_problems, secret_ages};

@@ -122,7 +122,7 @@ impl Association {
         };
         // Somebody may have come and gone since it was looked at.
         if let Err(error) = check(&record) {
-            target.exports.release(image.to_owned(), device);
+            target.exports.release(image.to_owned(), device, client);
             return Err(error);
         }
         Ok(Opened { size_bytes, generation: record.writer_generation, ..opened(Some(device)) })
@@ -175,7 +175,7 @@ impl Association {
     fn give_device_back(&self) {
         let device = self.device.borrow_mut().take();
         if let (Some(device), Some(image), Some(target)) = (device, &self.image, self.target.upgrade()) {
-            target.exports.release(image.clone(), device);
+            target.exports.release(image.clone(), device, &self.client);
         }
     }
 
@@ -284,7 +284,7 @@ impl Association {
         };
         let (device, size_bytes, is_read_only) = opened;
         if self.is_over.get() {
-            return target.exports.release(image.to_owned(), device);
+            return target.exports.release(image.to_owned(), device, &self.client);
         }
         tracing::info!("this gateway has image '{image}' now, for {}", self.client.describe());
         self.device.replace(Some(device));

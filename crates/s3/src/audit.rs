@@ -1,6 +1,6 @@
 //! The record of a request in the audit log (docs/reference/formats.md, "Audit log").
 
-use atoll_audit::Bounded;
+use atoll_audit::{Bounded, DocumentChange};
 use serde::Serialize;
 
 /// One of the objects that DeleteObjects was to delete.
@@ -37,6 +37,9 @@ pub(crate) struct AuditRecord<'a> {
     /// What DeleteObjects was to delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted: Option<&'a [AuditedDeletion]>,
+    /// What became of policies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<&'a [DocumentChange]>,
     pub account: Option<&'a str>,
     /// The ARN of the user, role or root that has signed.
     pub principal: Option<String>,

@@ -67,6 +67,12 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// How long ago cluster state has confirmed that what was heard of identities is all there is.
     fn unconfirmed_for(&self) -> Duration;
 
+    /// What time it is by the cluster, in milliseconds since the Unix epoch: never later than it is by the clock of who
+    /// says so. `None` if nobody has.
+    fn cluster_unix_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// Identities that have this access key, if it was made so shortly ago that [`BucketDirectory::identities`] may
     /// not have it yet; `None` if there is no such key.
     async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError>;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use atoll_audit::{AGENT_BYTES_MAX, AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
+use atoll_audit::{
+    AGENT_BYTES_MAX, AuditLog, Bounded, DocumentChange, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields,
+};
 use atoll_connection_limits::Place;
 use atoll_iam::Caller;
 use atoll_metrics::current_span::change_span;
@@ -66,6 +68,8 @@ pub(crate) struct Observed {
     /// The version that was made, or that the answer is about.
     version_id: OnceLock<String>,
     deleted: OnceLock<Vec<AuditedDeletion>>,
+    /// What became of policies.
+    policies: OnceLock<Vec<DocumentChange>>,
     request_id: OnceLock<String>,
     audit: Option<AuditLog>,
     /// The place of its connection, which logs in with the first request that is signed.
@@ -100,6 +104,7 @@ impl Observed {
             subject: OnceLock::new(),
             version_id: OnceLock::new(),
             deleted: OnceLock::new(),
+            policies: OnceLock::new(),
             status: OnceLock::new(),
             answered_us: OnceLock::new(),
             asked: OnceLock::new(),
@@ -147,6 +152,11 @@ impl Observed {
     /// What one request with many keys was to delete.
     pub(crate) fn deletes(&self, deleted: Vec<AuditedDeletion>) {
         let _ = self.deleted.set(deleted);
+    }
+
+    /// What became of policies.
+    pub(crate) fn changes_policies(&self, changes: Vec<DocumentChange>) {
+        let _ = self.policies.set(changes);
     }
 
     /// What was asked for, and by whom.
@@ -254,6 +264,7 @@ impl Observed {
             version_id,
             copy_source,
             deleted: self.deleted.get().map(|deleted| &deleted[..]),
+            policies: self.policies.get().map(|policies| &policies[..]),
             account: caller.map(|caller| &caller.account.id[..]),
             principal: caller.map(|caller| caller.arn()),
             access_key: caller.map(|caller| &caller.access_key[..]),

@@ -50,10 +50,12 @@ pub enum SecurityEvent {
     TooManyConnections,
     /// A record of cluster state that no holder of the key service has written.
     RefusedRecord,
+    /// A request that is refused because the audit log takes no lines.
+    Unaudited,
 }
 
 impl SecurityEvent {
-    const ALL: [SecurityEvent; 13] = [
+    const ALL: [SecurityEvent; 14] = [
         SecurityEvent::RefusedKey,
         SecurityEvent::FailedHandshake,
         SecurityEvent::MalformedInput,
@@ -67,6 +69,7 @@ impl SecurityEvent {
         SecurityEvent::RefusedClient,
         SecurityEvent::TooManyConnections,
         SecurityEvent::RefusedRecord,
+        SecurityEvent::Unaudited,
     ];
 
     /// Its name in the log.
@@ -85,6 +88,7 @@ impl SecurityEvent {
             SecurityEvent::RefusedClient => "refused_client",
             SecurityEvent::TooManyConnections => "too_many_connections",
             SecurityEvent::RefusedRecord => "refused_record",
+            SecurityEvent::Unaudited => "unaudited",
         }
     }
 }

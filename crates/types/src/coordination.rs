@@ -92,6 +92,15 @@ impl Default for SettingsRecord {
     }
 }
 
+/// What time it is, as the coordinator says every few seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Unix time, in milliseconds.
+    pub unix_ms: u64,
+}
+
 /// Who coordinates; the key is tied to its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoordinatorRecord {

@@ -5,6 +5,8 @@
 //! threads, clocks or randomness.
 
 pub mod access;
+pub mod approvals;
+pub mod audit;
 pub mod authority;
 mod bucket_settings;
 pub mod coordination;

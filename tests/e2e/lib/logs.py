@@ -25,3 +25,8 @@ def audited(lines):
 
 def audit_lines(path):
     return audited(json_lines(path))
+
+
+def request_lines(path):
+    """The records of requests to a gateway or the admin API, without those of the process about keys and commands."""
+    return [line for line in audit_lines(path) if line["source"] in ("s3", "admin")]

@@ -10,6 +10,8 @@ use atoll_s3::TrustedProxy;
 use atoll_types::access::ObjectOwnership;
 use clap::{Args, ValueEnum};
 
+use crate::commands::audit_log::AuditRoomArguments;
+
 /// Where the S3 gateway of `atoll up` listens.
 #[derive(Args, Clone)]
 pub struct S3ListenArguments {
@@ -72,6 +74,8 @@ pub struct GatewayArguments {
     /// or 'off' [default: DIR/log/s3-audit.jsonl]
     #[arg(long, value_name = "FILE|URL|off", env = "ATOLL_S3_AUDIT_LOG")]
     pub audit_log: Option<Target>,
+    #[command(flatten)]
+    pub audit_room: AuditRoomArguments,
     /// To whom the objects of new buckets belong, unless the request that makes a bucket says
     #[arg(
         long,

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use atoll_admin::pools::{POOL_DATA, POOL_OBJECTS};
-use atoll_audit::{AuditLog, Target};
 use atoll_client::ClientThreads;
 use atoll_gateway::{ClusterObjects, EtcdDirectory};
-use atoll_node::DataDir;
 use atoll_s3::{Gateway, GatewayConfig, Workers, check_data_pool};
 use clap::Subcommand;
 
 use self::arguments::{GatewayArguments, Switch};
 pub use self::arguments::{S3ListenArguments, parse_listen};
 use self::listeners::listeners;
+use super::audit_log;
 use super::daemon::{DaemonArguments, prepare};
 use super::open_cluster::tokio_runtime;
 
@@ -49,19 +48,12 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
     },
 }
 
-/// The log that was asked for, or else the one of the data directory.
-fn open_audit_log(directory: &DataDir, target: Option<&Target>) -> anyhow::Result<Option<AuditLog>> {
-    let opened = match target {
-        Some(target) => AuditLog::open(atoll_s3::AUDIT_SOURCE, target),
-        None => AuditLog::open_own(atoll_s3::AUDIT_SOURCE, &directory.logs().join("s3-audit.jsonl")),
-    };
-    opened.context("the audit log cannot be opened (--audit-log)")
-}
-
 /// Runs the S3 gateway.
 pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let GatewayCommand::Run { daemon, data_pool, serving } = command;
     let open = prepare(daemon, "gateway")?;
+    let name = ("s3", "gateway", atoll_s3::AUDIT_SOURCE);
+    let audit = audit_log::open(&open, name, serving.audit_log.as_ref(), &serving.audit_room)?;
     let config = open.client_config(open.cluster.gateway_key_holder(), TIMEOUT_MS)?;
     let mut threads = ClientThreads::start(serving.threads(), &config)?;
     tokio_runtime()?.block_on(async {
@@ -85,7 +77,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
                 object_ownership: serving.object_ownership.into(),
                 allows_version_2: serving.signature_version_2 == Switch::On,
                 trusted_proxies: serving.trusted_proxies.clone(),
-                audit: open_audit_log(&open.directory, serving.audit_log.as_ref())?,
+                audit,
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
                 identity_lifetime: std::time::Duration::from_secs(serving.identity_lifetime_seconds.into()),
                 garbage_grace: std::time::Duration::from_secs(serving.garbage_grace_seconds),

@@ -2,6 +2,7 @@
 //! for clusters of one machine. Everything is held in memory, every write is on disk before it is
 //! answered, and there is no replication: a cluster of several machines runs etcd itself.
 
+mod audit_heads;
 mod auth;
 mod auth_calls;
 mod change;

@@ -2,6 +2,7 @@
 
 use tonic::Status;
 
+use super::audit_heads;
 use super::auth::{Access, Caller};
 use super::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request};
 use super::state::State;
@@ -15,6 +16,7 @@ impl State {
     /// With a lease, all keys of which may be written, because they go together.
     pub fn check_put_allowed(&self, caller: &Caller, request: &PutRequest) -> Result<(), Status> {
         self.auth.check_range(caller, &request.key, &[], Access::Write)?;
+        audit_heads::check_put(self, caller, request)?;
         self.check_lease_allowed(caller, request.lease)?;
         // What was there is told, or kept and so told to whoever may read it.
         if request.prev_kv {
@@ -25,6 +27,7 @@ impl State {
 
     pub fn check_delete_allowed(&self, caller: &Caller, request: &DeleteRangeRequest) -> Result<(), Status> {
         self.auth.check_range(caller, &request.key, &request.range_end, Access::Write)?;
+        audit_heads::check_delete(self, caller, request)?;
         if request.prev_kv {
             self.auth.check_range(caller, &request.key, &request.range_end, Access::Read)?;
         }

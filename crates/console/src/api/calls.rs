@@ -136,6 +136,7 @@ fn cluster_command(id: &str, given: &Given) -> Option<Command> {
     let name = |name| given.name(name);
     Some(match id {
         "getStatus" => command("status"),
+        "listApprovals" => command("approval ls"),
         "getHealth" => command("health"),
         "getSpace" => command("df"),
         "listOsds" => command("osd ls"),
@@ -422,7 +423,8 @@ mod tests {
     /// command calls, too; and some have no command, for which the document has a reason.
     #[test]
     fn every_call_runs_the_command_that_the_document_names() {
-        let looks_itself = ["getFigures", "getPgScrub", "listEvents", "listSlowOperations"];
+        let looks_itself =
+            ["approveRequest", "denyRequest", "getFigures", "getPgScrub", "listEvents", "listSlowOperations"];
         let one_field = given(&[], json!({ "size": 3, "document": {} }));
         for operation in operations() {
             let id = &operation.id[..];

@@ -1,5 +1,6 @@
 //! The admin API: who calls, what the call takes, and what it does. `openapi.json` says which calls there are.
 
+mod approvals;
 mod calls;
 mod document;
 mod login;
@@ -9,7 +10,7 @@ mod told;
 
 use std::sync::{Arc, OnceLock};
 
-use atoll_audit::{Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
+use atoll_audit::{AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
 use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
@@ -24,6 +25,7 @@ use crate::listener::Peer;
 use crate::server::Shared;
 use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_coordinator::unix_ms;
+use atoll_security_log::{SecurityEvent, note};
 use atoll_types::operators::OperatorRole;
 pub(crate) use document::Given;
 use document::Needs;
@@ -60,7 +62,8 @@ async fn call(
         user: OnceLock::new(),
         tried_user: OnceLock::new(),
     };
-    let mut response = call.answer().await.unwrap_or_else(Refusal::into_response);
+    let answer = if call.is_unaudited() { Err(Refusal::unaudited()) } else { call.answer().await };
+    let mut response = answer.unwrap_or_else(Refusal::into_response);
     call.audit(response.status());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
@@ -81,12 +84,24 @@ struct Call {
 
 impl Call {
     /// Most calls that only look are not recorded: the console makes one every few seconds.
-    fn audit(&self, status: StatusCode) {
-        let is_recorded = self.method != Method::GET || {
+    fn is_recorded(&self) -> bool {
+        self.method != Method::GET || {
             let found = document::find(self.method.as_str(), &decoded_parts(self.uri.path()));
             found.is_some_and(|(operation, _)| operation.is_audited)
-        };
-        let Some(log) = self.shared.audit.as_ref().filter(|_| is_recorded) else { return };
+        }
+    }
+
+    /// Whether it is to be refused, because its line could be neither written nor spooled.
+    fn is_unaudited(&self) -> bool {
+        let is_refusing = self.shared.audit.as_ref().is_some_and(AuditLog::is_refusing) && self.is_recorded();
+        if let Some(peer) = self.peer.as_ref().filter(|_| is_refusing) {
+            note(SecurityEvent::Unaudited, peer.address, "a call of the admin API is refused");
+        }
+        is_refusing
+    }
+
+    fn audit(&self, status: StatusCode) {
+        let Some(log) = self.shared.audit.as_ref().filter(|_| self.is_recorded()) else { return };
         let address = self.peer.as_ref().map(|peer| peer.address.ip());
         let method = Bounded::new(self.method.as_str(), METHOD_BYTES_MAX);
         let path = Bounded::new(self.uri.path(), PATH_BYTES_MAX);
@@ -153,6 +168,8 @@ impl Call {
             "listEvents" => told::events(&self.shared, &given).await?,
             "listSlowOperations" => told::slow_operations(&self.shared, &given).await?,
             "listObjects" => told::objects(&self.shared, &given, &session.user).await?,
+            "approveRequest" => approvals::decide(&self.shared, &given, &session.user, true).await?,
+            "denyRequest" => approvals::decide(&self.shared, &given, &session.user, false).await?,
             id => calls::perform(&self.shared, id, given, &session.user).await?,
         };
         let status = StatusCode::from_u16(operation.status).unwrap_or(StatusCode::OK);

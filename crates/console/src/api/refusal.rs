@@ -83,6 +83,12 @@ impl Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message, action)
     }
 
+    pub fn unaudited() -> Self {
+        let message = "The audit log takes no lines, and calls that change something are refused until it does.";
+        let action = "Give the collector, or the file system of the log, what it lacks: 'atoll health' says what.";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "UNAUDITED", message.into(), action)
+    }
+
     pub fn internal(message: String) -> Self {
         let action = "Look into log/admin.log of this host.";
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message, action)

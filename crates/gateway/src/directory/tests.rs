@@ -98,3 +98,36 @@ async fn reads_go_on_without_cluster_state() {
     assert_eq!(directory.bucket("late").await.unwrap(), Some(bucket("late")), "it is asked again");
     server.shutdown().await;
 }
+
+fn own_unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clusters_time_goes_on_between_what_is_said() {
+    let temporary = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();
+    let options = ConnectOptions::new([format!("http://{}", server.local_addr())]);
+    let state = ClusterClient::connect(&options).await.unwrap();
+    let silent = EtcdDirectory::start(state.clone()).await.unwrap();
+    assert_eq!(silent.cluster_unix_ms(), None, "nobody has said what time it is");
+    drop(silent);
+
+    let behind = own_unix_ms() - 7_200_000;
+    state.put(keys::CLOCK, &ClockRecord { format: RECORD_FORMAT, unix_ms: behind }).await.unwrap();
+    let directory = EtcdDirectory::start(state.clone()).await.unwrap();
+    let first = directory.cluster_unix_ms().unwrap();
+    assert!((behind..behind + 60_000).contains(&first), "{first}, {behind}");
+    assert!((7_100_000..7_300_000).contains(&clock_ahead_ms()), "{}", clock_ahead_ms());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(directory.cluster_unix_ms().unwrap() >= first + 50);
+
+    state.put(keys::CLOCK, &ClockRecord { format: RECORD_FORMAT, unix_ms: own_unix_ms() }).await.unwrap();
+    let follows = async {
+        while own_unix_ms().abs_diff(directory.cluster_unix_ms().unwrap()) > 30_000 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), follows).await.unwrap();
+}

@@ -1,7 +1,9 @@
 //! The policy of a bucket, and whether anything of the bucket is public.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_audit::DocumentChange;
 use atoll_iam::{Policy, PolicyError, PolicyKind, acl};
 use atoll_types::limits::BUCKET_POLICY_BYTES_MAX;
 use http::StatusCode;
@@ -15,6 +17,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result};
 use super::Service;
 use crate::access::access_denied;
 use crate::error::{GatewayError, custom_error};
+use crate::observed::Observed;
 
 fn malformed(error: impl std::fmt::Display) -> S3Error {
     custom_error("MalformedPolicy", StatusCode::BAD_REQUEST, error.to_string())
@@ -38,6 +41,25 @@ fn checked(document: &str, bucket: &str) -> S3Result<Policy> {
     Ok(policy)
 }
 
+/// The policy that a change has found, as it was tried last.
+#[derive(Default)]
+struct Before(Mutex<Option<String>>);
+
+impl Before {
+    fn is(&self, policy: Option<&String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = policy.cloned();
+    }
+
+    /// Says in the audit log what became of it.
+    fn note(self, extensions: &http::Extensions, bucket: &str, after: Option<&str>) {
+        let before = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let change = DocumentChange::new(format!("bucket {bucket}"), before.as_deref(), after);
+        if let (Some(observed), Some(change)) = (extensions.get::<Arc<Observed>>(), change) {
+            observed.changes_policies(vec![change]);
+        }
+    }
+}
+
 impl Service {
     pub(super) async fn put_bucket_policy(
         &self,
@@ -47,6 +69,7 @@ impl Service {
         let policy = checked(&document, &bucket)?;
         let is_public = policy.is_public();
         let principals = self.principal_ids(&policy).await?;
+        let before = Before::default();
         self.buckets
             .try_change(&bucket, |record| {
                 let block = record.public_access_block.unwrap_or_default();
@@ -54,11 +77,13 @@ impl Service {
                     return Err(access_denied());
                 }
                 let access = record.access.get_or_insert_default();
+                before.is(access.policy.as_ref());
                 (access.policy, access.policy_principals) = (Some(document.clone()), principals.clone());
                 record.settle_format();
                 Ok(())
             })
             .await?;
+        before.note(&request.extensions, &bucket, Some(&document));
         let mut response = S3Response::new(PutBucketPolicyOutput::default());
         response.status = Some(StatusCode::NO_CONTENT);
         Ok(response)
@@ -90,14 +115,17 @@ impl Service {
         &self,
         request: S3Request<DeleteBucketPolicyInput>,
     ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
+        let before = Before::default();
         self.buckets
             .change(&request.input.bucket, |record| {
                 if let Some(access) = &mut record.access {
+                    before.is(access.policy.as_ref());
                     access.policy = None;
                     access.policy_principals.clear();
                 }
             })
             .await?;
+        before.note(&request.extensions, &request.input.bucket, None);
         Ok(S3Response::new(DeleteBucketPolicyOutput::default()))
     }
 

@@ -316,7 +316,7 @@ impl Service {
             pause_before(attempt).await;
             let Some(version) = self.version(index, key, Some(version_id)).await? else { return Ok(None) };
             conditions.check_deletion(Some(&version.head))?;
-            if !version.head.lock.allows_removal(unix_ms(), bypasses_governance) {
+            if !version.head.lock.allows_removal(self.lapse_unix_ms(), bypasses_governance) {
                 return Err(locked());
             }
             let change = match &version.place {

@@ -14,7 +14,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use super::answers::{timestamp, unix_ms_of};
 use crate::access::Asking;
-use crate::clock::unix_ms;
+use crate::clock::{lapse_unix_ms, unix_ms};
 use crate::error::custom_error;
 use crate::index::Index;
 use crate::object_lock::{ObjectLock, Retention};
@@ -220,6 +220,11 @@ impl Service {
         Ok(S3Response::new(GetObjectLockConfigurationOutput { object_lock_configuration: Some(configuration) }))
     }
 
+    /// The time by which retention lapses.
+    pub(super) fn lapse_unix_ms(&self) -> u64 {
+        lapse_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
+    }
+
     pub(super) async fn put_object_retention(
         &self,
         request: S3Request<PutObjectRetentionInput>,
@@ -242,7 +247,7 @@ impl Service {
         let asking = asking.with_lock(&lock);
         let bypasses = input.bypass_governance_retention.unwrap_or(false);
         let set = |head: &mut EntryHead| {
-            if !head.lock.allows_retention(wanted, unix_ms(), bypasses) {
+            if !head.lock.allows_retention(wanted, self.lapse_unix_ms(), bypasses) {
                 return Err(locked());
             }
             head.lock.retention = wanted;

@@ -1,7 +1,11 @@
 //! The actions of IAM.
 
+use std::sync::{Mutex, PoisonError};
+
+use atoll_audit::DocumentChange;
 use atoll_iam::operations::{
-    Context, IamError, NewAccessKey, Operation, Outcome, Parameters, RANDOM_BYTES, Subject,
+    Context, IamError, NewAccessKey, Operation, Outcome, Parameters, PolicyChange, RANDOM_BYTES, Subject,
+    policy_changes,
 };
 use atoll_iam::{Decision, Identities, Question, Reason, SessionPrincipal, decide};
 use atoll_keys::random_bytes;
@@ -21,6 +25,8 @@ struct Action<'a> {
     random: [u8; RANDOM_BYTES],
     new_access_key: Option<NewAccessKey>,
     last_used: Option<LastUsedRecord>,
+    /// What became of policies, when it was tried last.
+    policy_changes: Mutex<Vec<PolicyChange>>,
 }
 
 /// Does an action for who has signed the request.
@@ -45,6 +51,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
         random: random_bytes(),
         new_access_key: None,
         last_used: None,
+        policy_changes: Mutex::default(),
     };
     let identities = directory.current_identities().await?;
     // Before anything is asked on behalf of the caller.
@@ -61,6 +68,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
         return Ok(action.run(&identities)?.answer);
     }
     let answer = directory.change_identities(&|identities| action.run(identities)).await?;
+    action.note_policies();
     action.log(&identities);
     Ok(answer)
 }
@@ -100,10 +108,25 @@ impl Action<'_> {
 
     /// Decides on the identities that are changed, so that nobody acts by rights just taken away.
     fn run(&self, identities: &Identities) -> Result<Outcome, IamError> {
-        self.with_context(identities, |context| {
+        let outcome = self.with_context(identities, |context| {
             self.authorise(context)?;
             self.operation.run(context, self.parameters().clone())
-        })
+        })?;
+        let changes = policy_changes(identities, &outcome.changes);
+        *self.policy_changes.lock().unwrap_or_else(PoisonError::into_inner) = changes;
+        Ok(outcome)
+    }
+
+    /// Says in the audit log what became of policies.
+    fn note_policies(&self) {
+        let changes = std::mem::take(&mut *self.policy_changes.lock().unwrap_or_else(PoisonError::into_inner));
+        let audited = |change: PolicyChange| {
+            DocumentChange::new(change.document, change.before.as_deref(), change.after.as_deref())
+        };
+        let changes: Vec<DocumentChange> = changes.into_iter().filter_map(audited).collect();
+        if !changes.is_empty() {
+            self.request.observe(|observed| observed.changes_policies(changes));
+        }
     }
 
     /// Makes sure that the caller may do it.

@@ -7,7 +7,7 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::presigned::{check_expiry, take_presigned_headers};
-use super::request::{HEALTH_PATH, unconfirmed};
+use super::request::{HEALTH_PATH, why_closed};
 use crate::authentication::{Authentication, Claim, Mechanism};
 use crate::form_upload::is_form;
 use crate::gateway::Gateway;
@@ -38,7 +38,7 @@ impl From<S3Error> for Refused {
 /// Lets a request in, with those of its headers that may be read, and with its [`Authentication`] as an extension.
 pub(super) fn admit(gateway: &Gateway, parts: &mut Parts, marks: &Marks) -> Result<Authentication, Refused> {
     check_size(gateway, &parts.headers)?;
-    if let Some(why) = unconfirmed(gateway).filter(|_| parts.uri.path() != HEALTH_PATH) {
+    if let Some(why) = why_closed(gateway).filter(|_| parts.uri.path() != HEALTH_PATH) {
         return Err(s3_error!(ServiceUnavailable, "{why}").into());
     }
     let claim = claim(gateway, parts, marks)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_audit::AuditLog;
 use atoll_connection_limits::Place;
 use atoll_metrics::current_span::within;
 use atoll_security_log::{SecurityEvent, note};
@@ -42,8 +43,14 @@ const HEADERS_NOT_SIGNED: &str = "HeadersNotSigned";
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
 const ACCESS_LOG: &str = "access";
 
-/// Says in the log who has tried credentials that do not hold.
-fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
+/// Says in the log who has tried credentials that do not hold, and who was refused for want of an audit log.
+fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival) {
+    let client = || arrival.client.map_or_else(|| "an unknown peer".into(), |address| address.to_string());
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE
+        && gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing)
+    {
+        note(SecurityEvent::Unaudited, client(), "a request is refused, for the audit log takes no lines");
+    }
     if response.status() != StatusCode::FORBIDDEN {
         return;
     }
@@ -52,7 +59,7 @@ fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
         let tag = format!("<Code>{}</Code>", code.as_str());
         document.windows(tag.len()).any(|window| window == tag.as_bytes())
     };
-    let client = arrival.client.map_or_else(|| "an unknown peer".into(), |address| address.to_string());
+    let client = client();
     if has(&S3ErrorCode::SignatureDoesNotMatch) {
         note(
             SecurityEvent::BadSignature,
@@ -148,7 +155,7 @@ async fn answer_unmeasured(
     if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    note_refusal(&response, &arrival);
+    note_refusal(gateway, &response, &arrival);
     response = put_right(response, is_head, is_of_attributes).await;
     response.headers_mut().extend(cors.unwrap_or_default());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
@@ -223,8 +230,13 @@ pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Why nobody is served now: identities are not confirmed any more.
-pub(super) fn unconfirmed(gateway: &Gateway) -> Option<String> {
+/// Why nobody is served now: identities are not confirmed any more, or what is done would leave no line.
+pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
+    if gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing) {
+        let why =
+            "the audit log takes no lines, and this gateway refuses requests until it does (--audit-on-failure)";
+        return Some(why.to_owned());
+    }
     let (unconfirmed_for, lifetime) =
         (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
     (unconfirmed_for > lifetime).then(|| {
@@ -267,7 +279,7 @@ fn unhealthy(detail: String) -> Response<Body> {
 async fn probe(gateway: &Gateway) -> Result<Duration, String> {
     let service = &gateway.service;
     // Without cluster state objects are served for a while, so it is not asked.
-    if let Some(why) = unconfirmed(gateway) {
+    if let Some(why) = why_closed(gateway) {
         return Err(why);
     }
     // Any object will do: that it does not exist is an answer, too.

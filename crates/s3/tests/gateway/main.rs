@@ -11,6 +11,7 @@ mod faults;
 mod forms;
 mod inline;
 mod memory;
+mod moved_clock;
 mod pools;
 mod sealing;
 mod support;

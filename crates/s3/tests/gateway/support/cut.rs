@@ -143,6 +143,10 @@ impl BucketDirectory for CutDirectory {
         self.directory.unconfirmed_for()
     }
 
+    fn cluster_unix_ms(&self) -> Option<u64> {
+        self.directory.cluster_unix_ms()
+    }
+
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
         self.cut.live().await;
         self.directory.bucket(name).await

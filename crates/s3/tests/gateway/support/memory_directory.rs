@@ -18,6 +18,7 @@ pub struct MemoryDirectory {
     last_used: Mutex<BTreeMap<String, LastUsedRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
     unconfirmed_for: Mutex<Duration>,
+    cluster_unix_ms: Mutex<Option<u64>>,
 }
 
 impl MemoryDirectory {
@@ -30,6 +31,10 @@ impl MemoryDirectory {
         *self.unconfirmed_for.lock().unwrap() = duration;
     }
 
+    pub fn set_cluster_unix_ms(&self, unix_ms: Option<u64>) {
+        *self.cluster_unix_ms.lock().unwrap() = unix_ms;
+    }
+
     pub fn add_pool(&self, record: PoolRecord) {
         self.pools.lock().unwrap().push(record);
     }
@@ -39,6 +44,10 @@ impl MemoryDirectory {
 impl BucketDirectory for MemoryDirectory {
     fn unconfirmed_for(&self) -> Duration {
         *self.unconfirmed_for.lock().unwrap()
+    }
+
+    fn cluster_unix_ms(&self) -> Option<u64> {
+        *self.cluster_unix_ms.lock().unwrap()
     }
 
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {

@@ -1,0 +1,129 @@
+//! What one operator asks for and another approves.
+
+use std::path::PathBuf;
+
+use atoll_admin::approvals::{self, ProvedOperator};
+use atoll_cluster::ClusterClient;
+use atoll_terminal::print_line;
+use atoll_types::approvals::ApprovalRecord;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::arguments::OutputArguments;
+use super::open_cluster::connected;
+use super::operator::read_password;
+use super::output::{ago, print_json, print_table, utc};
+
+#[derive(Subcommand)]
+pub enum ApprovalCommand {
+    /// List what operators have asked for
+    Ls(OutputArguments),
+    /// Approve what another operator has asked for; who has asked gives the command again then
+    #[command(after_help = "Example:\n  atoll approval approve 3f9a02c1 --operator bob --password-file -")]
+    Approve(DecisionArguments),
+    /// Deny what an operator has asked for, or take it back
+    #[command(after_help = "Example:\n  atoll approval deny 3f9a02c1 --operator bob --password-file -")]
+    Deny(DecisionArguments),
+}
+
+#[derive(Args)]
+pub struct DecisionArguments {
+    #[command(flatten)]
+    output: OutputArguments,
+    /// The request, as 'atoll approval ls' names it
+    id: String,
+    #[command(flatten)]
+    operator: OperatorArguments,
+}
+
+/// Who says so.
+#[derive(Args, Clone)]
+pub struct OperatorArguments {
+    /// The operator who says so, with the role admin
+    #[arg(long, value_name = "NAME")]
+    operator: String,
+    /// A file with the operator's password, or - for standard input
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    password_file: PathBuf,
+}
+
+/// Who says so, where nobody need.
+#[derive(Args, Clone)]
+pub struct OptionalOperatorArguments {
+    /// The operator who says so, with the role admin
+    #[arg(long, value_name = "NAME")]
+    operator: Option<String>,
+    /// A file with the operator's password, or - for standard input [default: -]
+    #[arg(long, value_name = "FILE", requires = "operator")]
+    password_file: Option<PathBuf>,
+}
+
+impl OptionalOperatorArguments {
+    /// Those that were given.
+    pub fn given(&self) -> Option<OperatorArguments> {
+        let password_file = self.password_file.clone().unwrap_or_else(|| "-".into());
+        self.operator.clone().map(|operator| OperatorArguments { operator, password_file })
+    }
+}
+
+impl OperatorArguments {
+    /// Compares the password.
+    pub async fn prove(&self, client: &ClusterClient) -> anyhow::Result<ProvedOperator> {
+        let password = read_password(&self.password_file)?;
+        Ok(ProvedOperator::by_password(client, &self.operator, &password).await?)
+    }
+}
+
+fn state(record: &ApprovalRecord) -> String {
+    match &record.decision {
+        None => "waits".into(),
+        Some(decision) if decision.is_approved => format!("approved by {}", decision.operator),
+        Some(decision) => format!("denied by {}", decision.operator),
+    }
+}
+
+/// `atoll approval`.
+pub fn run(command: &ApprovalCommand) -> anyhow::Result<()> {
+    match command {
+        ApprovalCommand::Ls(output) => list(output),
+        ApprovalCommand::Approve(arguments) => decide(arguments, true),
+        ApprovalCommand::Deny(arguments) => decide(arguments, false),
+    }
+}
+
+fn list(output: &OutputArguments) -> anyhow::Result<()> {
+    let all = connected(output, async |_, client| Ok(approvals::list(&client).await?))?;
+    if output.json {
+        let documents: Vec<Value> = all.iter().map(|(id, record)| approvals::document(id, record)).collect();
+        return print_json(&json!(documents));
+    }
+    let row = |(id, record): &(String, ApprovalRecord)| {
+        vec![
+            id.clone(),
+            record.action.clone(),
+            record.requested_by.clone(),
+            format!("{} ago", ago(record.requested_unix_ms)),
+            utc(record.expires_unix_ms),
+            state(record),
+        ]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    print_table(&["ID", "ACTION", "ASKED BY", "ASKED", "UNTIL", "STATE"], &rows);
+    Ok(())
+}
+
+fn decide(arguments: &DecisionArguments, is_approved: bool) -> anyhow::Result<()> {
+    let DecisionArguments { output, id, operator } = arguments;
+    let record = connected(output, async |_, client| {
+        let operator = operator.prove(&client).await?;
+        Ok(approvals::decide(&client, id, &operator, is_approved).await?)
+    })?;
+    if output.json {
+        return print_json(&approvals::document(id, &record));
+    }
+    match is_approved {
+        true => print_line!("approved: '{}' can give 'atoll {}' again", record.requested_by, record.action),
+        false => print_line!("denied: 'atoll {}'", record.action),
+    }
+    Ok(())
+}

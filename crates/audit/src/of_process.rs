@@ -1,0 +1,67 @@
+//! The log of this process, for whatever happens far from a door: an image that is attached, a key that is used.
+
+use std::net::IpAddr;
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+use serde::Serialize;
+
+use crate::{AuditLog, Stranger};
+
+/// Who makes lines: these come first in all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessLog {
+    /// The host.
+    pub host: String,
+    /// The process, such as `nbd`; `command` for one of the command line.
+    pub process: String,
+    /// Who has started it, if it is a command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+static WHO: OnceLock<ProcessLog> = OnceLock::new();
+static LOG: RwLock<Option<AuditLog>> = RwLock::new(None);
+
+/// A record with the time and who makes it.
+#[derive(Serialize)]
+struct Noted<'a, R> {
+    source: &'a str,
+    time_unix_ms: u64,
+    operation: &'a str,
+    #[serde(flatten)]
+    who: Option<&'a ProcessLog>,
+    #[serde(flatten)]
+    record: &'a R,
+}
+
+/// Makes a log the one of this process; `None` closes it.
+pub fn set_of_process(who: ProcessLog, log: Option<AuditLog>) {
+    let _ = WHO.set(who);
+    *LOG.write().unwrap_or_else(PoisonError::into_inner) = log;
+}
+
+/// The log of this process, if it has one.
+pub fn of_process() -> Option<AuditLog> {
+    LOG.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Whether what would leave a line is to be refused.
+pub fn is_refusing() -> bool {
+    of_process().is_some_and(|log| log.is_refusing())
+}
+
+/// Adds a record, which is an object, to the log of this process. A program without a log notes nothing.
+pub fn note(source: &str, operation: &str, record: &impl Serialize) {
+    let Some(log) = of_process() else { return };
+    log.add(&noted(source, operation, record));
+}
+
+/// Adds a record about somebody who was refused something, as far as these get lines.
+pub fn note_refusal(source: &str, operation: &str, address: Option<IpAddr>, record: &impl Serialize) {
+    let Some(log) = of_process() else { return };
+    log.add_of_stranger(Stranger { address, is_refused: true }, &noted(source, operation, record));
+}
+
+fn noted<'a, R>(source: &'a str, operation: &'a str, record: &'a R) -> Noted<'a, R> {
+    Noted { source, time_unix_ms: crate::writer::unix_ms(), operation, who: WHO.get(), record }
+}

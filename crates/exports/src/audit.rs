@@ -1,0 +1,64 @@
+//! Lines in the audit log about clients of images (docs/reference/audit.md).
+
+use std::net::IpAddr;
+
+use atoll_audit::{note, note_refusal};
+use atoll_reactor::PeerAddress;
+use serde::Serialize;
+
+use crate::clients::Client;
+use crate::exports::OpenError;
+
+const SOURCE: &str = "images";
+const ATTACH: &str = "AttachImage";
+
+#[derive(Serialize)]
+struct Record<'a> {
+    /// `IMAGE` or `IMAGE@SNAPSHOT`.
+    image: &'a str,
+    /// `read` or `write`; absent if it was refused before that was known.
+    access: Option<&'a str>,
+    /// The address of a host, or the number of a process of this host.
+    client: String,
+    /// The names in the certificate that it has shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    certificate: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvme_host: Option<&'a str>,
+    error: Option<String>,
+}
+
+impl<'a> Record<'a> {
+    fn new(image: &'a str, is_written: Option<bool>, client: &'a Client, error: Option<&OpenError>) -> Self {
+        Record {
+            image,
+            access: is_written.map(|is_written| if is_written { "write" } else { "read" }),
+            client: client.address.to_string(),
+            certificate: client.certificate_names(),
+            nvme_host: client.nvme_host.as_deref(),
+            error: error.map(ToString::to_string),
+        }
+    }
+}
+
+fn address(client: &Client) -> Option<IpAddr> {
+    match client.address {
+        PeerAddress::Host(address) => Some(address),
+        _ => None,
+    }
+}
+
+/// A connection of a client has an image.
+pub(crate) fn attached(image: &str, is_written: bool, client: &Client) {
+    note(SOURCE, ATTACH, &Record::new(image, Some(is_written), client, None));
+}
+
+/// A connection of a client has not got an image.
+pub(crate) fn refused(image: &str, client: &Client, error: &OpenError) {
+    note_refusal(SOURCE, ATTACH, address(client), &Record::new(image, None, client, Some(error)));
+}
+
+/// A connection of a client that had an image is over.
+pub(crate) fn detached(image: &str, is_written: bool, client: &Client) {
+    note(SOURCE, "DetachImage", &Record::new(image, Some(is_written), client, None));
+}

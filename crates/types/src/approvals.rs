@@ -1,0 +1,32 @@
+//! What one operator asks for and another has to approve.
+
+use serde::{Deserialize, Serialize};
+
+/// A request for an approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalRecord {
+    /// [`crate::records::RECORD_FORMAT`].
+    pub format: u32,
+    /// What is to be done: a command with its arguments.
+    pub action: String,
+    /// The operator who asks.
+    pub requested_by: String,
+    /// Unix time of the request, in milliseconds.
+    pub requested_unix_ms: u64,
+    /// Unix time when it is over, in milliseconds.
+    pub expires_unix_ms: u64,
+    /// What another operator has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<ApprovalDecision>,
+}
+
+/// The word of another operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalDecision {
+    /// The operator.
+    pub operator: String,
+    /// Whether it may be done.
+    pub is_approved: bool,
+    /// Unix time, in milliseconds.
+    pub unix_ms: u64,
+}
