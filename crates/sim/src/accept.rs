@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Whether all that was acknowledged is on each elector of a PG, which serves.
-    fn has_whole_electors(&self, pg: PgId) -> bool {
+    pub fn has_whole_electors(&self, pg: PgId) -> bool {
         let record = &self.cluster.of(pg).expect("it is listed").record;
         let is_whole = |osd: &OsdId| {
             let member = &self.members[number(osd)];

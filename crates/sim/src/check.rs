@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::clients::{Answer, Kind, Op};
 use crate::hostile::is_refused;
-use crate::state::{Object, PG, SPLIT_PG, State, failed_condition, name, pg_of, read};
+use crate::state::{Object, State, failed_condition, name, pg_of, read};
 use crate::store::clone_source;
 use crate::world::World;
 
@@ -66,9 +66,13 @@ impl Checked<'_> {
         self.world.primary_of(self.pg)
     }
 
-    /// The number of PGs in the end.
+    /// The pool's number of PGs in the end, from this PG's view.
     fn pg_num(&self) -> u32 {
-        self.world.cluster.pgs().len() as u32
+        self.world.cluster.pg_num_of(self.pg)
+    }
+
+    fn pg_num_first(&self) -> u32 {
+        self.world.cluster.pg_num_first()
     }
 
     fn holds(&self, object: &ObjectName) -> bool {
@@ -88,9 +92,10 @@ impl Checked<'_> {
         // Pre-images differ between members.
         let plain = |entry: &LogEntry| LogEntry { pre_image: None, ..entry.clone() };
         let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
-        if self.pg == SPLIT_PG {
+        if self.pg.index >= self.pg_num_first() {
             // A member that was away at the split may be the only one that has the oldest entries.
-            let before = Checked { pg: PG, ..*self }.merged_history();
+            let parent = PgId { index: self.pg.index - self.pg_num_first(), ..self.pg };
+            let before = Checked { pg: parent, ..*self }.merged_history();
             let split = before.iter().position(is_split).expect("it was split");
             merged.extend(before.into_iter().take(split + 1).map(|entry| (entry.version.sequence, entry)));
         }
@@ -219,7 +224,7 @@ impl Checked<'_> {
     fn replay(&self, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions> {
         let ops: BTreeMap<RequestId, &Op> = self.world.clients.ops.iter().map(|op| (op.id, op)).collect();
         let mut state = State::default();
-        let mut pg_num = 1;
+        let mut pg_num = self.pg_num_first();
         let mut versions: BTreeMap<ObjectName, Versions> = BTreeMap::new();
         for entry in history {
             let Some(request) = entry.request else {
@@ -227,8 +232,8 @@ impl Checked<'_> {
                     assert!(entry.touched == Touched::default(), "{entry:?} begins a history anew");
                     continue;
                 }
-                assert_eq!(pg_num, 1, "the PG is split once");
-                pg_num = 2;
+                assert_eq!(pg_num, self.pg_num_first(), "each PG is split once");
+                pg_num *= 2;
                 state.objects.retain(|object, _| object.as_str() == PG_META_OBJECT || self.holds(object));
                 continue;
             };
@@ -292,11 +297,11 @@ impl Checked<'_> {
         // Requests are in order of invocation, so the smallest fitting point is the best choice.
         for op in ops.iter().filter(|op| self.is_own(op)) {
             let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
-            if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) || op.has_unknown_outcome() {
-                continue;
-            }
             if op.breaks_rules {
                 every_broken_rule_is_refused(op, answer, places);
+                continue;
+            }
+            if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) || op.has_unknown_outcome() {
                 continue;
             }
             if is_of_a_store(answer) {
@@ -376,7 +381,8 @@ fn is_list(kind: &Kind) -> bool {
 /// What no client may send changes nothing.
 fn every_broken_rule_is_refused(op: &Op, answer: &Answer, places: &BTreeMap<RequestId, u64>) {
     let is_done = places.contains_key(&op.id);
-    assert!(is_refused(answer) && !is_done, "every_broken_rule_is_refused: {:?}: {answer:?}", op.id);
+    let is_refused = is_refused(answer) || op.has_unknown_outcome();
+    assert!(is_refused && !is_done, "every_broken_rule_is_refused: {:?}: {answer:?}", op.id);
 }
 
 /// Whether a write was refused because a store lacks space for it, or does not take it for another reason.

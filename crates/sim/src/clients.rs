@@ -12,7 +12,8 @@ use atoll_types::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::state::{PG, SPLIT_PG, pg_of};
+use crate::cluster::ClusterState;
+use crate::state::{PG, PGS_MAX, pg_of};
 use crate::store::clone_source;
 use crate::workload::final_reads;
 use crate::world::{Event, World};
@@ -62,9 +63,9 @@ pub struct Session {
     pub id: u64,
     next_sequence: u64,
     /// Its connection to the primary of each PG.
-    links: [Link; 2],
+    links: [Link; PGS_MAX],
     /// The newest write of each PG that all members are known to have.
-    known: [Version; 2],
+    known: [Version; PGS_MAX],
     /// The generation of its fence.
     pub generation: u64,
 }
@@ -95,12 +96,18 @@ pub struct Clients {
 }
 
 impl Op {
-    /// The PG that it belongs to, if there are so many.
-    fn place(&self, pg_num: u32) -> PgId {
+    /// The PG that it belongs to, if all have been split so far that there are so many.
+    fn place_of(&self, pg_num: u32) -> PgId {
         match self.object() {
             object if object.as_str() == PG_META_OBJECT => self.own_of,
             object => pg_of(object, pg_num),
         }
+    }
+
+    /// The PG that it belongs to.
+    fn place(&self, cluster: &ClusterState) -> PgId {
+        let first = self.place_of(cluster.pg_num_first());
+        self.place_of(cluster.pg_num_of(first))
     }
 
     /// What it is about.
@@ -132,8 +139,8 @@ impl Clients {
         let session = |index| Session {
             id: 100 + index,
             next_sequence: 1,
-            links: [link; 2],
-            known: [Version::default(); 2],
+            links: [link; PGS_MAX],
+            known: [Version::default(); PGS_MAX],
             generation: 0,
         };
         Clients {
@@ -159,10 +166,10 @@ impl Clients {
 
     /// Below which number the client has the answers to all requests that are, or could soon be, sent to a
     /// PG.
-    pub fn answered_below(&self, session_id: u64, pg: PgId, pg_num: u32) -> u64 {
+    pub fn answered_below(&self, session_id: u64, pg: PgId, cluster: &ClusterState) -> u64 {
         let session = &self.sessions[(session_id - 100) as usize];
         let outstanding = self.ops.iter().filter(|op| op.id.session == session_id && op.answered.is_none());
-        let of_pg = outstanding.filter(|op| op.sent_to == pg || op.place(pg_num) == pg);
+        let of_pg = outstanding.filter(|op| op.sent_to == pg || op.place(cluster) == pg);
         of_pg.map(|op| op.id.sequence).min().unwrap_or(session.next_sequence)
     }
 
@@ -216,9 +223,7 @@ impl World {
         // Requests come in bursts, so they meet each other.
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
-            let pg_num = self.cluster.pgs().len() as u32;
-            let kind = self.clients.draw(session, pg_num, &mut self.random);
-            self.start(session, kind);
+            self.start_any(session);
             self.may_break_rules(session);
         }
         self.after(self.options.client_pace, Event::ClientWakes { session });
@@ -230,12 +235,23 @@ impl World {
         }
     }
 
+    /// Sends a request drawn by chance.
+    pub fn start_any(&mut self, session: usize) {
+        let pg_num = self.cluster.pg_num_of(self.next_own_pg(session));
+        let kind = self.clients.draw(session, pg_num, &mut self.random);
+        self.start(session, kind);
+    }
+
+    /// The PG that the next request is for, if that is about a PG itself: any.
+    fn next_own_pg(&self, session: usize) -> PgId {
+        let (pgs, sequence) = (self.cluster.pgs(), self.clients.sessions[session].next_sequence);
+        pgs[(sequence + 1) as usize % pgs.len()]
+    }
+
     /// Sends a request; returns its number.
     pub fn start(&mut self, session: usize, kind: Kind) -> usize {
-        // Requests about a PG itself are for any.
-        let sequence = self.clients.sessions[session].next_sequence;
-        let is_split = self.cluster.split_off.is_some();
-        self.start_in(session, if is_split && sequence.is_multiple_of(2) { SPLIT_PG } else { PG }, kind)
+        let own_of = self.next_own_pg(session);
+        self.start_in(session, own_of, kind)
     }
 
     /// Sends a request; if it is about a PG's own object, to this PG. Returns its number.
@@ -280,7 +296,8 @@ impl World {
         }
         let mut epoch = self.cluster.of(pg).expect("it is believed in").record.epoch;
         let op = &mut self.clients.ops[index];
-        if let (PG, SPLIT_PG, Some(split_off)) = (pg, op.place(2), &self.cluster.split_off) {
+        let after = op.place_of(2 * self.cluster.pg_num_first());
+        if let Some(split_off) = self.cluster.of(after).filter(|_| after != pg) {
             // A map in which there is no split yet has no later record either.
             epoch = epoch.min(split_off.first_epoch);
         }
@@ -289,7 +306,7 @@ impl World {
             *known = (*known).min(Version { epoch: op.sent_epoch, sequence: u64::MAX });
         }
         op.sent_epoch = epoch;
-        let answered_below = self.clients.answered_below(id.session, pg, self.cluster.pgs().len() as u32);
+        let answered_below = self.clients.answered_below(id.session, pg, &self.cluster);
         let newest = self.clients.sessions[session].known[pg.index as usize];
         let newest = newest.max(Version { epoch, sequence: 0 });
         let known = *self.clients.ops[index].known.get_or_insert(newest);
@@ -322,8 +339,9 @@ impl World {
         let lags = self.mishap(10);
         let op = &self.clients.ops[op];
         // A map lags but never goes back: once it knew of the split, it knows.
-        let knew_split = op.sent_to == SPLIT_PG;
-        op.place(if lags && !knew_split { 1 } else { self.cluster.pgs().len() as u32 })
+        let first = self.cluster.pg_num_first();
+        let knew_split = op.sent_to.index >= first;
+        if lags && !knew_split { op.place_of(first) } else { op.place(&self.cluster) }
     }
 
     /// The primary by the client's map, which may lag.

@@ -17,9 +17,11 @@ use atoll_types::{ObjectName, PgId, ReadRequest, SharedTransaction, Transaction}
 use bytes::Bytes;
 
 use crate::random::Random;
-use crate::state::{Object, PG, Pgs, SPLIT_PG, State, name};
+use crate::state::{Object, Pgs, State, name};
 use crate::world::ReadResult;
 
+/// Objects of a run that may be staged at once, and more.
+const STAGED_MAX: usize = 16;
 /// Omap entries that are looked at together.
 const ENTRIES_AT_ONCE: usize = 100;
 
@@ -66,6 +68,8 @@ pub struct Device {
     waiting: BTreeMap<PgId, VecDeque<(Token, SharedTransaction)>>,
     pub reads: Vec<ReadUnderWay>,
     budget: Budget,
+    /// PGs that the pool begins with.
+    pgs: u32,
     /// The disk before each of the newest records of the log, the oldest first.
     before_records: VecDeque<SimulatedDisk>,
     /// Whether it may be made to forget.
@@ -98,7 +102,7 @@ fn open(disk: &mut SimulatedDisk, random: &mut Random) -> Store {
 
 impl Device {
     /// An empty one.
-    pub fn new(budget: Budget, random: &mut Random) -> Self {
+    pub fn new(budget: Budget, pgs: u32, random: &mut Random) -> Self {
         let mut disk = formatted();
         let store = open(&mut disk, random);
         let (in_flight, waiting, reads) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
@@ -109,6 +113,7 @@ impl Device {
             waiting,
             reads,
             budget,
+            pgs,
             before_records: VecDeque::new(),
             keeps_past: false,
         };
@@ -116,8 +121,9 @@ impl Device {
         device
     }
 
-    pub fn budget(&self) -> Budget {
-        self.budget
+    /// An empty one of the same kind.
+    pub fn replaced(&self, random: &mut Random) -> Self {
+        Device::new(self.budget, self.pgs, random)
     }
 
     pub fn set_memory(&mut self, memory: Memory) {
@@ -165,7 +171,7 @@ impl Device {
         }
         self.disk.crash(random);
         let mut store = open(&mut self.disk, random);
-        let found = contents(&mut store, &mut self.disk);
+        let found = contents(&mut store, &mut self.disk, self.pgs);
         self.storage = Storage::new(store);
         self.waiting.clear();
         self.reads.clear();
@@ -225,9 +231,9 @@ impl Device {
 }
 
 /// Everything that a store holds of the PGs of a run. Nothing may be under way.
-fn contents(store: &mut Store, disk: &mut SimulatedDisk) -> Pgs {
-    let mut all = Pgs::default();
-    for pg in [PG, SPLIT_PG] {
+fn contents(store: &mut Store, disk: &mut SimulatedDisk, pgs: u32) -> Pgs {
+    let mut all = Pgs::new(pgs);
+    for pg in all.ids() {
         let state = all.of_mut(pg);
         state.head = store.head(pg);
         state.log = store.log(pg).cloned().collect();
@@ -240,13 +246,16 @@ fn contents(store: &mut Store, disk: &mut SimulatedDisk) -> Pgs {
             after = Some(next);
         }
         if state.pg_num.is_some() {
-            // Pre-images whose names hash to the other PG are in no list, if its objects are not here.
-            let sequences = state.log.iter().map(|entry| entry.version.sequence);
-            names.extend(sequences.map(|sequence| name(&format!("{PRE_IMAGE_PREFIX}{:x}.{sequence}", pg.index))));
+            // Pre-images, and what is staged, whose names hash to the other PG are in no list, if its objects are not here.
+            let sequences = state.log.iter().map(|entry| entry.version.sequence.to_string());
+            let staged = (0..STAGED_MAX).map(|index| format!("new.{index}"));
+            let hidden = sequences.chain(staged);
+            names.extend(hidden.map(|rest| name(&format!("{PRE_IMAGE_PREFIX}{:x}.{rest}", pg.index))));
         }
         for name in names {
             if let Some(object) = object_of(store, disk, &ObjectKey { pg, name: name.clone() }) {
-                all.of_mut(owner(pg, &name)).objects.insert(name, object);
+                let owner = owner(&all, pg, &name);
+                all.of_mut(owner).objects.insert(name, object);
             }
         }
     }
@@ -254,9 +263,9 @@ fn contents(store: &mut Store, disk: &mut SimulatedDisk) -> Pgs {
 }
 
 /// The PG of an object that a PG's list has. Lists of PGs that share their objects show pre-images of either.
-fn owner(listed_by: PgId, object: &ObjectName) -> PgId {
-    let of = |index: u32| object.as_str().starts_with(&format!("{PRE_IMAGE_PREFIX}{index}."));
-    [PG, SPLIT_PG].into_iter().find(|pg| of(pg.index)).unwrap_or(listed_by)
+fn owner(all: &Pgs, listed_by: PgId, object: &ObjectName) -> PgId {
+    let of = |index: u32| object.as_str().starts_with(&format!("{PRE_IMAGE_PREFIX}{index:x}."));
+    all.ids().find(|pg| of(pg.index)).unwrap_or(listed_by)
 }
 
 /// Looks something up, and loads what is missing for it.
@@ -324,7 +333,7 @@ fn data_of(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey, size_by
 /// In words, what a store has that its model has not, or the reverse. Pre-images are forgotten in memory first, so that
 /// the store may still have them.
 pub fn difference(model: &Pgs, found: &Pgs) -> Option<String> {
-    [PG, SPLIT_PG].into_iter().find_map(|pg| {
+    model.ids().find_map(|pg| {
         let difference = state_difference(model.of(pg), found.of(pg));
         difference.map(|difference| format!("pg {pg}: {difference}"))
     })

@@ -21,12 +21,12 @@ fn the_store_takes_what_its_model_takes() {
     for seed in 0..RUNS {
         let mut random = Random::new(seed);
         let budget = Budget { page_bytes: 1 << 20, pending_bytes: 1 << 20 };
-        let device = Device::new(budget, &mut random);
-        let mut store = Store::new(PG_LOG_ENTRIES, Some(device));
+        let device = Device::new(budget, 1, &mut random);
+        let mut store = Store::new(PG_LOG_ENTRIES, 1, Some(device));
         let mut refused = 0;
         for _ in 0..SUBMISSIONS {
             let transaction = draw(&store, &mut random);
-            let takes = store.takes(&transaction, false);
+            let takes = store.takes(&transaction);
             let is_taken = submit(&mut store, &transaction);
             assert_eq!(is_taken, takes, "seed {seed}: the real store, and its model: {transaction:?}");
             if takes {

@@ -25,7 +25,9 @@ impl Driven {
     /// The world of a seed, with a replicated or an erasure-coded pool.
     pub fn new(seed: u64, is_coded: bool) -> Self {
         let mut random = Random::new(seed);
-        let mut options = Options::draw(is_coded, &mut random).with_faults_of(Setup::default());
+        // What a store never takes is an error to who writes, and no history of images goes on after one.
+        let setup = Setup { refuses_for_good: false, restores: false, ..Setup::default() };
+        let mut options = Options::draw(is_coded, &mut random).with_faults_of(setup);
         // Damage is for scrubs, which the PG's own seeds try: without one, a read would wait for ever.
         options.faults.retain(|(fault, _)| *fault != Fault::DamageBlock);
         // A client with many requests must not outrun the log that knows which were done.
@@ -62,9 +64,8 @@ impl Driven {
 
     /// The PGs, each with the pool's number of PGs as of its last split.
     pub fn pgs(&self) -> Vec<(PgId, u32)> {
-        let pgs = self.world.cluster.pgs();
-        let pg_num = pgs.len() as u32;
-        pgs.into_iter().map(|pg| (pg, pg_num)).collect()
+        let cluster = &self.world.cluster;
+        cluster.pgs().into_iter().map(|pg| (pg, cluster.pg_num_of(pg))).collect()
     }
 
     /// Ends all faults, waits until everything has settled, and checks what the PGs did. Returns the objects that

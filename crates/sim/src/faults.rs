@@ -8,7 +8,6 @@ use atoll_pg::is_hidden;
 use atoll_types::{ObjectName, OsdId, PgId, Version};
 
 use crate::cluster::ClusterState;
-use crate::device::Device;
 use crate::options::Fault;
 use crate::store::Store;
 use crate::world::{Event, World, osd};
@@ -50,7 +49,7 @@ impl World {
         }
         self.after(self.options.fault_pace, Event::Fault);
         let fault = self.draw_fault();
-        if self.is_beyond_redundancy(fault) {
+        if self.is_beyond_redundancy(fault) || self.has_open_restore() {
             return;
         }
         match fault {
@@ -102,6 +101,15 @@ impl World {
             Fault::CopyDevice => self.copy_device(),
             Fault::PutBack => self.put_back(),
             Fault::Decide => self.lose_trust(),
+            Fault::RefuseForGood => {
+                // One at a time: with two, nobody might be left to take what is written.
+                if self.members.iter().all(|member| member.refused.is_none()) {
+                    let at = self.interesting_osd();
+                    self.refuse_for_good(at);
+                }
+            }
+            Fault::SaveState => self.save_state(),
+            Fault::RestoreState => self.restore_state_by_chance(),
             Fault::DamageBlock => self.damage_block(),
             Fault::Split => self.split(),
             Fault::Scrub => {
@@ -191,10 +199,10 @@ impl World {
         }
     }
 
-    /// The pool should have two PGs.
+    /// The pool should have twice as many PGs as it began with.
     pub fn split(&mut self) {
         self.note("split", &[]);
-        self.policy.pg_num = 2;
+        self.policy.pg_num = 2 * self.policy.pg_num_first;
         for at in 0..self.members.len() {
             let incarnation = self.members[at].incarnation;
             self.after(3_000, Event::Target { at, incarnation });
@@ -287,13 +295,15 @@ impl World {
         self.wiped = Some(osd(at));
         self.note_loss(at);
         self.note("wipe", &[at as u64]);
+        self.members[at].refused = None;
         let store = &mut self.members[at].store;
         let history = std::mem::take(&mut store.history);
         let requests = std::mem::take(&mut store.requests);
         let promised = std::mem::take(&mut store.promised);
-        let device = store.device.as_ref().map(|device| Device::new(device.budget(), &mut self.random));
+        let device = store.device.as_ref().map(|device| device.replaced(&mut self.random));
         let keeps_past = store.past.is_some();
-        *store = Store { history, requests, promised, ..Store::new(store.ring_entries, device) };
+        let pgs = store.visible.first();
+        *store = Store { history, requests, promised, ..Store::new(store.ring_entries, pgs, device) };
         store.keep_past(keeps_past);
     }
 
@@ -350,6 +360,7 @@ impl World {
         for at in 0..self.members.len() {
             self.members[at].state_blocked_until = self.now;
             self.members[at].refuses_until = 0;
+            self.members[at].refused = None;
             self.set_full(at, false);
             self.restart(at);
             self.set_room(at, false);

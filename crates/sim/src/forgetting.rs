@@ -10,14 +10,14 @@ use atoll_types::{Epoch, PgId, Transaction};
 use crate::device::{RECORDS_FORGOTTEN_MAX, difference};
 use crate::options::Fault;
 use crate::random::Random;
-use crate::state::{PG, Pgs, SPLIT_PG};
+use crate::state::Pgs;
 use crate::store::Store;
 use crate::world::{Event, World};
 
 /// Submissions that may be taken back.
 const SUBMISSIONS_MAX: usize = 64;
 /// Simulated time within which OSDs start again that stopped together.
-const TOGETHER: u64 = 1_500_000;
+pub const TOGETHER: u64 = 1_500_000;
 
 /// What a store was before.
 #[derive(Default)]
@@ -49,7 +49,8 @@ impl Past {
 impl Store {
     /// From now on the store may lose what is durable.
     pub fn keep_past(&mut self, keeps_past: bool) {
-        self.past = keeps_past.then(Past::default);
+        let base = Pgs::new(self.durable.first());
+        self.past = keeps_past.then(|| Past { base, ..Past::default() });
         if let Some(device) = &mut self.device {
             device.keeps_past = keeps_past;
         }
@@ -74,7 +75,7 @@ impl Store {
         }
         self.durable = contents;
         // Cluster state knows that the device was further: before it serves, its copies are no longer complete.
-        for pg in [PG, SPLIT_PG] {
+        for pg in self.durable.ids() {
             if !self.durable.of(pg).objects.is_empty() {
                 let mark = atoll_pg::mark_incomplete(pg, Incompleteness::OldDevice);
                 if let Some(device) = &mut self.device {
@@ -156,7 +157,7 @@ impl World {
     }
 
     /// Whether all OSDs that run reach each other.
-    fn all_reach_each_other(&self) -> bool {
+    pub fn all_reach_each_other(&self) -> bool {
         let up = || (0..self.members.len()).filter(|at| self.members[*at].is_up);
         let mut pairs = up().flat_map(|a| up().filter(move |b| a < *b).map(move |b| (a, b)));
         pairs.all(|(a, b)| self.network.is_open(a, b, self.now))

@@ -20,6 +20,11 @@ impl World {
 
     /// An OSD hears whether another is full.
     pub fn hears_of_full(&mut self, at: usize, of: usize, is_full: bool) {
+        if self.members[at].full.contains(&osd(of)) == is_full {
+            return;
+        }
+        // What is ordered by now was ordered before this was known.
+        self.run_pgs(at);
         let known = &mut self.members[at].full;
         if is_full {
             known.insert(osd(of));

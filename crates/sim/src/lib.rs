@@ -1,4 +1,5 @@
-//! Simulates one PG, which may split into two, on three to five OSDs from one seed, in one thread.
+//! Simulates a pool on three to five OSDs from one seed, in one thread: one PG, or four, each of which may split into
+//! two.
 //!
 //! Connections are slow, lost, or cut in one direction or both; processes crash, pause, and their
 //! clocks drift; devices are lost, damaged, full or slow; metadata is evicted; cluster state lags
@@ -33,6 +34,8 @@ mod invariants;
 mod network;
 mod options;
 mod random;
+mod refusing;
+mod restoring;
 mod script;
 mod scrubs;
 mod settled;
@@ -52,6 +55,7 @@ pub use campaign::{Campaign, Failure, Report, text_of};
 pub use clients::{Answer, Kind};
 pub use driven::Driven;
 pub use options::{Fault, Options};
+pub use restoring::Snapshot;
 pub use script::{
     Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_blocks, write_key,
     write_key_if,
@@ -106,6 +110,12 @@ pub struct Setup {
     pub puts_back: bool,
     /// Copies are taken for incomplete, and an operator decides.
     pub decides: bool,
+    /// Stores refuse one write, or what adds to one object, for good.
+    pub refuses_for_good: bool,
+    /// Cluster state is put back from an older snapshot.
+    pub restores: bool,
+    /// One pool of ten begins with four PGs, each of which may be split, and not with one.
+    pub has_pools_of_many_pgs: bool,
     /// A fault stands at the end, while clients must be served.
     pub has_standing_fault: bool,
     /// Prints what happens.
@@ -121,6 +131,9 @@ impl Default for Setup {
             forgets: true,
             puts_back: true,
             decides: false,
+            refuses_for_good: true,
+            restores: true,
+            has_pools_of_many_pgs: true,
             has_standing_fault: true,
             is_verbose: false,
         }
@@ -128,6 +141,10 @@ impl Default for Setup {
 }
 
 impl Setup {
+    fn has_many_pgs(&self, seed: u64) -> bool {
+        self.has_pools_of_many_pgs && seed % 10 == 7
+    }
+
     fn has_real_store(&self, seed: u64) -> bool {
         match self.stores {
             Stores::BySeed => seed.is_multiple_of(3),

@@ -9,6 +9,7 @@ use atoll_types::limits::PG_LOG_ENTRIES;
 use crate::Setup;
 use crate::device::Budget;
 use crate::random::Random;
+use crate::state::PGS_MAX;
 
 /// A fault that happens by chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ pub enum Fault {
     CopyDevice,
     /// An older copy of a device is put back.
     PutBack,
+    /// The store of an OSD refuses one write, or what adds to one object, for good. Drawn only if a run is told to.
+    RefuseForGood,
+    /// A snapshot of cluster state is taken. Drawn only if a run is told to.
+    SaveState,
+    /// It is put back.
+    RestoreState,
     /// All copies are taken for incomplete, and an operator decides from which of them a PG goes on. Drawn only if a run is
     /// told to.
     Decide,
@@ -76,6 +83,8 @@ pub struct Options {
     pub ring_entries: usize,
     /// Bytes that a PG may use to recognise retries, if they are fewer than usual.
     pub retry_memory_bytes: Option<usize>,
+    /// PGs that the pool begins with.
+    pub pgs: u32,
     pub sessions: u64,
     pub objects: u64,
     /// The usual time between bursts of a session's requests.
@@ -128,6 +137,7 @@ impl Options {
             min_size,
             ring_entries,
             retry_memory_bytes: random.chance(25).then_some(2_000),
+            pgs: 1,
             sessions: random.between(2, 6),
             objects: random.one_of([3, 3, 12]),
             client_pace: random.one_of([200_000, 1_000_000, 1_000_000]),
@@ -153,8 +163,19 @@ impl Options {
         if setup.decides {
             self.faults.push((Fault::Decide, 8));
         }
+        if setup.refuses_for_good {
+            self.faults.push((Fault::RefuseForGood, 3));
+        }
+        if setup.restores && !setup.decides {
+            self.faults.extend([(Fault::SaveState, 5), (Fault::RestoreState, 6)]);
+        }
         self.keeps_past = setup.forgets || setup.puts_back;
         self
+    }
+
+    /// The pool begins with half as many PGs as there may be, and its objects are in all of them.
+    pub fn with_many_pgs(self) -> Self {
+        Options { pgs: PGS_MAX as u32 / 2, objects: 12, ..self }
     }
 
     /// Gives the members the real store. Mostly it has so little memory that metadata is cold.
@@ -186,6 +207,7 @@ impl Options {
             min_size: 2,
             ring_entries: PG_LOG_ENTRIES,
             retry_memory_bytes: None,
+            pgs: 1,
             sessions: 2,
             objects: 3,
             client_pace: u64::MAX,

@@ -15,7 +15,7 @@ use crate::device::Memory;
 use crate::state::name;
 use crate::store::clone_source;
 use crate::view::View;
-use crate::world::{Event, Member, SILENCE, Swap, TICK, World, osd};
+use crate::world::{Event, SILENCE, Swap, TICK, World, osd};
 
 /// No event leads to so many actions.
 const ACTIONS_MAX: usize = 10_000;
@@ -104,8 +104,7 @@ impl World {
                     return self.send_answer(conn, reply);
                 }
                 // A request that was answered is owed nothing.
-                let pg_num = self.cluster.pgs().len() as u32;
-                if id.sequence >= self.clients.answered_below(id.session, pg, pg_num) {
+                if id.sequence >= self.clients.answered_below(id.session, pg, &self.cluster) {
                     member.owed_writes.insert(id);
                 }
                 self.note("request write", &[id.session, id.sequence, pg.index.into(), to as u64]);
@@ -327,8 +326,10 @@ impl World {
         let Some(shape) = self.options.shape else { return };
         let state = self.cluster.of(pg).expect("the PG exists");
         let is_incomplete = |osd: &OsdId| self.members[osd.0 as usize - 1].store.is_incomplete(pg);
-        let lacks_shards =
-            state.shards() < shape.shards().into() || state.record.members.iter().any(is_incomplete);
+        // While the PG peers, members that lack the last writes lack shards.
+        let lacks_shards = state.shards() < shape.shards().into()
+            || state.record.members.iter().any(is_incomplete)
+            || state.record.activated_epoch != state.record.epoch;
         if lacks_shards && self.random.chance(50) {
             let bad = &mut self.members[at].store.bad;
             bad.retain(|(other, block)| other != object || !blocks.contains(block));
@@ -408,8 +409,7 @@ impl World {
     }
 
     fn submit(&mut self, at: usize, token: Token, transaction: Transaction) {
-        let refuses_data = self.now < self.members[at].refuses_until;
-        if !self.members[at].store.takes(&transaction, refuses_data) {
+        if self.refuses(at, &transaction) || !self.members[at].store.takes(&transaction) {
             return self.refuse(at, transaction.pg, token);
         }
         self.count_submission(at, token, &transaction);
@@ -424,11 +424,8 @@ impl World {
 
     /// Whether a fault has the store refuse what it would take at once.
     fn is_refused_by_chance(&self, at: usize, transaction: &Transaction) -> bool {
-        let Member { store, refuses_until, .. } = &self.members[at];
-        self.now < *refuses_until
-            && store.has_room(transaction.pg)
-            && store.takes(transaction, false)
-            && !store.takes(transaction, true)
+        let store = &self.members[at].store;
+        store.has_room(transaction.pg) && store.takes(transaction) && self.refuses(at, transaction)
     }
 
     fn refuse(&mut self, at: usize, pg: PgId, token: Token) {

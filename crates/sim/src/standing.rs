@@ -38,6 +38,8 @@ pub enum StandingFault {
     MuteMember,
     /// The store of a member refuses all data, of the primary or another one.
     RefusingStore,
+    /// The same, but only of what adds to one object, or of one write.
+    RefusingForGood,
 }
 
 impl World {
@@ -47,7 +49,15 @@ impl World {
             return true;
         }
         use StandingFault::*;
-        let all = [DeadPrimary, DeadMember, DeadMemberAndNoState, DeafMember, MuteMember, RefusingStore];
+        let all = [
+            DeadPrimary,
+            DeadMember,
+            DeadMemberAndNoState,
+            DeafMember,
+            MuteMember,
+            RefusingStore,
+            RefusingForGood,
+        ];
         let fault = self.random.one_of(all);
         if self.options.size() - 1 < self.options.min_size as usize {
             // Without one member nothing need be served.
@@ -75,15 +85,19 @@ impl World {
                 let at = if self.random.chance(50) { primary } else { member };
                 self.members[at].refuses_until = until;
             }
+            RefusingForGood => {}
         }
         let first_request = self.clients.ops.len();
         self.standing = Standing::Since { fault, begun: self.now, first_request };
         self.options.quiet_at = self.now;
         for _ in 0..REQUESTS {
-            let pg_num = self.cluster.pgs().len() as u32;
             let session = self.random.below(self.clients.sessions.len() as u64) as usize;
-            let kind = self.clients.draw(session, pg_num, &mut self.random);
-            self.start(session, kind);
+            self.start_any(session);
+        }
+        if matches!(fault, RefusingForGood) {
+            // Of those, perhaps, one.
+            let at = if self.random.chance(50) { primary } else { member };
+            self.refuse_for_good(at);
         }
         false
     }

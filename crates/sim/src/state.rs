@@ -13,10 +13,12 @@ use atoll_types::{
 };
 use bytes::{Bytes, BytesMut};
 
-/// The PG that a run begins with, the only one of its pool.
+/// The first PG that a run begins with, mostly the only one of its pool.
 pub const PG: PgId = PgId { pool: PoolId(1), index: 0 };
-/// The PG that may be split off.
+/// The PG that may be split off it, if it is the only one.
 pub const SPLIT_PG: PgId = PgId { pool: PoolId(1), index: 1 };
+/// Most PGs of a pool, when all are split.
+pub const PGS_MAX: usize = 8;
 
 /// The PG of an object when the pool has `pg_num` PGs.
 pub fn pg_of(object: &ObjectName, pg_num: u32) -> PgId {
@@ -52,8 +54,18 @@ pub struct State {
 }
 
 /// All PGs of a member.
-#[derive(Clone, Default)]
-pub struct Pgs(BTreeMap<PgId, State>);
+#[derive(Clone)]
+pub struct Pgs {
+    all: BTreeMap<PgId, State>,
+    /// PGs that the pool begins with, each of which may be split once.
+    first: u32,
+}
+
+impl Default for Pgs {
+    fn default() -> Self {
+        Pgs::new(1)
+    }
+}
 
 const NOTHING: State = State {
     objects: BTreeMap::new(),
@@ -63,18 +75,33 @@ const NOTHING: State = State {
 };
 
 impl Pgs {
+    /// Of a pool that begins with so many PGs.
+    pub fn new(first: u32) -> Self {
+        Pgs { all: BTreeMap::new(), first }
+    }
+
+    /// PGs that the pool begins with.
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// All PGs that there may be.
+    pub fn ids(&self) -> impl Iterator<Item = PgId> + use<> {
+        (0..2 * self.first).map(|index| PgId { index, ..PG })
+    }
+
     pub fn of(&self, pg: PgId) -> &State {
         static EMPTY: State = NOTHING;
-        self.0.get(&pg).unwrap_or(&EMPTY)
+        self.all.get(&pg).unwrap_or(&EMPTY)
     }
 
     pub fn of_mut(&mut self, pg: PgId) -> &mut State {
-        self.0.entry(pg).or_default()
+        self.all.entry(pg).or_default()
     }
 
     /// Takes over which pre-images are forgotten, which is not part of the history.
     pub fn take_logs(&mut self, found: &Pgs) {
-        for pg in [PG, SPLIT_PG] {
+        for pg in self.ids() {
             if self.of(pg).log != found.of(pg).log {
                 self.of_mut(pg).log = found.of(pg).log.clone();
             }
@@ -82,58 +109,59 @@ impl Pgs {
     }
 
     pub fn find(&self, object: &ObjectName) -> Option<&Object> {
-        self.0.values().find_map(|state| state.objects.get(object))
+        self.all.values().find_map(|state| state.objects.get(object))
     }
 
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectName, &Object)> {
-        self.0.values().flat_map(|state| &state.objects)
+        self.all.values().flat_map(|state| &state.objects)
     }
 
-    /// Returns whether a PG was split off with its history.
-    pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) -> bool {
+    /// Returns the PG that was split off with its history, if one was.
+    pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) -> Option<PgId> {
         let own = self.of(transaction.pg).objects.get(&name(PG_META_OBJECT));
         let own_version = own.map_or(Version::default(), |own| own.version);
         self.of_mut(transaction.pg).apply(transaction, ring_entries);
-        let mut is_split = false;
+        let mut split_off = None;
         for mutation in &transaction.mutations {
             if let Mutation::Split { pg_num, is_whole, .. } = mutation {
-                let is_made = self.split(transaction.pg, *pg_num, *is_whole);
-                is_split |= is_made;
-                if let Some(own) = self.of_mut(SPLIT_PG).objects.get_mut(&name(PG_META_OBJECT)).filter(|_| is_made)
-                {
+                let made = self.split(transaction.pg, *pg_num, *is_whole);
+                split_off = split_off.or(made);
+                let own = made.and_then(|new| self.of_mut(new).objects.get_mut(&name(PG_META_OBJECT)));
+                if let Some(own) = own {
                     // The split is no change of the new PG's own object.
                     own.version = own_version;
                 }
             }
         }
-        is_split
+        split_off
     }
 
-    fn split(&mut self, pg: PgId, pg_num: u32, is_whole: bool) -> bool {
-        let before = self.of(pg).pg_num.unwrap_or(if pg == PG { 1 } else { 2 });
-        if pg_num > before && !is_whole && self.of(SPLIT_PG).pg_num.is_some() {
-            return false;
+    fn split(&mut self, pg: PgId, pg_num: u32, is_whole: bool) -> Option<PgId> {
+        let before = self.of(pg).pg_num.unwrap_or(pg.first_pg_num(self.first));
+        let other = pg.split_off(before.min(pg_num));
+        if pg_num > before && !is_whole && self.of(other).pg_num.is_some() {
+            return None;
         }
         self.of_mut(pg).pg_num = Some(pg_num);
         if pg_num > before {
-            assert_eq!((pg, pg_num), (PG, 2), "there is one split");
-            let moves = |object: &ObjectName| !is_hidden(object) && pg_of(object, 2) == SPLIT_PG;
-            let parent = self.of_mut(PG);
+            assert_eq!((before, pg_num), (self.first, 2 * self.first), "each PG is split once");
+            let moves = |object: &ObjectName| !is_hidden(object) && pg_of(object, pg_num) == other;
+            let parent = self.of_mut(pg);
             let objects = parent.objects.extract_if(.., |object, _| moves(object)).collect();
-            let mut new = State { objects, pg_num: Some(2), ..State::default() };
+            let mut new = State { objects, pg_num: Some(pg_num), ..State::default() };
             if is_whole {
                 (new.log, new.head) = (parent.log.clone(), parent.head);
                 new.objects.extend(
                     parent.objects.get_key_value(&name(PG_META_OBJECT)).map(|(a, b)| (a.clone(), b.clone())),
                 );
             }
-            self.0.insert(SPLIT_PG, new);
+            self.all.insert(other, new);
         } else if pg_num < before {
-            let mut undone = self.0.remove(&SPLIT_PG).unwrap_or_default();
+            let mut undone = self.all.remove(&other).unwrap_or_default();
             undone.objects.remove(&name(PG_META_OBJECT));
-            self.of_mut(PG).objects.extend(undone.objects);
+            self.of_mut(pg).objects.extend(undone.objects);
         }
-        pg_num > before && is_whole
+        (pg_num > before && is_whole).then_some(other)
     }
 }
 

@@ -37,6 +37,8 @@ statistics! {
     forgotten: "devices that forgot",
     decisions: "decisions of operators",
     standing: "faults that stood",
+    refusing_for_good: "stores that refused something for good",
+    restores: "restored cluster states",
     moves: "moves",
     splits: "splits",
     outages: "outages of cluster state",

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
+use atoll_store::validate_shapes;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{
     Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId,
@@ -15,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use crate::device::{Device, difference};
 use crate::forgetting::Past;
 use crate::random::Random;
-use crate::state::{Object, PG, Pgs, SPLIT_PG, name, read};
+use crate::state::{Object, Pgs, name, read};
 
 /// Blocks in one part of an object for a learner.
 const BLOCKS_PER_PART: usize = 2;
@@ -51,8 +52,10 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(ring_entries: usize, device: Option<Device>) -> Self {
-        Store { ring_entries, device: device.map(Box::new), ..Store::default() }
+    /// The store of an OSD of a pool that begins with so many PGs.
+    pub fn new(ring_entries: usize, pgs: u32, device: Option<Device>) -> Self {
+        let (visible, durable) = (Pgs::new(pgs), Pgs::new(pgs));
+        Store { ring_entries, visible, durable, device: device.map(Box::new), ..Store::default() }
     }
 
     /// The real store, if there is one.
@@ -60,17 +63,15 @@ impl Store {
         self.device.as_ref().map(|device| device.storage.store())
     }
 
-    /// Whether the store takes a transaction now. If it refuses data, it still takes other changes.
-    pub fn takes(&self, transaction: &Transaction, refuses_data: bool) -> bool {
-        let adds = |mutation: &Mutation| {
-            use Mutation::{CloneFrom, ClonePreImage, Create, OmapReplace, OmapSet};
-            matches!(
-                mutation,
-                OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. } | ClonePreImage { .. }
-            )
-        };
-        let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
-        let is_own = transaction.object.as_str() == PG_META_OBJECT;
+    /// Whether ranges, sizes and seals of a write are such as the store takes.
+    pub fn is_valid(&self, pg: PgId, object: &ObjectName, mutations: &[Mutation], payload_bytes: usize) -> bool {
+        let found = self.visible.of(pg).objects.get(object);
+        let shape = found.map_or((0, None), |found| (found.size, found.seal_shape));
+        validate_shapes(mutations, payload_bytes, shape).is_ok()
+    }
+
+    /// Whether the store takes a transaction now.
+    pub fn takes(&self, transaction: &Transaction) -> bool {
         let head = transaction.reset_head().unwrap_or_else(|| self.visible.of(transaction.pg).head);
         let follows = match &transaction.log[..] {
             [entry] if entry.object == transaction.object => entry.version.sequence == head.sequence + 1,
@@ -79,7 +80,8 @@ impl Store {
         let is_there = |source: &ObjectName| self.visible.of(transaction.pg).objects.contains_key(source);
         let mut sources = transaction.mutations.iter().filter_map(Mutation::clone_source);
         let has_sources = sources.all(|source| *source != transaction.object && is_there(source));
-        follows && has_sources && !(refuses_data && adds_data && !is_own)
+        let Transaction { pg, object, mutations, payload, .. } = transaction;
+        follows && has_sources && self.is_valid(*pg, object, mutations, payload.len())
     }
 
     pub fn submit(&mut self, token: Token, transaction: Transaction) {
@@ -132,7 +134,7 @@ impl Store {
     }
 
     fn make_durable(&mut self, transaction: Transaction) -> PgId {
-        let is_split = self.durable.apply(&transaction, self.ring_entries);
+        let split_off = self.durable.apply(&transaction, self.ring_entries);
         if let Some(past) = &mut self.past {
             past.add(&transaction, self.ring_entries);
         }
@@ -141,10 +143,10 @@ impl Store {
         for entry in transaction.log {
             self.history.entry(pg).or_default().insert(entry.version.sequence, entry);
         }
-        if is_split {
-            self.history.insert(SPLIT_PG, self.history[&pg].clone());
+        if let Some(new) = split_off {
+            self.history.insert(new, self.history[&pg].clone());
         }
-        for pg in [PG, SPLIT_PG] {
+        for pg in self.durable.ids() {
             let before = self.promised.entry(pg).or_default();
             *before = self.durable.of(pg).promised().max(*before);
         }

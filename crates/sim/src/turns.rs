@@ -13,7 +13,7 @@ use atoll_wire::ScrubFinding;
 use bytes::Bytes;
 
 use crate::device::{Device, Memory, ReadUnderWay};
-use crate::state::{PG, SPLIT_PG, name, pg_of};
+use crate::state::{name, pg_of};
 use crate::world::{Event, ReadResult, World};
 
 /// What the simulator itself submits. PGs do not hear of it.
@@ -95,7 +95,7 @@ impl World {
     fn note_taken(&mut self, at: usize) {
         while let Some((token, transaction)) = self.device(at).next_taken() {
             let pg = transaction.pg;
-            if !self.members[at].store.takes(&transaction, false) {
+            if !self.members[at].store.takes(&transaction) {
                 self.members[at].will_fail.insert((pg, token));
                 continue;
             }
@@ -105,7 +105,7 @@ impl World {
             store.note_right_answers();
         }
         let store = &self.members[at].store;
-        for pg in [PG, SPLIT_PG] {
+        for pg in store.visible.ids() {
             let real = store.real().expect("it is here").head(pg);
             assert_eq!(real, store.visible.of(pg).head, "head of pg {pg} at {at}, and what its model says");
         }

@@ -134,13 +134,10 @@ impl ObjectView for View<'_> {
             |model| {
                 let is_there = |source: &ObjectName| model.visible.of(pg).objects.contains_key(source);
                 clone_source(mutations).is_none_or(|source| source != object && is_there(source))
+                    && model.is_valid(pg, object, mutations, payload_bytes)
             },
         );
-        if is_valid {
-            Ok(())
-        } else {
-            Err(Refusal::Invalid { detail: "the object to clone does not exist".into() })
-        }
+        if is_valid { Ok(()) } else { Err(Refusal::Invalid { detail: "the store would not take it".into() }) }
     }
 
     fn is_full(&self, osd: OsdId) -> bool {

@@ -17,9 +17,11 @@ pub use crate::event::{Event, ReadResult, Swap};
 use crate::network::Network;
 use crate::options::Options;
 use crate::random::Random;
+use crate::refusing::Refused;
+use crate::restoring::Snapshot;
 use crate::scrubs::LastScrub;
 use crate::standing::Standing;
-use crate::state::{PG, SPLIT_PG};
+use crate::state::PG;
 use crate::statistics::Statistics;
 use crate::store::Store;
 
@@ -46,6 +48,8 @@ pub struct Member {
     pub state_blocked_until: u64,
     /// Until then its store refuses data.
     pub refuses_until: u64,
+    /// What its store refuses for good.
+    pub refused: Option<Refused>,
     /// OSDs that are full as far as it knows, perhaps itself.
     pub full: BTreeSet<OsdId>,
     pub clock: Clock,
@@ -81,6 +85,7 @@ impl Member {
             paused_until: 0,
             state_blocked_until: 0,
             refuses_until: 0,
+            refused: None,
             full: BTreeSet::new(),
             clock: Clock::new(clock_rate, clock_offset),
             may_copy_soon: BTreeSet::new(),
@@ -129,6 +134,10 @@ pub struct World {
     pub losses: BTreeMap<usize, Vec<(PgId, Epoch)>>,
     /// A fault that stands while clients must be served.
     pub standing: Standing,
+    /// What cluster state was at some time.
+    pub snapshot: Option<Snapshot>,
+    /// The PGs that cluster state was put back for, and the epochs with which they are to be active again.
+    pub restored: Vec<(PgId, Epoch)>,
     /// OSDs with the real store whose turn has not ended.
     pub turns: BTreeSet<usize>,
 }
@@ -142,6 +151,9 @@ impl World {
         let mut random = Random::new(seed);
         let mut options = Options::draw(setup.is_coded, &mut random);
         options = options.with_faults_of(setup);
+        if setup.has_many_pgs(seed) {
+            options = options.with_many_pgs();
+        }
         if setup.has_real_store(seed) {
             options = options.with_real_store(&mut random);
         }
@@ -156,22 +168,25 @@ impl World {
         let count = options.clock_rates.len();
         let mut member = |rate: &u64| {
             let offset = random.below(1 << 40);
-            let device = options.real_store.map(|budget| Device::new(budget, &mut random));
-            let mut store = Store::new(options.ring_entries, device);
+            let device = options.real_store.map(|budget| Device::new(budget, options.pgs, &mut random));
+            let mut store = Store::new(options.ring_entries, options.pgs, device);
             store.keep_past(options.keeps_past);
             Member::new(*rate, offset, store)
         };
         let members = options.clock_rates.iter().map(&mut member).collect();
+        let size = options.size();
+        let members_of_pgs =
+            (0..options.pgs as usize).map(|pg| (pg..pg + size).map(|at| osd(at % count)).collect());
         let mut world = World {
             now: 0,
             queue: BTreeMap::new(),
             next_event: 0,
             members,
             network: Network::new(count),
-            cluster: ClusterState::new((0..options.size()).map(osd).collect(), options.shape.is_some()),
+            cluster: ClusterState::new(members_of_pgs, options.shape.is_some()),
             policy: PoolPolicy {
-                pg_num: 1,
-                pg_num_first: 1,
+                pg_num: options.pgs,
+                pg_num_first: options.pgs,
                 size: options.size() as u32,
                 min_size: options.min_size,
                 may_backfill: true,
@@ -193,6 +208,8 @@ impl World {
             slow_reads: Vec::new(),
             standing: Standing::Over,
             losses: BTreeMap::new(),
+            snapshot: None,
+            restored: Vec::new(),
             turns: BTreeSet::new(),
         };
         for at in 0..count {
@@ -454,7 +471,7 @@ impl World {
         self.tell_record(pg, &record);
         if let Some(record) = split_off {
             self.statistics.splits += 1;
-            self.tell_record(SPLIT_PG, &record);
+            self.tell_record(pg.split_off(self.policy.pg_num_first), &record);
         }
     }
 

@@ -37,6 +37,9 @@ fn seeds_that_failed_pass() {
         forgets: false,
         puts_back: false,
         has_standing_fault: false,
+        refuses_for_good: false,
+        restores: false,
+        has_pools_of_many_pgs: false,
         ..Setup::default()
     };
     for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478, 190_015_086, 210_078_767] {
@@ -46,7 +49,9 @@ fn seeds_that_failed_pass() {
         simulate(seed, setup);
     }
     // A primary missed the record that said that an elector was whole again.
-    simulate(500_656, Setup { is_coded: true, ..Setup::default() });
+    let setup =
+        Setup { refuses_for_good: false, restores: false, has_pools_of_many_pgs: false, ..Setup::default() };
+    simulate(500_656, Setup { is_coded: true, ..setup });
 }
 
 /// Copies of which all are taken for incomplete, although they are not: from whichever an operator has the PG go on, nothing
@@ -64,11 +69,19 @@ fn whatever_an_operator_decides_loses_nothing_that_the_copy_has() {
 }
 
 fn run(is_coded: bool) {
-    let (forgets, puts_back) = (setting("ATOLL_SIM_FORGET", 1) == 1, setting("ATOLL_SIM_PUT_BACK", 1) == 1);
-    let has_standing_fault = setting("ATOLL_SIM_STANDING", 1) == 1;
-    let decides = setting("ATOLL_SIM_DECIDE", 0) == 1;
-    let setup =
-        Setup { is_coded, stores: stores(), is_verbose: false, forgets, puts_back, decides, has_standing_fault };
+    let is_on = |variable: &str, default: u64| setting(variable, default) == 1;
+    let setup = Setup {
+        is_coded,
+        stores: stores(),
+        is_verbose: false,
+        forgets: is_on("ATOLL_SIM_FORGET", 1),
+        puts_back: is_on("ATOLL_SIM_PUT_BACK", 1),
+        decides: is_on("ATOLL_SIM_DECIDE", 0),
+        refuses_for_good: is_on("ATOLL_SIM_REFUSE", 1),
+        restores: is_on("ATOLL_SIM_RESTORE", 1),
+        has_pools_of_many_pgs: is_on("ATOLL_SIM_PGS", 1),
+        has_standing_fault: is_on("ATOLL_SIM_STANDING", 1),
+    };
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),
         seeds: setting("ATOLL_SIM_RUNS", 400),
@@ -104,6 +117,12 @@ fn run(is_coded: bool) {
         }
         if !setup.decides {
             cannot_be.push("decisions");
+        }
+        if !setup.refuses_for_good {
+            cannot_be.push("refusing_for_good");
+        }
+        if !setup.restores || setup.decides {
+            cannot_be.push("restores");
         }
         if !setup.has_standing_fault {
             cannot_be.push("standing");

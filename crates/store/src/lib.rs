@@ -80,3 +80,4 @@ pub use read::{ReadData, ReadError};
 pub use recovery::StoreIdentity;
 pub use scrub::{ScrubError, ScrubResult};
 pub use store::Store;
+pub use validate::validate_shapes;

@@ -1,0 +1,101 @@
+//! Cluster state that is put back from an older snapshot, as 'atoll state restore' does it: while no OSD runs, and with
+//! epochs raised beyond all that were given since.
+
+use std::collections::BTreeSet;
+
+use atoll_types::{Epoch, OsdId, PgId};
+
+use crate::cluster::ClusterState;
+use crate::world::{Event, World};
+
+/// By so much epochs are raised.
+const RAISED: u64 = 1 << 30;
+
+/// Cluster state as it was at some time.
+#[derive(Clone)]
+pub struct Snapshot(ClusterState);
+
+impl World {
+    /// A snapshot of cluster state.
+    pub fn snapshot_of_state(&self) -> Snapshot {
+        Snapshot(self.cluster.clone())
+    }
+
+    /// Takes a snapshot, unless there is one: it is to be old when it is put back.
+    pub fn save_state(&mut self) {
+        let is_splitting = self.cluster.pgs().len() < self.policy.pg_num as usize;
+        if !is_splitting && self.snapshot.is_none() {
+            self.snapshot = Some(self.snapshot_of_state());
+        }
+    }
+
+    /// Puts a snapshot back. No OSD runs.
+    pub fn restore_state(&mut self, snapshot: Snapshot) {
+        assert!(self.members.iter().all(|member| !member.is_up), "the cluster is stopped");
+        self.cluster = snapshot.0;
+        self.restored = Vec::new();
+        for pg in self.cluster.pgs() {
+            let state = self.cluster.of_mut(pg).expect("it is listed");
+            state.record.epoch = Epoch(state.record.epoch.0 + RAISED);
+            state.previous = state.record.clone();
+            self.restored.push((pg, state.record.epoch));
+        }
+        self.statistics.restores += 1;
+    }
+
+    /// Whether PGs have yet to be active again since cluster state was put back.
+    pub fn has_open_restore(&self) -> bool {
+        let is_open = |(pg, epoch): &(PgId, Epoch)| {
+            self.cluster.of(*pg).is_some_and(|state| state.record.activated_epoch < *epoch)
+        };
+        self.restored.iter().any(is_open)
+    }
+
+    /// Stops all OSDs, puts the snapshot back and starts them, if that is to lose nothing: all OSDs are whole and start
+    /// together, and what the snapshot takes for electors has all that was acknowledged since.
+    pub fn restore_state_by_chance(&mut self) {
+        let Some(snapshot) = self.snapshot.clone() else { return };
+        let pgs = self.cluster.pgs();
+        let is_known = snapshot.0.pgs() == pgs && pgs.len() == self.policy.pg_num as usize;
+        if !is_known {
+            // What has been split since it would undo.
+            self.snapshot = None;
+            return;
+        }
+        let all_run = self.members.iter().all(|member| member.is_up && member.paused_until <= self.now);
+        let is_lost = (0..self.members.len()).any(|at| self.has_open_loss(at));
+        let is_damaged = self.members.iter().any(|member| !member.store.bad.is_empty());
+        let is_whole = pgs.iter().all(|pg| self.has_whole_electors(*pg) && self.knows_enough(&snapshot, *pg));
+        if !all_run || is_lost || is_damaged || !is_whole || !self.all_reach_each_other() {
+            return;
+        }
+        self.note("restore", &[self.cluster.record.epoch.0, snapshot.0.record.epoch.0]);
+        self.snapshot = None;
+        let all = 0..self.members.len();
+        all.clone().for_each(|at| self.kill(at));
+        self.restore_state(snapshot);
+        for at in all {
+            let delay = self.random.below(crate::forgetting::TOGETHER);
+            self.at(self.now + delay, Event::Restart { at });
+        }
+    }
+
+    /// Whether enough members of a PG are electors by a snapshot, with the same shards.
+    fn knows_enough(&self, snapshot: &Snapshot, pg: PgId) -> bool {
+        let (record, old) = match (self.cluster.of(pg), snapshot.0.of(pg)) {
+            (Some(state), Some(old)) => (&state.record, &old.record),
+            _ => return false,
+        };
+        let electors = if old.activated_epoch == Epoch(0) { &old.members } else { &old.last_active_members };
+        let known = record.members.iter().filter(|osd| {
+            electors.contains(osd) && (record.shards.is_empty() || old.shard_of(**osd) == record.shard_of(**osd))
+        });
+        match self.options.shape {
+            None => known.count() > 0,
+            Some(shape) => {
+                let shards = known.filter_map(|osd: &OsdId| record.shard_of(*osd));
+                shards.collect::<BTreeSet<u8>>().len() >= usize::from(shape.data)
+            }
+        }
+    }
+}
