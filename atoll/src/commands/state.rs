@@ -48,7 +48,9 @@ Example:
 
 Only when cluster state is lost. What has changed since the snapshot is forgotten: images, buckets, users and keys that
 were made, access that was taken away. Where an OSD has become the only one to have what was written last, and the
-snapshot does not know it as a member of the PG, those writes are lost: restore the newest snapshot, and start all OSDs.")]
+snapshot does not know it as a member of the PG, those writes are lost: restore the newest snapshot, and start all OSDs.
+A PG of which all copies have moved to other OSDs since stands still: 'atoll pg why' says where they
+are, and 'atoll pg accept' has it go on from one of them.")]
     Restore {
         #[command(flatten)]
         output: OutputArguments,

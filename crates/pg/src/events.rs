@@ -174,8 +174,10 @@ impl Pg {
     fn replication_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
             Message::Replicate { epoch, transaction, committed, answered_below } => {
-                self.note_answered(&transaction, answered_below);
-                self.replicate(from, epoch, transaction, committed);
+                if self.follows(from, epoch) {
+                    self.note_answered(&transaction, answered_below);
+                    self.replicate(from, epoch, transaction, committed);
+                }
             }
             Message::Overwrite {
                 epoch,
@@ -187,9 +189,11 @@ impl Pg {
                 tag,
                 is_difference,
             } => {
-                self.note_answered(&transaction, answered_below);
-                let replaced = Replaced { span: Span::of(offset, length), is_difference };
-                self.overwrite((from, epoch), transaction, committed, (replaced, tag), view);
+                if self.follows(from, epoch) {
+                    self.note_answered(&transaction, answered_below);
+                    let replaced = Replaced { span: Span::of(offset, length), is_difference };
+                    self.overwrite((from, epoch), transaction, committed, (replaced, tag), view);
+                }
             }
             Message::ReplicateAck { epoch, version, .. } => {
                 if epoch == self.config.record.epoch && self.config.is_primary() {
@@ -198,12 +202,12 @@ impl Pg {
                 }
             }
             Message::RollBack { epoch, head, .. } => {
-                if epoch == self.promises.epoch() {
+                if self.follows(from, epoch) {
                     self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
                 }
             }
             Message::Committed { epoch, version, .. } => {
-                if epoch == self.promises.epoch() {
+                if self.follows(from, epoch) {
                     self.log.note_committed(version.sequence);
                     self.forget_pre_images(version);
                 }
@@ -252,8 +256,7 @@ impl Pg {
         match message {
             Message::PeerPush { epoch, tag, transaction } => {
                 // While a stray copy is deleted nothing may be added to it.
-                let is_wanted =
-                    epoch == self.promises.epoch() && !self.stray.has_begun() && !self.staged.is_whole();
+                let is_wanted = self.follows(from, epoch) && !self.stray.has_begun() && !self.staged.is_whole();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
                     self.promises.note_completeness(&transaction);
@@ -275,7 +278,7 @@ impl Pg {
                 }
             }
             Message::ObjectsQuery { epoch, tag, after, .. } => {
-                if epoch == self.promises.epoch() {
+                if self.follows(from, epoch) {
                     let request = PrimaryRequest { primary: from, epoch, tag };
                     let token = self.primary_requests.begin(Wanted::List, request, &mut self.outbox);
                     self.outbox.push(Action::ListObjects { token, after });
@@ -302,6 +305,11 @@ impl Pg {
         }
     }
 
+    /// Whether a message comes from the primary that this OSD follows: the one that asked for the promise in force.
+    pub(crate) fn follows(&self, from: OsdId, epoch: Epoch) -> bool {
+        epoch == self.promises.epoch() && self.promises.asked_by() == Some(from)
+    }
+
     /// What the primary has been told of the answers that the client of a write has.
     fn note_answered(&mut self, transaction: &SharedTransaction, answered_below: u64) {
         if let Some(request) = transaction.log.last().and_then(|entry| entry.request) {
@@ -323,16 +331,15 @@ impl Pg {
         self.forget_pre_images(committed);
     }
 
-    /// Whether a write of the primary is the next of the history. A gap means that messages were lost with a
+    /// Whether a write of the primary that this OSD follows is the next of the history. A gap means that messages were lost with a
     /// connection; the next peering closes it.
     pub(crate) fn takes_write(&self, epoch: Epoch, version: Version) -> bool {
         let overwrites = self.erasure.as_ref().map(|erasure| &erasure.overwrites);
         let last = overwrites.and_then(|overwrites| overwrites.last_sequence(epoch));
         // What waits from other epochs is void and takes no room.
         let has_room = last.is_none() || overwrites.is_none_or(|overwrites| !overwrites.are_full());
-        let follows =
-            epoch == self.promises.epoch() && version.sequence == last.unwrap_or(self.log.last_sequence()) + 1;
-        follows && has_room && self.intake.is_whole() && !self.stray.has_begun() && !self.staged.is_whole()
+        let is_next = version.sequence == last.unwrap_or(self.log.last_sequence()) + 1;
+        is_next && has_room && self.intake.is_whole() && !self.stray.has_begun() && !self.staged.is_whole()
     }
 
     /// Another OSD is the primary now.

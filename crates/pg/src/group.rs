@@ -179,7 +179,7 @@ impl Pg {
 
     pub(crate) fn submit(&mut self, purpose: Submission, mut transaction: Transaction) {
         if let Some(head) = transaction.reset_head() {
-            self.log.ends_at(head.sequence);
+            self.log.cut(head.sequence);
             self.duplicates.cut(head);
             if let Some(erasure) = &mut self.erasure {
                 erasure.pre_images.delete_with(head, &mut transaction);

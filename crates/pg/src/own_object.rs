@@ -2,7 +2,7 @@
 
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::pg_copies::Incompleteness;
-use atoll_types::{Mutation, ObjectName, PgId, Transaction};
+use atoll_types::{Epoch, Mutation, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 /// The key under which an OSD keeps its promise to accept no lower epochs.
@@ -14,13 +14,15 @@ pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
 pub const BEHIND_KEY: &[u8] = b"behind";
 /// The key under which an OSD keeps the number of the shard that it holds.
 pub const SHARD_KEY: &[u8] = b"shard";
+/// The key under which an OSD that has deleted its stray copy keeps the epoch in which the PG was active elsewhere.
+pub const DELETED_KEY: &[u8] = b"deleted";
 /// The key under which an OSD notes what is staged of a copy that catches up.
 pub const STAGED_KEY: &[u8] = b"staged";
 /// The key under which an OSD keeps, in an erasure-coded PG, the version of a write that all members have.
 pub(crate) const COMMITTED_KEY: &[u8] = b"committed";
 /// The keys that a PG looks at when it begins: its shell has loaded them.
-pub const KEYS_AT_START: [&[u8]; 6] =
-    [EPOCH_KEY, INCOMPLETE_KEY, BEHIND_KEY, SHARD_KEY, STAGED_KEY, COMMITTED_KEY];
+pub const KEYS_AT_START: [&[u8]; 7] =
+    [EPOCH_KEY, INCOMPLETE_KEY, BEHIND_KEY, SHARD_KEY, DELETED_KEY, STAGED_KEY, COMMITTED_KEY];
 /// The key under which a split writes the pool's new number of PGs.
 pub const SPLIT_KEY: &[u8] = b"split";
 
@@ -60,6 +62,7 @@ pub(crate) fn mark_of(why: Incompleteness) -> Mutation {
         Incompleteness::LacksPromise => b"2",
         Incompleteness::LacksCommitted => b"3",
         Incompleteness::CannotRollBack => b"4",
+        Incompleteness::Deleted => b"5",
     };
     Mutation::OmapSet { key: Bytes::from_static(BEHIND_KEY), value: Bytes::from_static(code) }
 }
@@ -70,6 +73,7 @@ pub(crate) fn behind_because(value: &[u8]) -> Incompleteness {
         b"1" => Incompleteness::OldDevice,
         b"3" => Incompleteness::LacksCommitted,
         b"4" => Incompleteness::CannotRollBack,
+        b"5" => Incompleteness::Deleted,
         _ => Incompleteness::LacksPromise,
     }
 }
@@ -90,6 +94,15 @@ pub(crate) fn set_complete() -> Mutation {
 }
 
 /// Notes which epoch was promised.
-pub(crate) fn set_epoch(epoch: atoll_types::Epoch) -> Mutation {
-    Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: Bytes::copy_from_slice(&epoch.0.to_be_bytes()) }
+pub(crate) fn set_epoch(epoch: Epoch) -> Mutation {
+    set_to_epoch(EPOCH_KEY, epoch)
+}
+
+/// Notes in which epoch the PG was active elsewhere when this copy was deleted.
+pub(crate) fn set_deleted(epoch: Epoch) -> Mutation {
+    set_to_epoch(DELETED_KEY, epoch)
+}
+
+fn set_to_epoch(key: &'static [u8], epoch: Epoch) -> Mutation {
+    Mutation::OmapSet { key: Bytes::from_static(key), value: Bytes::copy_from_slice(&epoch.0.to_be_bytes()) }
 }

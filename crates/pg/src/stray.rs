@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::group::Pg;
 use crate::invariants;
 use crate::outbox::Outbox;
-use crate::own_object::{change, own_change, set_complete, set_epoch, set_incomplete};
+use crate::own_object::{change, own_change, set_complete, set_deleted, set_epoch, set_incomplete};
 use crate::peering::promises::Promises;
 use crate::submissions::Submission;
 
@@ -154,8 +154,10 @@ impl StrayCopy {
         *self = StrayCopy { stray_since_ms: since_ms, removing: 1, ..StrayCopy::default() };
         // The promise stays. Without it this OSD would seem to have lost its device.
         let promise = set_epoch(promises.epoch());
+        // By an older record, put back from a snapshot, it might count as an elector that has nothing.
+        let deleted = set_deleted(context.config.record.activated_epoch);
         let nothing = Mutation::ResetLog { head: Version::default() };
-        let last = vec![Mutation::Remove, promise, set_complete(), nothing];
+        let last = vec![Mutation::Remove, promise, deleted, set_complete(), nothing];
         Effect::ForgetCopy(own_change(context.config.id, last))
     }
 }
@@ -187,7 +189,7 @@ impl Pg {
                 self.stray.list(None, &mut self.outbox);
             }
             Effect::ForgetCopy(last) => {
-                self.promises.forget_copy();
+                self.promises.forget_copy(self.config.record.activated_epoch);
                 self.forget_quiet_note();
                 self.submit(Submission::StrayCopy, last);
             }

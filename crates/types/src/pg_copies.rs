@@ -70,6 +70,8 @@ pub enum Incompleteness {
     LacksCommitted,
     /// It has writes that were to be rolled back, and cannot do that.
     CannotRollBack,
+    /// It was deleted while the PG was active elsewhere, which cluster state does not know any more.
+    Deleted,
 }
 
 impl Incompleteness {
@@ -87,6 +89,9 @@ impl fmt::Display for Incompleteness {
             Incompleteness::LacksPromise => "its device was replaced, or is an older copy",
             Incompleteness::LacksCommitted => "its device has lost writes that all members had",
             Incompleteness::CannotRollBack => "it has writes that had to be rolled back, and could not be",
+            Incompleteness::Deleted => {
+                "it was deleted when the PG had moved to other OSDs, which cluster state does not know: that was put back from an older snapshot"
+            }
         })
     }
 }

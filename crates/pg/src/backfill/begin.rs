@@ -61,6 +61,11 @@ impl Learners {
         true
     }
 
+    /// An OSD is not backfilled before this time.
+    pub fn postpone(&mut self, osd: OsdId, until_ms: u64) {
+        self.retry_at_ms.insert(osd, until_ms);
+    }
+
     fn try_again_later(&mut self, osd: OsdId, now_ms: u64) {
         self.learners.remove(&osd);
         self.retry_at_ms.insert(osd, now_ms + RETRY_PAUSE_MS);

@@ -80,7 +80,7 @@ impl Peering {
     }
 
     /// A member has answered.
-    fn note(&mut self, osd: OsdId, answer: &Answer, config: &Configuration) {
+    pub(crate) fn note(&mut self, osd: OsdId, answer: &Answer, config: &Configuration) {
         self.heads.insert(osd, answer.head);
         if answer.since_epoch <= config.record.activated_epoch {
             self.witnesses.insert(osd);
@@ -91,7 +91,7 @@ impl Peering {
     }
 
     /// An elector whose history ends before what another elector, or this one, knows to be committed.
-    fn without_committed(&self, own_head: Version, log: &Log, config: &Configuration) -> Option<Next> {
+    pub(crate) fn without_committed(&self, own_head: Version, log: &Log, config: &Configuration) -> Option<Next> {
         let committed_sequence = self.committed_sequence.max(log.committed_sequence().min(own_head.sequence));
         let heads = self.heads().chain([(config.me, own_head)]);
         let mut electors = heads.filter(|(osd, _)| config.electors().contains(osd));
@@ -151,9 +151,11 @@ impl Peering {
         self.next_to_catch_up(own_head)
     }
 
-    /// This OSD's head counts: members with another one catch up.
+    /// This OSD's head counts: members with another one catch up. The one that lacks least is the first: it may have a
+    /// good shard of what others lack.
     pub fn next_to_catch_up(&self, own_head: Version) -> Next {
-        let behind = self.heads.iter().find(|(_, head)| **head != own_head);
+        let others = self.heads.iter().filter(|(_, head)| **head != own_head);
+        let behind = others.max_by_key(|(_, head)| **head);
         behind.map_or(Next::Activate, |(osd, head)| Next::CatchUp { member: *osd, head: *head })
     }
 
@@ -240,7 +242,7 @@ impl Pg {
         }
         // A member that sends its head without being asked could not take what it was sent.
         if self.may_backfill_now() || self.learners.contains(from) {
-            self.member_refused(from);
+            self.member_refused(from, view.now_ms());
             self.restart_peering();
         } else if self.config.state == PgState::Peering {
             self.peering.note(from, &answer, &self.config);

@@ -16,8 +16,8 @@ use crate::group::Pg;
 use crate::invariants;
 use crate::outbox::Outbox;
 use crate::own_object::{
-    BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, behind_because, mark_of, own_change,
-    own_object, set_epoch, set_shard,
+    BEHIND_KEY, DELETED_KEY, EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, behind_because, mark_of,
+    own_change, own_object, set_epoch, set_shard,
 };
 use crate::peering::acceptance::Decision;
 use crate::submissions::Submission;
@@ -40,6 +40,8 @@ pub(crate) struct Promises {
     is_torn: bool,
     /// Why the history, which the objects are as it says, does not tell what was acknowledged.
     behind: Option<Incompleteness>,
+    /// The epoch in which the PG was active elsewhere when this OSD deleted its copy; 0 if it has not.
+    deleted_in: Epoch,
     /// This copy is about to be what its history says: no primary is answered before.
     holds_answers: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
@@ -74,13 +76,13 @@ pub(crate) enum Effect {
 
 impl Promises {
     pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
-        let keys = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY, BEHIND_KEY];
+        let keys = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY, BEHIND_KEY, DELETED_KEY];
         let found = keys.map(|key| view.omap_value(pg, &own_object(), key));
         let is_cold = |value: &Result<_, Refusal>| *value == Err(Refusal::Busy);
         invariants::own_object_is_loaded(pg, !found.iter().any(is_cold));
         // Without its own object this copy is as good as lost.
         let is_unreadable = found.iter().any(Result::is_err);
-        let [promised, shard, incomplete, behind] = found.map(Result::ok).map(Option::flatten);
+        let [promised, shard, incomplete, behind, deleted] = found.map(Result::ok).map(Option::flatten);
         // The PG was split off here, from a copy that did not have the whole history.
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         // Nor does a promise count that nobody can have asked for.
@@ -95,6 +97,7 @@ impl Promises {
             first_since_start: None,
             is_torn: incomplete.is_some() || is_left_over || is_damaged,
             behind: behind.map(|value| behind_because(&value)),
+            deleted_in: deleted.as_ref().and_then(promise).unwrap_or(Epoch(0)),
             holds_answers: false,
             asked_by: None,
             shard,
@@ -167,10 +170,11 @@ impl Promises {
         }
     }
 
-    /// The copy is deleted, so it is not incomplete any more.
-    pub fn forget_copy(&mut self) {
+    /// The copy is deleted, so it is not incomplete any more. The PG was active elsewhere in this epoch.
+    pub fn forget_copy(&mut self, active_elsewhere: Epoch) {
         (self.is_torn, self.behind) = (false, None);
         self.shard = None;
+        self.deleted_in = active_elsewhere;
     }
 
     pub fn is_durable(&self) -> bool {
@@ -217,6 +221,15 @@ impl Promises {
         let record = &config.record;
         if record.last_active_members.contains(&config.me) && self.epoch < record.activated_epoch {
             self.note_incomplete(Incompleteness::LacksPromise);
+        }
+        self.notice_older_state(config.me, &record.last_active_members, record.activated_epoch);
+    }
+
+    /// A copy that was deleted because the PG was active elsewhere says nothing to a cluster state that does not
+    /// know of that, because it was put back from an older snapshot.
+    fn notice_older_state(&mut self, me: OsdId, active_members: &[OsdId], active_epoch: Epoch) {
+        if active_members.contains(&me) && active_epoch < self.deleted_in {
+            self.note_incomplete(Incompleteness::Deleted);
         }
     }
 
@@ -310,7 +323,7 @@ impl Promises {
         for mutation in &transaction.mutations {
             match mutation {
                 // Then all its keys are gone, and others come.
-                Mutation::Remove => self.behind = None,
+                Mutation::Remove => (self.behind, self.deleted_in) = (None, Epoch(0)),
                 Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.is_torn = true,
                 Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.is_torn = false,
                 Mutation::OmapRemove { key } if key[..] == *BEHIND_KEY => self.behind = None,
@@ -375,6 +388,7 @@ impl Pg {
         if active_members.contains(&self.config.me) && self.promises.epoch < active_epoch {
             self.promises.note_incomplete(Incompleteness::LacksPromise);
         }
+        self.promises.notice_older_state(self.config.me, active_members, active_epoch);
         self.promises.wants_log = wants_log;
         self.promise(epoch, from, active_members, view);
     }

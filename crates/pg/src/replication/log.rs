@@ -62,8 +62,7 @@ impl Log {
         self.last_sequence
     }
 
-    /// Sequence of the newest write that all members are known to have had. It never falls, even if this
-    /// copy is emptied.
+    /// Sequence of the newest write of this history that all members are known to have had.
     pub fn committed_sequence(&self) -> u64 {
         self.committed_sequence
     }
@@ -74,9 +73,16 @@ impl Log {
         self.committed_sequence = self.committed_sequence.max(sequence.min(self.last_sequence));
     }
 
-    /// The history ends here now: an entry was appended, or the history was cut.
+    /// The history ends here now: an entry was appended, or the store refused what came behind.
     pub fn ends_at(&mut self, sequence: u64) {
         self.last_sequence = sequence;
+    }
+
+    /// The history is cut off here. What comes behind is another one, of which nothing is known yet: a copy that an operator
+    /// has accepted may lack what was committed.
+    pub fn cut(&mut self, sequence: u64) {
+        self.last_sequence = sequence;
+        self.committed_sequence = self.committed_sequence.min(sequence);
     }
 
     /// The version of the next write.

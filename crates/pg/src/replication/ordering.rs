@@ -69,7 +69,8 @@ impl Pg {
         match request.what {
             Waiting::Read(_) => self.start_read(request, view),
             Waiting::Refuse(..) => self.start_refusal(request, view),
-            Waiting::Write(id, write) => match self.refusals.verdict(id) {
+            // Members may have a write that this store refused, until histories have been compared: it may be done yet.
+            Waiting::Write(id, write) => match self.refusals.verdict(id).filter(|_| self.intake.is_whole()) {
                 Some(refusal) => self.refuse_write((request.client, id), write, refusal, view),
                 None => self.start_write(WaitingRequest { what: Waiting::Write(id, write), ..request }, view),
             },

@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 use atoll_types::{OsdId, Refusal, RequestId, Version};
 
 use crate::actions::ObjectView;
+use crate::config::PgState;
 use crate::group::Pg;
 
 /// A store that has refused the same so often will not take it.
 const REFUSALS_MAX: u32 = 5;
+/// For how long a spare OSD is backfilled before a member that was left out.
+const SPARE_FIRST_MS: u64 = 30_000;
 /// Requests whose refusals are counted at once.
 const REQUESTS_MAX: usize = 64;
 
@@ -84,17 +87,27 @@ impl Pg {
     }
 
     /// A member could not take what it was sent: the oldest write that it lacks, or a part of a backfill. A member
-    /// that will not take it is left out, if enough others are there to go on.
-    pub(crate) fn member_refused(&mut self, osd: OsdId) {
+    /// that will not take it is left out, if enough others are there to go on. While the PG peers, what it lacks is in
+    /// the history of others, so that no request can be refused in its place: then another target OSD may take that
+    /// place.
+    pub(crate) fn member_refused(&mut self, osd: OsdId, now_ms: u64) {
         let mut in_flight = self.log.in_flight();
         let refused = in_flight.find(|write| write.missing.contains(&osd));
         let request = refused.and_then(|write| Some(write.client_request?.1));
         let count = self.refusals.count(osd, request);
         let others = self.config.record.members.iter().filter(|member| **member != osd);
         let are_enough = self.config.copies_on(others) >= self.config.policy.min_size as usize;
-        if count >= REFUSALS_MAX && are_enough {
+        let is_spare =
+            |osd: &&OsdId| !self.config.record.members.contains(osd) && self.membership.is_reachable(**osd);
+        let has_spare =
+            self.config.state == PgState::Peering && self.config.target.iter().any(|osd| is_spare(&osd));
+        if count >= REFUSALS_MAX && (are_enough || has_spare) {
             self.refusals.forget(osd);
             self.membership.note_incomplete(osd);
+            if !are_enough {
+                // Its copy is whole but for that. Until another is, it stays so.
+                self.learners.postpone(osd, now_ms + SPARE_FIRST_MS);
+            }
             let text =
                 format!("{osd} has refused writes {count} times; the PG goes on without it and backfills it");
             self.outbox.warn(text);

@@ -135,7 +135,7 @@ impl Pg {
 
     /// A primary wants this OSD's copy to be examined.
     pub(crate) fn scrub_asked(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName, deep: bool) {
-        if epoch == self.promises.epoch() {
+        if self.follows(from, epoch) {
             let request = PrimaryRequest { primary: from, epoch, tag };
             let token = self.primary_requests.begin(Wanted::Scrub, request, &mut self.outbox);
             self.outbox.push(Action::Scrub { token, object, deep });
@@ -177,7 +177,7 @@ impl Pg {
 
     /// A primary with a bad copy of an object wants this OSD's good one.
     pub(crate) fn object_wanted(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName) {
-        if epoch == self.promises.epoch() {
+        if self.follows(from, epoch) {
             let request = PrimaryRequest { primary: from, epoch, tag };
             let token = self.primary_requests.begin(Wanted::Object, request, &mut self.outbox);
             let touched = Touched { whole: true, ..Touched::default() };

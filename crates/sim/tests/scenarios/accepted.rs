@@ -128,6 +128,43 @@ fn a_good_copy_that_comes_back_later_becomes_what_was_accepted() {
     }
 }
 
+/// A copy that nobody accepted, of an OSD that ran all the time, becomes what was accepted. What its process knew of its own
+/// history says nothing of the new one: a write of which only this copy has a part is no committed one.
+#[test]
+fn what_was_committed_before_a_decision_does_not_count_after_it() {
+    for options in [Options::scripted(3), Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) }] {
+        let is_coded = options.shape.is_some();
+        let mut script = with_leases(options);
+        written(&mut script, 0, 1);
+        written(&mut script, 1, 2);
+        let older: Vec<Pgs> = (0..2).map(|at| device(&script, at)).collect();
+        (9..14).for_each(|value| _ = written(&mut script, 0, value));
+        script.cut_off(2, 20 * SECOND);
+        (0..2).for_each(|at| script.kill(at));
+        (0..2).for_each(|at| put_back(&mut script, at, &older[at]));
+        (0..2).for_each(|at| script.restart(at));
+        script.run_for(5 * SECOND);
+        script.accept(PG, if is_coded { &[0, 1] } else { &[0] });
+        is_whole(&mut script);
+        holds(&mut script, 0, 1);
+        // A write that the primary and this copy have.
+        assert_eq!(script.primary(), 0);
+        script.members[1].last_commit = u64::MAX / 2;
+        let op = script.start(0, write_block(0, 0, 20));
+        script.run_while("not prepared", |world| !world.was_durable(op, 2));
+        (0..2).for_each(|at| script.kill(at));
+        script.members[1].last_commit = 0;
+        script.restart(1);
+        script.run_while("the write is not answered", |world| {
+            assert!(!world.members[1].store.is_incomplete(PG), "it has all that was acknowledged");
+            world.answer_of(op).is_none()
+        });
+        script.restart(0);
+        is_whole(&mut script);
+        holds(&mut script, 0, 20);
+    }
+}
+
 #[test]
 fn marks_that_are_wrong_lose_nothing() {
     for options in [Options::scripted(3), Options::scripted_coded(3, 2, 1)] {

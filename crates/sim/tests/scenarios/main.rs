@@ -10,6 +10,7 @@ mod members;
 mod refusals;
 mod repairs;
 mod requests;
+mod restored;
 mod retries;
 mod splits;
 

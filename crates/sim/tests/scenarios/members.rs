@@ -2,7 +2,7 @@
 
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
-use atoll_types::{Epoch, Version};
+use atoll_types::{Epoch, LogEntry, Mutation, Touched, Transaction, Version};
 use atoll_wire::Message;
 
 use crate::{MS, SECOND, holds, three_osds, with_leases, written};
@@ -286,6 +286,47 @@ fn a_promise_of_an_epoch_that_nobody_proposed_stops_no_pg() {
         holds(&mut script, 0, 2);
         let epochs = script.cluster.record.epoch.0;
         assert!(epochs < (1 << 12), "{epochs} epochs");
+        script.finish();
+    }
+}
+
+/// Under the epoch that a member has promised, it takes messages of the primary that asked for the promise, and of no other
+/// OSD.
+#[test]
+fn a_member_heeds_only_the_primary_that_it_follows() {
+    for options in [Options::scripted(4), Options::scripted_coded(4, 2, 1)] {
+        let mut script = with_leases(options);
+        written(&mut script, 0, 1);
+        let epoch = script.cluster.record.epoch;
+        let before = script.members[1].store.durable.of(PG).clone();
+        let object = atoll_sim::object_name(0);
+        let removal = |log| Transaction {
+            pg: PG,
+            object: object.clone(),
+            mutations: vec![Mutation::Remove],
+            payload: Default::default(),
+            payload_sealed: false,
+            log,
+        };
+        let entry = LogEntry {
+            version: Version { epoch, sequence: before.head.sequence + 1 },
+            request: None,
+            object: object.clone(),
+            touched: Touched { whole: true, ..Touched::default() },
+            committed_sequence: before.head.sequence,
+            pre_image: None,
+        };
+        for from in [2, 3] {
+            let (pg, head) = (PG, Version::default());
+            script.says(from, 1, Message::RollBack { pg, epoch, head });
+            script.says(from, 1, Message::PeerPush { epoch, tag: 99, transaction: removal(Vec::new()) });
+            let transaction = removal(vec![entry.clone()]).into();
+            script.says(from, 1, Message::Replicate { epoch, transaction, committed: head, answered_below: 0 });
+        }
+        script.run_for(SECOND);
+        let after = script.members[1].store.durable.of(PG);
+        assert_eq!(after.head, before.head);
+        assert!(after.objects == before.objects, "its objects are what they were");
         script.finish();
     }
 }
