@@ -50,7 +50,6 @@ REASONS = {
         "key rotate-sts",
         "cluster token",
         "cluster key",
-        "operator",
         "metrics token",
         "nvme host",
     ],
@@ -76,6 +75,10 @@ REASONS = {
         "account key rm",
         "user key create",
         "user key ls",
+    ],
+    "Operators set up their own second factor, by the calls `enrolTotp` and `confirmTotp`.": [
+        "operator totp enrol",
+        "operator totp confirm",
     ],
     "Prometheus asks `/metrics` of the admin server for it, with a token.": ["metrics show"],
     "Nothing speaks against a call: there is none, and no page of the console needs it.": [

@@ -470,6 +470,18 @@ def test_a_host_with_osds_only_makes_nobody_an_operator(embedded):
     assert "intruder" not in e1.cli("operator", "ls").stdout
 
 
+def test_a_session_at_a_host_with_osds_only_ends_with_its_operator(embedded):
+    """That host cannot keep it in cluster state, and still learns of its end with the next call."""
+    e1, e2 = embedded
+    caller = console(e2, e1)
+    asked = lambda: within(e2.namespace, lambda: caller.call("GET", "/api/v1/session").status)
+    assert asked() == 200
+    listed = json.loads(e1.cli("operator", "sessions", "ls", "--json").stdout)
+    assert caller.session["id"] not in [session["id"] for session in listed]
+    e1.cli("operator", "sessions", "end", "--operator", caller.session["user"])
+    assert asked() == 401
+
+
 def test_the_console_charts_both_hosts(embedded):
     """The charts of each host's console have the other host's OSD, and a sum of both."""
     for host, other in zip(embedded, ("osd.1", "osd.0")):

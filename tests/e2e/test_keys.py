@@ -232,13 +232,14 @@ def test_rotation_an_old_version_only_opens(local):
     local.cluster.cli("key", "rotate")
     [key] = [key for key in local.cluster.json("key", "ls") if key["name"] == "atoll"]
     counts = [version["has_wrapped"] for version in key["versions"]]
-    kinds = ("images", "buckets", "users", "sts_keys", "nvme_secrets", "signing_keys")
+    kinds = ("images", "buckets", "users", "sts_keys", "nvme_secrets", "signing_keys", "second_factors")
     assert counts[0] == dict.fromkeys(kinds, 0) and counts[1] == {
         "images": 2,
         "buckets": 2,
         "users": 1,
         "sts_keys": 0,
         "nvme_secrets": 0,
+        "second_factors": 0,
         "signing_keys": 1,
     }, f"{counts}"
     local.s3.create_bucket(Bucket="after")

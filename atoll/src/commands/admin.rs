@@ -39,9 +39,10 @@ Examples:
         /// Listen here instead
         #[arg(long, value_name = "IP:PORT")]
         listen: Option<String>,
-        /// Log operators out of the console after so long
-        #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS", default_value_t = 8 * 3_600)]
-        session_seconds: u64,
+        /// Log operators out of this console after so long, if that is less than the setting session_seconds of the
+        /// cluster
+        #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS")]
+        session_seconds: Option<u64>,
         /// Where a line of JSON for each call that may change something goes: a file, or the URL of a collector that
         /// takes them by POST, or 'off' [default: DIR/log/admin-audit.jsonl]
         #[arg(long, value_name = "FILE|URL|off", env = "ATOLL_ADMIN_AUDIT_LOG")]
@@ -65,7 +66,7 @@ pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
     let config = AdminServerConfig {
         audit,
         listen,
-        session: Duration::from_secs(*session_seconds),
+        session_max: session_seconds.map(Duration::from_secs),
         commands: Arc::new(InProcess { data: open.directory.root().to_owned(), execute }),
     };
     tokio_runtime()?.block_on(async {

@@ -267,14 +267,15 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for key in &all {
         for version in &key.versions {
-            let KeyUses { images, buckets, users, sts_keys, nvme_secrets, signing_keys } = version.has_wrapped;
+            let KeyUses { images, buckets, users, sts_keys, nvme_secrets, signing_keys, second_factors } =
+                version.has_wrapped;
             let age = match version.created_unix_ms {
                 0 => "-".into(),
                 created => ago(created),
             };
             let note = if version.wraps { "wraps" } else { "opens only" };
-            let counts =
-                [images, buckets, users, sts_keys, nvme_secrets, signing_keys].map(|count| count.to_string());
+            let counts = [images, buckets, users, sts_keys, nvme_secrets, signing_keys, second_factors]
+                .map(|count| count.to_string());
             let mut row = vec![key.name.clone(), key.service.into(), version.id.clone(), age, note.into()];
             row.extend(counts);
             rows.push(row);

@@ -1,7 +1,7 @@
 //! Settings of the whole cluster.
 
 use anyhow::Context;
-use atoll_admin::settings::{self, AllSettings, Setting};
+use atoll_admin::settings::{self, AllSettings, LoginSetting, Setting};
 use atoll_cluster::ClusterClient;
 use atoll_outgoing::Chooser;
 use atoll_terminal::print_note;
@@ -92,6 +92,14 @@ pub enum SettingArgument {
     TransportClient,
     /// The same for gateways
     TransportGateway,
+    /// End sessions of operators that nobody uses for so long, in seconds, 60 to 604800
+    SessionIdleSeconds,
+    /// End sessions of operators after so long, in seconds, 60 to 604800
+    SessionSeconds,
+    /// Longest time that a token for the admin API lasts, in days, 1 to 366
+    ApiTokenDaysMax,
+    /// Roles of operators who need a second factor, with commas between them; '': none
+    TotpRequiredRoles,
 }
 
 /// What a setting belongs to.
@@ -103,6 +111,8 @@ enum SettingKind {
     FrameMode(FrameScope),
     RekeySeconds,
     Transport(PeerRole),
+    Login(LoginSetting),
+    TotpRequiredRoles,
 }
 
 impl SettingArgument {
@@ -130,6 +140,10 @@ impl SettingArgument {
             SettingArgument::TransportCluster => SettingKind::Transport(PeerRole::Osd),
             SettingArgument::TransportClient => SettingKind::Transport(PeerRole::Client),
             SettingArgument::TransportGateway => SettingKind::Transport(PeerRole::Gateway),
+            SettingArgument::SessionIdleSeconds => SettingKind::Login(LoginSetting::SessionIdleSeconds),
+            SettingArgument::SessionSeconds => SettingKind::Login(LoginSetting::SessionSeconds),
+            SettingArgument::TotpRequiredRoles => SettingKind::TotpRequiredRoles,
+            SettingArgument::ApiTokenDaysMax => SettingKind::Login(LoginSetting::ApiTokenDaysMax),
         }
     }
 }
@@ -180,6 +194,12 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
         }
         SettingKind::RekeySeconds => {
             settings::set_rekey_seconds(state, number()?).await?;
+        }
+        SettingKind::TotpRequiredRoles => {
+            settings::set_totp_required_roles(state, value).await?;
+        }
+        SettingKind::Login(setting) => {
+            settings::set_login(state, setting, number()?).await?;
         }
         SettingKind::FrameMode(scope) => {
             settings::set_frame_mode(state, scope, value.parse().map_err(anyhow::Error::msg)?).await?;
@@ -235,6 +255,10 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("transport_cluster", &all.transport_cluster, "what new connections among OSDs prefer"),
         row("transport_client", &all.transport_client, "the same of NBD servers, benches and the command line"),
         row("transport_gateway", &all.transport_gateway, "the same of gateways"),
+        row("session_idle_seconds", &all.session_idle_seconds, "an operator's session ends if it is idle so long"),
+        row("session_seconds", &all.session_seconds, "an operator's session ends after so long"),
+        row("api_token_days_max", &all.api_token_days_max, "a token for the admin API lasts so long at most"),
+        row("totp_required_roles", &all.totp_required_roles, "operators with these roles need a second factor"),
     ];
     print_table(&["SETTING", "VALUE", "MEANING"], &rows);
     Ok(())

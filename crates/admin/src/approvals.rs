@@ -41,7 +41,7 @@ impl ProvedOperator {
 
     async fn record(&self, client: &ClusterClient) -> Result<OperatorRecord, AdminError> {
         match operators::find(client, &self.0).await? {
-            Some((record, _)) if record.role == OperatorRole::Admin => Ok(record),
+            Some((record, _)) if record.role.has(OperatorRole::Admin) => Ok(record),
             _ => AdminError::refused(format!("'{}' is no operator with the role admin", self.0)),
         }
     }
@@ -151,7 +151,7 @@ fn waits<T>(id: &str) -> Result<T, AdminError> {
 async fn ask(client: &ClusterClient, action: &str, operator: &ProvedOperator) -> Result<String, AdminError> {
     let all = operators::list(client).await?;
     let is_other =
-        |(name, record): &(String, OperatorRecord)| *name != operator.0 && record.role == OperatorRole::Admin;
+        |(name, record): &(String, OperatorRecord)| *name != operator.0 && record.role.has(OperatorRole::Admin);
     if !all.iter().any(is_other) {
         return AdminError::refused(format!(
             "a second operator has to approve it, and there is none with the role admin beside '{}'; 'atoll operator create \

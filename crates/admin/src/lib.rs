@@ -8,6 +8,7 @@
 //!
 //! This crate prints nothing and knows no data directory and no process: those are `atoll-node`'s.
 
+pub mod api_tokens;
 pub mod approvals;
 pub mod bucket_reader;
 pub mod buckets;
@@ -27,8 +28,11 @@ pub mod pg_copies;
 pub mod pgs;
 pub mod policies;
 pub mod pools;
+pub mod second_factor;
+pub mod sessions;
 pub mod settings;
 pub mod sts_key;
+pub mod totp;
 pub mod wrapped_secrets;
 
 pub use error::AdminError;

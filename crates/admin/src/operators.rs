@@ -4,10 +4,10 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_coordinator::unix_ms;
 use atoll_keys::random_bytes;
-use atoll_types::operators::{OperatorRecord, OperatorRole};
+use atoll_types::operators::{OperatorRecord, OperatorRole, OperatorRoles};
 use atoll_types::records::RECORD_FORMAT;
 
-use crate::AdminError;
+use crate::error::{AdminError, retried};
 
 /// Of an operator's name.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -27,12 +27,34 @@ pub fn random_password() -> String {
     hex::encode(random_bytes::<PASSWORD_RANDOM_BYTES>())
 }
 
+/// Operators that a change may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Any operator may be changed, and get any role.
+    All,
+    /// The caller is no admin: admins stay as they are, and no further one is made.
+    NotAdmins,
+}
+
+impl Reach {
+    pub(crate) fn check(self, name: &str, roles: &OperatorRoles) -> Result<(), AdminError> {
+        if self == Reach::NotAdmins && roles.has(OperatorRole::Admin) {
+            return AdminError::refused(format!(
+                "only an operator with the role admin makes, changes or removes one ('{name}'): ask one, or use the command \
+                 line of a host"
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// Makes an operator.
 pub async fn create(
     client: &ClusterClient,
     name: &str,
-    role: OperatorRole,
+    roles: &OperatorRoles,
     password: &str,
+    reach: Reach,
 ) -> Result<(), AdminError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_allowed) {
@@ -40,7 +62,8 @@ pub async fn create(
             "'{name}' is no name for an operator: it has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_', '.' and '@'"
         ));
     }
-    match client.create(&keys::operator(name), &record(role, password)?).await {
+    reach.check(name, roles)?;
+    match client.create(&keys::operator(name), &record(roles.clone(), password)?).await {
         Err(ClusterError::AlreadyExists { .. }) => {
             AdminError::refused(format!("there is an operator '{name}' already; 'atoll operator set' changes it"))
         }
@@ -48,22 +71,48 @@ pub async fn create(
     }
 }
 
-/// Gives an operator another role, another password, or both. Sessions end with the next request.
+/// Changes the record of an operator.
+pub(crate) async fn change(
+    client: &ClusterClient,
+    name: &str,
+    edit: impl Fn(OperatorRecord) -> Result<OperatorRecord, AdminError>,
+) -> Result<OperatorRecord, AdminError> {
+    let key = keys::operator(name);
+    let attempt = async || {
+        let Some((before, revision)) = client.get::<OperatorRecord>(&key).await? else { return no_such(name) };
+        let after = edit(before)?;
+        client.compare_and_swap(&key, revision, &after).await?;
+        Ok(after)
+    };
+    retried(attempt).await
+}
+
+/// Gives an operator other roles, another password, or both. Sessions end with the next request.
 pub async fn set(
     client: &ClusterClient,
     name: &str,
-    role: Option<OperatorRole>,
+    roles: Option<&OperatorRoles>,
     password: Option<&str>,
+    reach: Reach,
 ) -> Result<(), AdminError> {
-    let key = keys::operator(name);
-    let Some((before, revision)) = client.get::<OperatorRecord>(&key).await? else { return no_such(name) };
-    let role = role.unwrap_or(before.role);
-    let after = match password {
-        Some(password) => OperatorRecord { created_unix_ms: before.created_unix_ms, ..record(role, password)? },
-        None => OperatorRecord { role, ..before },
+    // Once: it takes some tens of milliseconds.
+    let any_role = OperatorRoles::from(OperatorRole::ReadOnly);
+    let made = password.map(|password| record(any_role, password)).transpose()?;
+    let edit = |before: OperatorRecord| {
+        reach.check(name, &before.role)?;
+        let role = roles.unwrap_or(&before.role).clone();
+        reach.check(name, &role)?;
+        let OperatorRecord { salt, password_argon2id, password_unix_ms, .. } =
+            made.clone().unwrap_or_else(|| before.clone());
+        Ok(OperatorRecord { role, salt, password_argon2id, password_unix_ms, ..before })
     };
-    client.compare_and_swap(&key, revision, &after).await?;
-    Ok(())
+    change(client, name, edit).await.map(drop)
+}
+
+/// Ends all sessions of an operator, on all hosts.
+pub async fn end_sessions(client: &ClusterClient, name: &str) -> Result<(), AdminError> {
+    let edit = |before: OperatorRecord| Ok(OperatorRecord { generation: before.generation + 1, ..before });
+    change(client, name, edit).await.map(drop)
 }
 
 /// All operators, by name.
@@ -74,7 +123,15 @@ pub async fn list(client: &ClusterClient) -> Result<Vec<(String, OperatorRecord)
 }
 
 /// Removes an operator, whose sessions end with the next request.
-pub async fn remove(client: &ClusterClient, name: &str) -> Result<(), AdminError> {
+pub async fn remove(client: &ClusterClient, name: &str, reach: Reach) -> Result<(), AdminError> {
+    if reach == Reach::NotAdmins {
+        let key = keys::operator(name);
+        let Some((record, revision)) = client.get::<OperatorRecord>(&key).await? else { return no_such(name) };
+        reach.check(name, &record.role)?;
+        client.delete_if(&key, revision).await?;
+        return Ok(());
+    }
+    // One whose record cannot be read is removed as well.
     if client.delete(&keys::operator(name)).await? { Ok(()) } else { no_such(name) }
 }
 
@@ -87,17 +144,31 @@ fn no_such<T>(name: &str) -> Result<T, AdminError> {
     AdminError::refused(format!("there is no operator '{name}'; 'atoll operator ls' names all operators"))
 }
 
-fn record(role: OperatorRole, password: &str) -> Result<OperatorRecord, AdminError> {
+/// Refuses a password that is too short.
+pub fn check_password(password: &str) -> Result<(), AdminError> {
     if password.chars().count() < PASSWORD_CHARACTERS_MIN || password.len() > PASSWORD_BYTES_MAX {
         return AdminError::refused(format!(
             "a password has at least {PASSWORD_CHARACTERS_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes"
         ));
     }
+    Ok(())
+}
+
+fn record(role: OperatorRoles, password: &str) -> Result<OperatorRecord, AdminError> {
+    check_password(password)?;
     let salt = hex::encode(random_bytes::<16>());
     let password_argon2id = derive(&salt, password);
     let created_unix_ms = unix_ms();
-    let password_unix_ms = Some(created_unix_ms);
-    Ok(OperatorRecord { format: RECORD_FORMAT, role, salt, password_argon2id, created_unix_ms, password_unix_ms })
+    Ok(OperatorRecord {
+        format: RECORD_FORMAT,
+        role,
+        salt,
+        password_argon2id,
+        created_unix_ms,
+        password_unix_ms: Some(created_unix_ms),
+        generation: 0,
+        totp: None,
+    })
 }
 
 /// Whether this is an operator's password. Takes some tens of milliseconds, and as long if there is no operator.
@@ -123,12 +194,12 @@ mod tests {
 
     #[test]
     fn only_the_password_is_the_password() {
-        let operator = record(OperatorRole::Admin, "correct horse battery").unwrap();
+        let operator = record(OperatorRole::Admin.into(), "correct horse battery").unwrap();
         assert!(is_password(Some(&operator), "correct horse battery"));
         assert!(!is_password(Some(&operator), "correct horse batterx"));
         assert!(!is_password(None, "correct horse battery"));
-        assert!(record(OperatorRole::Admin, "short").is_err());
-        assert_ne!(record(OperatorRole::Admin, "correct horse battery").unwrap().salt, operator.salt);
+        assert!(record(OperatorRole::Admin.into(), "short").is_err());
+        assert_ne!(record(OperatorRole::Admin.into(), "correct horse battery").unwrap().salt, operator.salt);
         assert!(random_password().len() >= PASSWORD_CHARACTERS_MIN);
     }
 }

@@ -1,17 +1,23 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
+use std::collections::BTreeSet;
+
 use atoll_cluster::{ClusterClient, keys};
 use atoll_outgoing::{Chooser, Networks, Rules, Url};
 use atoll_types::coordination::{
     BUSY_POLL_US_MAX, DEVICE_SILENCE_SECONDS_MAX, DEVICE_SILENCE_SECONDS_MIN, FULL_PERCENT_MAX, SettingsRecord,
 };
 use atoll_types::frames::{FrameMode, FrameScope, FramesRecord};
+use atoll_types::operators::{
+    API_TOKEN_DAYS_MAX, LoginSettingsRecord, OperatorRole, OperatorRoles, SESSION_SECONDS_MAX, SESSION_SECONDS_MIN,
+};
 use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use atoll_types::transports::Transport;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{AdminError, retried};
+use crate::sessions;
 
 /// A setting that operators may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,17 @@ pub enum Setting {
     EtcdQuotaBytes,
 }
 
+/// A setting of how operators log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginSetting {
+    /// [`LoginSettingsRecord::session_idle_seconds`].
+    SessionIdleSeconds,
+    /// [`LoginSettingsRecord::session_seconds`].
+    SessionSeconds,
+    /// [`LoginSettingsRecord::api_token_days_max`].
+    ApiTokenDaysMax,
+}
+
 /// All settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllSettings {
@@ -60,6 +77,14 @@ pub struct AllSettings {
     pub transport_client: Transport,
     /// What those between OSDs and gateways prefer.
     pub transport_gateway: Transport,
+    /// A session of an operator that is not used for so long ends.
+    pub session_idle_seconds: u64,
+    /// A session of an operator ends after so long.
+    pub session_seconds: u64,
+    /// A token for the admin API lasts so many days at most.
+    pub api_token_days_max: u64,
+    /// Roles of operators who need a second factor, with commas between them.
+    pub totp_required_roles: String,
 }
 
 /// Reads all settings.
@@ -67,6 +92,7 @@ pub async fn read(client: &ClusterClient) -> Result<AllSettings, AdminError> {
     let settings =
         client.get::<SettingsRecord>(keys::SETTINGS).await?.map(|(record, _)| record).unwrap_or_default();
     let frames = client.get::<FramesRecord>(keys::FRAMES).await?.map(|(record, _)| record).unwrap_or_default();
+    let login = sessions::settings(client).await?;
     Ok(AllSettings {
         settings,
         frame_mode_cluster: frames.modes.cluster,
@@ -77,6 +103,11 @@ pub async fn read(client: &ClusterClient) -> Result<AllSettings, AdminError> {
         transport_cluster: frames.transports.cluster,
         transport_client: frames.transports.client,
         transport_gateway: frames.transports.gateway,
+        session_idle_seconds: login.session_idle_seconds,
+        session_seconds: login.session_seconds,
+        api_token_days_max: login.api_token_days_max,
+        totp_required_roles: OperatorRoles::new(login.totp_required_roles)
+            .map_or_else(String::new, |r| r.to_string()),
     })
 }
 
@@ -239,6 +270,49 @@ pub async fn set_trace_slow(client: &ClusterClient, is_on: bool) -> Result<Setti
         record.trace_slow = is_on;
     };
     change(client, keys::SETTINGS, edit).await
+}
+
+/// Changes how long sessions of operators, or tokens, last.
+pub async fn set_login(
+    client: &ClusterClient,
+    setting: LoginSetting,
+    value: u64,
+) -> Result<LoginSettingsRecord, AdminError> {
+    if setting == LoginSetting::ApiTokenDaysMax {
+        if !(1..=API_TOKEN_DAYS_MAX).contains(&value) {
+            return AdminError::refused(format!("a token lasts 1 to {API_TOKEN_DAYS_MAX} days, and not {value}"));
+        }
+    } else if !(SESSION_SECONDS_MIN..=SESSION_SECONDS_MAX).contains(&value) {
+        return AdminError::refused(format!(
+            "a session lasts {SESSION_SECONDS_MIN} to {SESSION_SECONDS_MAX} s, and not {value}"
+        ));
+    }
+    let edit = |record: &mut LoginSettingsRecord| match setting {
+        LoginSetting::SessionIdleSeconds => record.session_idle_seconds = value,
+        LoginSetting::SessionSeconds => record.session_seconds = value,
+        LoginSetting::ApiTokenDaysMax => record.api_token_days_max = value,
+    };
+    change(client, keys::LOGIN_SETTINGS, edit).await
+}
+
+/// Changes which roles need a second factor: names with commas between them, or none.
+pub async fn set_totp_required_roles(
+    client: &ClusterClient,
+    names: &str,
+) -> Result<LoginSettingsRecord, AdminError> {
+    let mut roles = BTreeSet::new();
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match OperatorRole::find(name) {
+            Some(role) => drop(roles.insert(role)),
+            None => {
+                return AdminError::refused(format!(
+                    "'{name}' is no role of operators; give roles such as admin,security"
+                ));
+            }
+        }
+    }
+    let edit = |record: &mut LoginSettingsRecord| record.totp_required_roles.clone_from(&roles);
+    change(client, keys::LOGIN_SETTINGS, edit).await
 }
 
 /// Changes how frames are protected on new connections.

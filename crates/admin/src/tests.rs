@@ -20,7 +20,7 @@ use atoll_types::{Epoch, OsdId, PgId, PoolId};
 
 use crate::approvals::{self, ProvedOperator};
 use crate::error::AdminError;
-use crate::operators;
+use crate::operators::{self, Reach};
 use crate::osds::{self, NewLocation, check_drain};
 use crate::peer_keys;
 use crate::pools::{self, NewPool, PoolChange};
@@ -472,7 +472,7 @@ async fn a_second_operator_approves_once() {
     let state = State::start().await;
     let client = &state.client;
     for (name, role) in [("ann", OperatorRole::Admin), ("eve", OperatorRole::ReadOnly)] {
-        operators::create(client, name, role, "a long password").await.unwrap();
+        operators::create(client, name, &role.into(), "a long password", Reach::All).await.unwrap();
     }
     let [ann, bob, eve, late] = ["ann", "bob", "eve", "late"].map(ProvedOperator::by_session);
     let act = |operator: &ProvedOperator| {
@@ -484,13 +484,13 @@ async fn a_second_operator_approves_once() {
     assert!(refusal(act(&eve).await).contains("role admin"));
     assert!(refusal(act(&ann).await).contains("atoll operator create"), "there is nobody else");
 
-    operators::create(client, "bob", OperatorRole::Admin, "a long password").await.unwrap();
+    operators::create(client, "bob", &OperatorRole::Admin.into(), "a long password", Reach::All).await.unwrap();
     assert!(refusal(act(&ann).await).contains("a second operator has to approve"));
     assert!(refusal(act(&ann).await).contains("a second operator has to approve"));
     let [(id, _)] = &approvals::list(client).await.unwrap()[..] else { panic!("one request") };
     // Times have milliseconds.
     tokio::time::sleep(Duration::from_millis(5)).await;
-    operators::create(client, "late", OperatorRole::Admin, "a long password").await.unwrap();
+    operators::create(client, "late", &OperatorRole::Admin.into(), "a long password", Reach::All).await.unwrap();
     for (operator, why) in [(&ann, "another operator"), (&eve, "role admin"), (&late, "after the request")] {
         assert!(refusal(approvals::decide(client, id, operator, true).await).contains(why));
     }
@@ -509,7 +509,7 @@ async fn what_is_denied_or_over_is_not_done() {
     let state = State::start().await;
     let client = &state.client;
     for name in ["ann", "bob"] {
-        operators::create(client, name, OperatorRole::Admin, "a long password").await.unwrap();
+        operators::create(client, name, &OperatorRole::Admin.into(), "a long password", Reach::All).await.unwrap();
     }
     let [ann, bob] = ["ann", "bob"].map(ProvedOperator::by_session);
     tokio::time::sleep(Duration::from_millis(5)).await;

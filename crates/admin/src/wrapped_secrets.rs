@@ -12,11 +12,13 @@ use atoll_s3::{
 };
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
 use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};
+use atoll_types::operators::OperatorRecord;
 use atoll_types::records::{BucketRecord, ImageRecord, RemovedImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::AdminError;
+use crate::second_factor;
 
 /// What of a cluster a key has wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,12 +35,15 @@ pub struct KeyUses {
     pub nvme_secrets: u64,
     /// Keys by which records of cluster state are signed.
     pub signing_keys: u64,
+    /// Secrets of operators' one-time passwords.
+    pub second_factors: u64,
 }
 
 impl KeyUses {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets + self.signing_keys
+        let wrapping = self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets;
+        wrapping + self.signing_keys + self.second_factors
     }
 }
 
@@ -51,6 +56,7 @@ impl std::fmt::Display for KeyUses {
             (self.sts_keys, "STS key"),
             (self.nvme_secrets, "part of an NVMe secret"),
             (self.signing_keys, "key of signed records"),
+            (self.second_factors, "second factor"),
         ];
         let some = counts.iter().filter(|(count, _)| *count > 0);
         let texts: Vec<String> =
@@ -123,6 +129,17 @@ impl Wrapped for StsKeyRecord {
     }
 }
 
+impl Wrapped for OperatorRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        let totp = self.totp.iter_mut();
+        totp.map(|totp| (second_factor::context(&totp.id), &mut totp.wrapped_secret)).collect()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.second_factors
+    }
+}
+
 impl Wrapped for NvmeHostRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
         let controller = self.controller_secret.as_mut().map(|secret| (SecretRole::Controller, secret));
@@ -169,6 +186,7 @@ impl UsesByVersion {
         uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
         uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
         uses.add::<NvmeTlsRecord>(state, keys::NVME_TLS).await?;
+        uses.add::<OperatorRecord>(state, keys::OPERATORS).await?;
         for by in
             atoll_authority::wrapped_keys(state).await?.iter().filter_map(|wrapped| WrappedBy::parse(wrapped))
         {
@@ -254,6 +272,7 @@ pub async fn rewrap_all(
     walk.records::<StsKeyRecord>(keys::STS_KEY).await?;
     walk.records::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
     walk.records::<NvmeTlsRecord>(keys::NVME_TLS).await?;
+    walk.records::<OperatorRecord>(keys::OPERATORS).await?;
     let mut report = walk.report;
     let (rewrapped, unchanged) = atoll_authority::rewrap(state, service).await?;
     report.rewrapped += rewrapped;

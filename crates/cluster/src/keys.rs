@@ -98,6 +98,12 @@ pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
 pub const OPERATORS: &str = "/atoll/operators/";
 /// Prefix of what operators ask other operators to approve, by id.
 pub const APPROVALS: &str = "/atoll/approvals/";
+/// Prefix of operators' sessions, by the digest of their tokens.
+pub const OPERATOR_SESSIONS: &str = "/atoll/operator_sessions/";
+/// Prefix of tokens for the admin API, by their digests.
+pub const API_TOKENS: &str = "/atoll/api_tokens/";
+/// Settings of log-ins.
+pub const LOGIN_SETTINGS: &str = "/atoll/login_settings";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 
@@ -158,6 +164,16 @@ pub fn operator(name: &str) -> String {
 /// What an operator asks others to approve.
 pub fn approval(id: &str) -> String {
     format!("{APPROVALS}{id}")
+}
+
+/// A session of an operator, by the digest of its token.
+pub fn operator_session(id: &str) -> String {
+    format!("{OPERATOR_SESSIONS}{id}")
+}
+
+/// A token for the admin API, by its digest.
+pub fn api_token(digest: &str) -> String {
+    format!("{API_TOKENS}{digest}")
 }
 
 /// The admin server of a host.
@@ -390,6 +406,9 @@ mod tests {
             METRICS_TOKENS,
             OPERATORS,
             APPROVALS,
+            OPERATOR_SESSIONS,
+            API_TOKENS,
+            LOGIN_SETTINGS,
             KEY_BACKUPS,
             AUDIT_HEADS,
             OSD_FAILURES,

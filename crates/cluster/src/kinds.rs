@@ -19,7 +19,7 @@ pub enum Protection {
 }
 
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 46] = [
+pub const KINDS: [(&str, Protection); 49] = [
     (keys::AUTHORITY, Protection::Authority),
     (keys::IDENTITIES, Protection::Signed),
     (keys::IDENTITIES_REVISION, Protection::Signed),
@@ -29,6 +29,9 @@ pub const KINDS: [(&str, Protection); 46] = [
     (keys::BUCKETS, Protection::Signed),
     (keys::OPERATORS, Protection::Signed),
     (keys::APPROVALS, Protection::Signed),
+    (keys::OPERATOR_SESSIONS, Protection::Signed),
+    (keys::LOGIN_SETTINGS, Protection::Signed),
+    (keys::API_TOKENS, Protection::Signed),
     (keys::METRICS_TOKENS, Protection::Signed),
     (keys::IMAGES, Protection::Signed),
     (keys::REMOVED_IMAGES, Protection::Signed),

@@ -79,12 +79,13 @@ const fn own(keys: &'static str) -> Kind {
 }
 
 /// All kinds of keys. [`Admin`] reads and writes all of them.
-pub const KINDS: [Kind; 43] = [
+pub const KINDS: [Kind; 46] = [
     kind(keys::LAST_USED, &[Gateway], &[Gateway]),
     own(keys::ADMIN_SERVERS),
     kind(keys::APPROVALS, NOBODY, NOBODY),
     // The embedded server lets a host say its own, once in each hour.
     kind(keys::AUDIT_HEADS, EVERYBODY, EVERYBODY),
+    kind(keys::API_TOKENS, NOBODY, NOBODY),
     kind(keys::AUTHORITY, EVERYBODY, NOBODY),
     kind(keys::AUTHORIZED_KEYS, EVERYBODY, NOBODY),
     kind(keys::BUCKETS, &[Gateway], &[Gateway]),
@@ -103,11 +104,13 @@ pub const KINDS: [Kind; 43] = [
     kind(keys::IMAGES, IMAGE_SERVERS, IMAGE_SERVERS),
     kind(keys::JOIN_TOKENS, NOBODY, NOBODY),
     own(keys::KEY_BACKUPS),
+    kind(keys::LOGIN_SETTINGS, EVERYBODY, NOBODY),
     kind(keys::METRICS_TOKENS, EVERYBODY, NOBODY),
     kind(keys::NEXT_OSD, OSDS_THEMSELVES, NOBODY),
     kind(keys::NEXT_POOL, NOBODY, NOBODY),
     kind(keys::NVME_HOSTS, &[Nvme], NOBODY),
     kind(keys::NVME_TLS, &[Nvme], NOBODY),
+    kind(keys::OPERATOR_SESSIONS, NOBODY, NOBODY),
     kind(keys::OPERATORS, EVERYBODY, NOBODY),
     kind(keys::OSD_ENDS, EVERYBODY, OSDS_THEMSELVES),
     kind(keys::OSD_FAILURES, EVERYBODY, OSDS_THEMSELVES),

@@ -5,7 +5,7 @@ import { ask, tell } from "./dialog.js";
 import { h } from "./dom.js";
 import { say } from "./messages.js";
 import { action, badge, button, time } from "./parts.js";
-import { isAdmin } from "./session.js";
+import { may } from "./session.js";
 import { table } from "./table.js";
 
 export function accessKeys(account, keys, owner) {
@@ -27,7 +27,7 @@ export function accessKeys(account, keys, owner) {
                 cell: (key) => (key.Status === "Active" ? badge("good", "active") : badge("note", "disabled")),
             },
             { label: "Created", value: (key) => key.CreateDate, cell: (key) => time(key.CreateDate) },
-            isAdmin() ? { label: "Actions", actions: true, cell: (key) => keyActions(account, key) } : null,
+            may("disableAccessKey", "enableAccessKey", "removeAccessKey") ? { label: "Actions", actions: true, cell: (key) => keyActions(account, key) } : null,
         ],
     });
 }
@@ -37,6 +37,7 @@ function keyActions(account, { AccessKeyId: id, Status: status }) {
     const verb = isActive ? "Disable" : "Enable";
     return [
         action(
+            isActive ? "disableAccessKey" : "enableAccessKey",
             verb,
             () =>
                 ask({
@@ -57,6 +58,7 @@ function keyActions(account, { AccessKeyId: id, Status: status }) {
             { "aria-label": `${verb} ${id}` },
         ),
         action(
+            "removeAccessKey",
             "Remove",
             () =>
                 ask({

@@ -1,6 +1,7 @@
 // Calls of the admin API (openapi.json). Answers are parsed JSON; everything else is an ApiError.
 
 import { learnTime } from "./clock.js";
+import { isIdle } from "./idle.js";
 import { csrfToken, sessionEnded } from "./session.js";
 
 const ROOT = "api/v1";
@@ -53,6 +54,8 @@ export function change(method, path, body = undefined) {
 export async function call(method, path, body, signal) {
     const headers = { Accept: "application/json" };
     if (method !== "GET") headers["X-Atoll-CSRF"] = csrfToken() ?? "login";
+    // Refreshes go on while nobody is there, and are to keep no session from ending.
+    if (isIdle()) headers["X-Atoll-Idle"] = "true";
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const limit = AbortSignal.timeout(method === "GET" ? READ_MS : CHANGE_MS);
     const either = signal ? AbortSignal.any([signal, limit]) : limit;

@@ -1,6 +1,6 @@
 // Policies that are attached to a user, group or role.
 
-import { isAdmin } from "./session.js";
+import { may } from "./session.js";
 import { table } from "./table.js";
 
 export function attachedTable(policies, { name, actions }) {
@@ -13,7 +13,7 @@ export function attachedTable(policies, { name, actions }) {
         columns: [
             { label: "Policy", value: (policy) => policy.PolicyName, cell: (policy) => name(policy.PolicyName) },
             { label: "ARN", value: (policy) => policy.PolicyArn },
-            isAdmin() ? { label: "Actions", actions: true, cell: (policy) => actions(policy.PolicyName) } : null,
+            may("detachPolicy") ? { label: "Actions", actions: true, cell: (policy) => actions(policy.PolicyName) } : null,
         ],
     });
 }

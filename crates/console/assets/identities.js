@@ -54,6 +54,7 @@ export function askAttach(account, holder, policies) {
 export function detachAction(account, holder, policy) {
     const [name] = Object.values(holder);
     return action(
+        "detachPolicy",
         "Detach",
         () =>
             ask({

@@ -8,22 +8,27 @@ import { errorBox } from "./messages.js";
 export function showLogin(then, hasEnded) {
     document.title = "Log in - Atoll";
     const main = document.getElementById("main");
-    const state = { error: null, isBusy: false };
+    const state = { error: null, isBusy: false, needsCode: false };
     const submit = async (event) => {
         event.preventDefault();
         if (state.isBusy) return;
-        const { user, password } = event.target.elements;
+        const { user, password, code } = event.target.elements;
         Object.assign(state, { isBusy: true, error: null });
         draw();
         try {
-            const session = await change("POST", "/session", { user: user.value, password: password.value });
+            const body = { user: user.value, password: password.value };
+            if (code) body.code = code.value.trim();
+            const session = await change("POST", "/session", body);
             main.replaceChildren();
             then(session);
         } catch (error) {
-            Object.assign(state, { isBusy: false, error });
+            const isAsked = error.code === "CODE_MISSING";
+            const isOfCode = isAsked || error.code === "CODE_WRONG";
+            Object.assign(state, { isBusy: false, error: isAsked ? null : error, needsCode: isOfCode });
             draw();
-            password.value = "";
-            password.focus();
+            const field = isOfCode ? document.getElementById("code") : password;
+            field.value = "";
+            field.focus();
         }
     };
     const draw = () => show(main, form(state, submit, hasEnded));
@@ -61,6 +66,7 @@ function form(state, submit, hasEnded) {
             : null,
         field("user", "User", "text", "username"),
         field("password", "Password", "password", "current-password"),
+        state.needsCode ? field("code", "Code of the authenticator, or a recovery code", "text", "one-time-code") : null,
         state.error ? errorBox(state.error) : null,
         h(
             "button",

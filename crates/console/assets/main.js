@@ -18,6 +18,7 @@ function openAddress() {
     if (!currentSession()) return;
     const found = parseAddress(location.hash);
     if (!found.parts.length) found.parts = ["overview"];
+    if (currentSession().needs_second_factor) found.parts = ["own-login"];
     const route = findRoute(ROUTES, found);
     closeDialog();
     closeMenu();

@@ -2,7 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { button } from "./parts.js";
-import { currentSession } from "./session.js";
+import { currentSession, may } from "./session.js";
 import { themeSwitch } from "./theme_switch.js";
 
 const GROUPS = [
@@ -31,6 +31,7 @@ const GROUPS = [
         [
             ["accounts", "Accounts"],
             ["keys", "Encryption keys"],
+            ["operators", "Operators", "listOperators"],
         ],
     ],
     [
@@ -79,7 +80,7 @@ export function drawNavigation(current, logOut) {
                   h(
                       "span",
                       { class: "who" },
-                      h("span", { class: "name" }, session.user),
+                      h("a", { class: "name", href: "#/own-login", title: "Your log-in" }, session.user),
                       " ",
                       h("span", { class: "quiet" }, session.role),
                   ),
@@ -102,7 +103,7 @@ function group(name, pages, current) {
         h(
             "ul",
             { "aria-labelledby": id },
-            pages.map(([part, text]) =>
+            pages.filter(([, , call]) => !call || may(call)).map(([part, text]) =>
                 h("li", {}, h("a", { href: `#/${part}`, "aria-current": part === current ? "page" : null }, text)),
             ),
         ),

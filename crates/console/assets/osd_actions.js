@@ -10,16 +10,19 @@ export function osdActions(osd) {
     const name = `osd.${osd.id}`;
     return [
         osd.is_out
-            ? action("Mark in", () => askIn(osd, name), { "aria-label": `Mark in ${name}` })
-            : action("Mark out", () => askOut(osd, name), { "aria-label": `Mark out ${name}` }),
-        action("Reweight", () => askWeight(osd, name), { "aria-label": `Reweight ${name}` }),
+            ? action("markOsdIn", "Mark in", () => askIn(osd, name), { "aria-label": `Mark in ${name}` })
+            : action("markOsdOut", "Mark out", () => askOut(osd, name), { "aria-label": `Mark out ${name}` }),
+        action("reweightOsd", "Reweight", () => askWeight(osd, name), { "aria-label": `Reweight ${name}` }),
     ];
 }
 
 /** Only on the page of the OSD: what holds its PGs should be looked at first. */
 export function removeAction(osd) {
     const name = `osd.${osd.id}`;
-    return action("Remove", () => askRemove(osd, name), { class: "danger", "aria-label": `Remove ${name}` });
+    return action("removeOsd", "Remove", () => askRemove(osd, name), {
+        class: "danger",
+        "aria-label": `Remove ${name}`,
+    });
 }
 
 function askOut(osd, name) {

@@ -5,7 +5,7 @@ import { ask } from "./dialog.js";
 import { askRemove } from "./identities.js";
 import { action, link } from "./parts.js";
 import { address } from "./router.js";
-import { isAdmin } from "./session.js";
+import { may } from "./session.js";
 import { table } from "./table.js";
 
 const EXAMPLE = {
@@ -61,6 +61,11 @@ export function askRemoveOwn(account, holder, policy, after) {
     );
 }
 
+/** The call that gets, puts or removes a policy of a user, group or role alone. */
+export function ownPolicyCall(verb, kind) {
+    return `${verb}${kind[0].toUpperCase()}${kind.slice(1)}Policy`;
+}
+
 export function ownPolicies(account, holder, names) {
     const [[kind, name]] = Object.entries(holder);
     const page = (policy) => address(["accounts", account, `${kind}s`, name, "policies", policy]);
@@ -72,15 +77,17 @@ export function ownPolicies(account, holder, names) {
         empty: "There are none.",
         columns: [
             { label: "Policy", value: (policy) => policy, cell: (policy) => link(page(policy), policy) },
-            isAdmin()
+            may(ownPolicyCall("remove", kind))
                 ? {
                       label: "Actions",
                       actions: true,
                       cell: (policy) =>
-                          action("Remove", () => askRemoveOwn(account, holder, policy), {
-                              class: "danger",
-                              "aria-label": `Remove ${policy}`,
-                          }),
+                          action(
+                              ownPolicyCall("remove", kind),
+                              "Remove",
+                              () => askRemoveOwn(account, holder, policy),
+                              { class: "danger", "aria-label": `Remove ${policy}` },
+                          ),
                   }
                 : null,
         ],

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { bytes, exact, percent, percentText, relative } from "./format.js";
-import { adminOnly } from "./session.js";
+import { may } from "./session.js";
 
 const SHAPES = {
     good: ["M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1z", "M4.5 8.2l2.4 2.4 4.6-5"],
@@ -69,9 +69,9 @@ export function button(text, click, attributes = {}) {
     return h("button", { type: "button", ...attributes, on: { click } }, text);
 }
 
-/** A button that only administrators see. */
-export function action(text, click, attributes = {}) {
-    return adminOnly(button(text, click, attributes));
+/** A button that only those see who may make the call that it is for. */
+export function action(call, text, click, attributes = {}) {
+    return may(call) ? button(text, click, attributes) : null;
 }
 
 export function link(href, ...content) {

@@ -14,6 +14,8 @@ import * as locks from "./pages/locks.js";
 import * as osd from "./pages/osd.js";
 import * as osds from "./pages/osds.js";
 import * as overview from "./pages/overview.js";
+import * as operators from "./pages/operators.js";
+import * as ownLogin from "./pages/own_login.js";
 import * as ownPolicy from "./pages/own_policy.js";
 import * as performance from "./pages/performance.js";
 import * as pg from "./pages/pg.js";
@@ -51,6 +53,8 @@ export const ROUTES = [
     { path: "accounts/:account/roles/:role/policies/:policy", page: ownPolicy },
     { path: "accounts/:account/policies/:policy", page: policy },
     { path: "keys", page: keys },
+    { path: "operators", page: operators },
+    { path: "own-login", page: ownLogin },
     { path: "events", page: events },
     { path: "slow-operations", page: slowOperations },
     { path: "settings", page: settings },

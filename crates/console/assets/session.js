@@ -16,13 +16,14 @@ export function csrfToken() {
     return session?.csrf_token ?? null;
 }
 
-export function isAdmin() {
-    return session?.role === "admin";
+/** Whether the roles of who is logged in allow any of these calls, which are named as in openapi.json. */
+export function may(...calls) {
+    return calls.some((call) => session?.calls.includes(call));
 }
 
-/** What only administrators see. */
-export function adminOnly(...content) {
-    return isAdmin() ? content : null;
+/** Whether they allow to change this setting. */
+export function maySet(setting) {
+    return Boolean(session?.settings.includes(setting));
 }
 
 /** Whether it makes sense to ask the server who is logged in. */

@@ -24,7 +24,7 @@ mod outgoing;
 mod server;
 mod token_check;
 
-pub use api::AUDIT_SOURCE;
+pub use api::{AUDIT_SOURCE, is_call_of_tokens};
 pub use commands::{Command, CommandFailure, FailureKind, RunCommands};
 pub use figures::{Point, Samples, Subject, rates};
 pub use hosts::{Everywhere, OtherHosts, Tells, ThisHost, Unanswered};

@@ -53,8 +53,8 @@ pub enum AdminServerError {
 pub struct AdminServerConfig {
     /// `IP:PORT`.
     pub listen: String,
-    /// How long an operator is logged in to the console.
-    pub session: Duration,
+    /// Longest session at this server, if that is less than the cluster's setting.
+    pub session_max: Option<Duration>,
     /// Who runs the commands that calls are made of.
     pub commands: Arc<dyn RunCommands>,
     /// Where the record of each call that may change something goes; `None`: nowhere.
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub others: Mutex<OtherHosts>,
     pub cluster_metrics: cluster_metrics::ClusterMetrics,
     pub sessions: Sessions,
+    /// Of [`AdminServerConfig`].
+    pub session_max: Option<Duration>,
     pub login_turns: LoginTurns,
     /// Whose password is being looked at.
     pub password_turn: tokio::sync::Mutex<()>,
@@ -121,7 +123,7 @@ impl AdminServer {
         cluster: ClusterFile,
         config: AdminServerConfig,
     ) -> Result<Self, AdminServerError> {
-        let AdminServerConfig { listen, session, commands, audit } = config;
+        let AdminServerConfig { listen, session_max, commands, audit } = config;
         let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.clone()))?;
         let settings =
             TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
@@ -134,7 +136,8 @@ impl AdminServer {
             host_keys: KnownKeys::default(),
             others: Mutex::default(),
             cluster_metrics: cluster_metrics::ClusterMetrics::register(),
-            sessions: Sessions::new(session),
+            sessions: Sessions::default(),
+            session_max,
             login_turns: LoginTurns::new(NETWORK_LOGINS_MAX, LOGINS_MAX),
             password_turn: tokio::sync::Mutex::default(),
             commands,

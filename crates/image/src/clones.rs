@@ -6,7 +6,9 @@ use atoll_cluster::{ClusterError, Transaction, keys};
 use atoll_keys::{SecretKey, random_u64};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
-use atoll_types::records::{ImageRecord, ImageStates, ImageWatcherRecord, ParentRecord, RECORD_FORMAT};
+use atoll_types::records::{
+    ImageExport, ImageRecord, ImageStates, ImageWatcherRecord, ParentRecord, RECORD_FORMAT,
+};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, image_key_context, unix_ms};
@@ -14,6 +16,13 @@ use crate::flattening::refuse_moving;
 
 /// Clones of clones, at most: a read may have to look at each.
 const GENERATIONS_MAX: usize = 16;
+
+/// The clients that a clone is kept to, because its parent is. What is open to everybody makes no clone open.
+fn restriction_of(parent: &ImageRecord) -> Option<ImageExport> {
+    let clients = parent.export.as_ref().map(|export| export.clients.clone())?;
+    let is_restricted = !clients.is_empty() && !clients.iter().any(|client| client == "*");
+    is_restricted.then(|| ImageExport { clients, ..ImageExport::default() })
+}
 
 impl ImageAdmin {
     /// Makes an image that begins as a snapshot of another one; it takes no space until it is written, and has a
@@ -68,7 +77,8 @@ impl ImageAdmin {
             work: None,
             flattening: None,
             hold: None,
-            export: None,
+            // A clone gives no further client access to the parent's data.
+            export: restriction_of(&parent),
             metadata: BTreeMap::new(),
         }
         .with_format();

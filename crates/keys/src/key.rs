@@ -64,6 +64,13 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     digest.as_ref().try_into().expect("SHA-256 digests have 32 bytes")
 }
 
+/// HMAC-SHA1, which one-time passwords are made of, and nothing else here.
+pub fn hmac_sha1(key: &[u8], bytes: &[u8]) -> [u8; 20] {
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key);
+    let tag = aws_lc_rs::hmac::sign(&key, bytes);
+    tag.as_ref().try_into().expect("tags of HMAC-SHA1 have 20 bytes")
+}
+
 /// Length of a wrapped key: nonce, ciphertext, tag.
 pub const WRAPPED_KEY_BYTES: usize = NONCE_LEN + 32 + 16;
 

@@ -20,7 +20,9 @@ mod uses;
 
 pub use error::KeyError;
 pub use gcm::{GcmKey, watch_nonces, watched_nonces};
-pub use key::{SecretKey, WRAPPED_KEY_BYTES, fill_random, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
+pub use key::{
+    SecretKey, WRAPPED_KEY_BYTES, fill_random, hmac_sha1, random_bytes, random_u64, sha256, unwrap_key, wrap_key,
+};
 pub use key_file::{KeyFile, TransitLogin, TransitSettings};
 pub use local::LocalKeys;
 pub use ring::KeyRing;

@@ -5,6 +5,7 @@
 //! threads, clocks or randomness.
 
 pub mod access;
+pub mod api_tokens;
 pub mod approvals;
 pub mod audit;
 pub mod authority;

@@ -14,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from lib.ports import free_port, is_listening
 from lib.waiting import Failed, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -63,6 +64,17 @@ def with_operators(cluster):
     return Address(url, operator("ann", "admin"), operator("rob", "read-only"), cluster.data / "tls" / "ca.crt")
 
 
+def another_server(cluster, address, *options):
+    """Where a further admin server of a cluster is, which knows of the first only what is in cluster state."""
+    port = free_port()
+    listen = f"127.0.0.1:{port}"
+    log = cluster.scenario.directory / f"admin-{port}.log"
+    command = ["admin", "run", "--data", cluster.data, "--listen", listen, "--audit-log", "off", *options]
+    cluster.scenario.start_logged(log, cluster.scenario.atoll, *command, env=cluster.environment())
+    wait_for("the further admin server listens", lambda: is_listening(port), 20)
+    return dataclasses.replace(address, url=f"https://{listen}")
+
+
 # --- calls without a browser
 
 
@@ -78,7 +90,14 @@ class Caller:
 
     def __init__(self, address):
         self.address, self.cookie, self.session = address, None, None
+        self.is_idle, self.token = False, None
         self.context = ssl.create_default_context(cafile=address.ca_file) if address.ca_file else None
+
+    @classmethod
+    def with_token(cls, address, token):
+        caller = cls(address)
+        caller.token = token
+        return caller
 
     @classmethod
     def logged_in(cls, address, user):
@@ -88,11 +107,18 @@ class Caller:
             raise Failed(f"{user.name} cannot log in: {answer}")
         return caller
 
-    def log_in(self, user):
-        answer = self.call("POST", "/api/v1/session", {"user": user.name, "password": user.password}, csrf="login")
+    def log_in(self, user, **code):
+        body = {"user": user.name, "password": user.password, **code}
+        answer = self.call("POST", "/api/v1/session", body, csrf="login")
         if answer.status == 200:
             self.session, self.cookie = answer.document, answer.headers["Set-Cookie"].split(";")[0]
         return answer
+
+    def at(self, address):
+        """The same session, at another admin server."""
+        caller = Caller(address)
+        caller.cookie, caller.session = self.cookie, self.session
+        return caller
 
     def call(self, method, path, body=None, csrf=None, timeout=30):
         """One call. `csrf` goes into X-Atoll-CSRF: without it the session's token, and nothing if it is empty."""
@@ -102,6 +128,10 @@ class Caller:
             headers["X-Atoll-CSRF"] = token
         if self.cookie:
             headers["Cookie"] = self.cookie
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if self.is_idle:
+            headers["X-Atoll-Idle"] = "true"
         data = None
         if body is not None:
             headers["Content-Type"], data = "application/json", json.dumps(body).encode()
@@ -131,6 +161,12 @@ def operations():
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
+
+
+def may(role, operation):
+    """Whether the document says that a role may make a call."""
+    roles = operation["x-atoll-roles"]
+    return role == "admin" or role in roles or roles in (["any"], ["none"])
 
 
 # --- the browser

@@ -7,9 +7,14 @@ use serde_json::Value;
 pub fn grants(key: &str, record: &Value) -> String {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     type Describe = fn(&Value) -> String;
-    let kinds: [(&str, Describe); 8] = [
-        (keys::OPERATORS, |record| {
-            format!("logs in to the console as {}", record["role"].as_str().unwrap_or("?"))
+    let kinds: [(&str, Describe); 10] = [
+        (keys::OPERATORS, |record| format!("logs in to the console as {}", names_of(&record["role"]))),
+        (keys::API_TOKENS, |record| {
+            let scope = &record["scope"];
+            format!("calls the admin API: {}{}", names_of(&scope["roles"]), names_of(&scope["calls"]))
+        }),
+        (keys::OPERATOR_SESSIONS, |record| {
+            format!("is logged in to the console as {}", record["user"].as_str().unwrap_or("?"))
         }),
         (keys::ACCESS_KEYS, access_key),
         (keys::BUCKETS, bucket),
@@ -28,6 +33,16 @@ pub fn grants(key: &str, record: &Value) -> String {
     let documents = ["document", "policy", "trust_policy"];
     let everybody = documents.iter().any(|name| names_everybody(&text(name)));
     if everybody { "has a policy with '*'".into() } else { String::new() }
+}
+
+/// One name, or several.
+fn names_of(value: &Value) -> String {
+    match value {
+        Value::String(name) => name.clone(),
+        Value::Array(names) => names.iter().map(names_of).collect::<Vec<_>>().join(", "),
+        Value::Null => String::new(),
+        _ => "?".into(),
+    }
 }
 
 fn access_key(record: &Value) -> String {
@@ -94,6 +109,8 @@ mod tests {
         let export = json!({"export": {"clients": ["*"]}, "unsealed_permit": "local:x"});
         assert_eq!(given("/atoll/images/i", export), "access: [\"*\"], OPEN TO '*', not sealed");
         assert!(given("/atoll/operators/o", json!({"role": "admin"})).ends_with("admin"));
+        let two = json!({"role": ["storage", "security"]});
+        assert!(given("/atoll/operators/o", two).ends_with("storage, security"));
         assert_eq!(given("/atoll/frames", json!({"client": "crc"})), "cluster secure, client crc, gateway secure");
         assert_eq!(given("/atoll/iam/sts_key", json!({})), "");
     }

@@ -67,7 +67,7 @@ impl From<RoleArgument> for HostRole {
     }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time; give a number and s, m, h or d, such as 90s or 1h");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {

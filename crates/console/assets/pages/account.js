@@ -57,8 +57,8 @@ export function view({ account, users, groups, roles, policies, keys }) {
         path(["Accounts", "#/accounts"], [name]),
         heading(
             `Account ${name}`,
-            action("Change", () => askChange(account)),
-            action("Remove", () => removeAccount(account), {
+            action("setAccount", "Change", () => askChange(account)),
+            action("removeAccount", "Remove", () => removeAccount(account), {
                 class: "danger",
             }),
         ),
@@ -66,7 +66,9 @@ export function view({ account, users, groups, roles, policies, keys }) {
         section(
             "Users",
             bar(
-                action("Create user", () => askNew(id, "user", "A user may do nothing until a policy allows it.")),
+                action("createUser", "Create user", () =>
+                    askNew(id, "user", "A user may do nothing until a policy allows it."),
+                ),
             ),
             table({
                 id: "users",
@@ -86,7 +88,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
         section(
             "Groups",
             bar(
-                action("Create group", () =>
+                action("createGroup", "Create group", () =>
                     askNew(id, "group", "What its policies allow, all its users may do."),
                 ),
             ),
@@ -111,7 +113,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
         ),
         section(
             "Roles",
-            bar(action("Create role", () => askRole(id))),
+            bar(action("createRole", "Create role", () => askRole(id))),
             table({
                 id: "roles",
                 caption: "Roles",
@@ -130,7 +132,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
         ),
         section(
             "Policies",
-            bar(action("Create policy", () => askPolicy(id))),
+            bar(action("createPolicy", "Create policy", () => askPolicy(id))),
             table({
                 id: "policies",
                 caption: "Policies",
@@ -157,7 +159,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
         ),
         section(
             "Access keys of the root",
-            bar(action("Create root key", () => askCreateKey(id))),
+            bar(action("createAccessKey", "Create root key", () => askCreateKey(id))),
             accessKeys(id, keys, `the root of ${name}`),
         ),
     ];

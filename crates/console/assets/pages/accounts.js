@@ -18,7 +18,7 @@ export function load(route, signal) {
 
 export function view({ Accounts }) {
     return [
-        heading("Accounts", action("Create account", askCreate)),
+        heading("Accounts", action("createAccount", "Create account", askCreate)),
         quiet("An account owns buckets. Its root may do everything in it; its users may do what policies allow."),
         table({
             id: "accounts",

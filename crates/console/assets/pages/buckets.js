@@ -4,7 +4,7 @@ import { at, change, get, getAll } from "../api.js";
 import { ask } from "../dialog.js";
 import { action, badge, heading, link, quiet, time } from "../parts.js";
 import { address } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 export function title() {
@@ -48,7 +48,7 @@ export function view({ buckets, pools }) {
                     value: (bucket) => bucket.created_unix_ms,
                     cell: (bucket) => time(bucket.created_unix_ms),
                 },
-                isAdmin() ? { label: "Actions", actions: true, cell: sealingAction } : null,
+                may("setBucket") ? { label: "Actions", actions: true, cell: sealingAction } : null,
             ],
         }),
     ];
@@ -73,6 +73,7 @@ export function sealingAction(bucket) {
     const { name, new_objects_sealed: sealed } = bucket;
     const text = sealed ? "Stop sealing" : "Seal new objects";
     return action(
+        "setBucket",
         text,
         () =>
             ask({

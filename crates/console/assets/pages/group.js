@@ -8,7 +8,7 @@ import { askAttach, askRemove, detachAction, policyLink, userLink } from "../ide
 import { askOwnPolicy, ownPolicies } from "../own_policies.js";
 import { action, facts, heading, path, section, time } from "../parts.js";
 import { address, goTo } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 export function title({ names }) {
@@ -33,10 +33,11 @@ export function view({ details, users, policies }, { names: { account } }) {
         path(["Accounts", "#/accounts"], [account, address(["accounts", account])], [group]),
         heading(
             `Group ${group}`,
-            other.length ? action("Add user", () => askUser(account, group, other)) : null,
-            action("Attach policy", () => askAttach(account, { group }, policies)),
-            action("Add policy of its own", () => askOwnPolicy(account, { group }, PolicyNames)),
+            other.length ? action("addUserToGroup", "Add user", () => askUser(account, group, other)) : null,
+            action("attachPolicy", "Attach policy", () => askAttach(account, { group }, policies)),
+            action("putGroupPolicy", "Add policy of its own", () => askOwnPolicy(account, { group }, PolicyNames)),
             action(
+                "removeGroup",
                 "Remove",
                 () =>
                     askRemove(
@@ -81,7 +82,7 @@ export function view({ details, users, policies }, { names: { account } }) {
                         cell: (user) => userLink(account, user.UserName),
                     },
                     { label: "ARN", value: (user) => user.Arn },
-                    isAdmin()
+                    may("removeUserFromGroup")
                         ? { label: "Actions", actions: true, cell: (user) => leave(account, group, user.UserName) }
                         : null,
                 ],
@@ -110,6 +111,7 @@ function askUser(account, group, users) {
 
 function leave(account, group, user) {
     return action(
+        "removeUserFromGroup",
         "Take out",
         () =>
             ask({

@@ -21,7 +21,7 @@ import {
     unansweredNote,
 } from "../parts.js";
 import { address } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 import { sealedBadge, writerText } from "./images.js";
 
@@ -44,11 +44,11 @@ export function view({ image, pools, figures }) {
         path(["Images", "#/images"], [image.name]),
         heading(
             `Image ${image.name}`,
-            action("Take snapshot", () => act.askSnapshot(image)),
-            action("Resize", () => act.askResize(image)),
-            action("Rename", () => act.askRename(image)),
-            action("Shrink", () => act.askShrink(image), { class: "danger" }),
-            action("Move to the trash", () => act.askTrash(image), { class: "danger" }),
+            action("createSnapshot", "Take snapshot", () => act.askSnapshot(image)),
+            action("resizeImage", "Resize", () => act.askResize(image)),
+            action("renameImage", "Rename", () => act.askRename(image)),
+            action("resizeImage", "Shrink", () => act.askShrink(image), { class: "danger" }),
+            action("trashImage", "Move to the trash", () => act.askTrash(image), { class: "danger" }),
         ),
         image.unfinished ? h("p", { class: "box warn", role: "status" }, image.unfinished) : null,
         section("Image", h("div", { class: "actions" }, placeActions(image, pools)), details(image)),
@@ -66,29 +66,34 @@ export function view({ image, pools, figures }) {
 
 function placeActions(image, pools) {
     const { flattening } = image;
-    if (flattening?.moving?.goes_back) return action("Go on going back", () => use.askCancelMoving(image));
+    if (flattening?.moving?.goes_back) {
+        return action("cancelMigration", "Go on going back", () => use.askCancelMoving(image));
+    }
     if (flattening?.moving) {
         return [
-            action("Go on moving", () => use.askGoOnMoving(image)),
-            action("Cancel the move", () => use.askCancelMoving(image)),
+            action("migrateImage", "Go on moving", () => use.askGoOnMoving(image)),
+            action("cancelMigration", "Cancel the move", () => use.askCancelMoving(image)),
         ];
     }
     return [
-        action("Move to a pool", () => use.askMigrate(image, pools)),
+        action("migrateImage", "Move to a pool", () => use.askMigrate(image, pools)),
         image.parent && image.overlap_bytes
-            ? action(flattening ? "Go on flattening" : "Flatten", () => use.askFlatten(image))
+            ? action("flattenImage", flattening ? "Go on flattening" : "Flatten", () => use.askFlatten(image))
             : null,
-        flattening ? action("Stop flattening", () => use.askStopFlattening(image)) : null,
+        flattening ? action("stopFlattening", "Stop flattening", () => use.askStopFlattening(image)) : null,
     ];
 }
 
 function useActions(image) {
     return [
-        action("Change access", () => use.askAccess(image)),
+        action("setImageAccess", "Change access", () => use.askAccess(image)),
         image.writer
-            ? action("Take away from its writer", () => use.askBreakLock(image.name, image.writer), {
-                  class: "danger",
-              })
+            ? action(
+                  "breakImageLock",
+                  "Take away from its writer",
+                  () => use.askBreakLock(image.name, image.writer),
+                  { class: "danger" },
+              )
             : null,
     ];
 }
@@ -194,19 +199,19 @@ function snapshots(image, pools) {
                 value: (snapshot) => clones(snapshot).join(" "),
                 cell: (snapshot) => list(clones(snapshot).map((name) => link(address(["images", name]), name))),
             },
-            isAdmin()
+            may("cloneSnapshot", "rollBackImage", "removeSnapshot")
                 ? {
                       label: "Actions",
                       actions: true,
                       cell: (snapshot) => [
-                          action("Clone", () => use.askClone(image, snapshot, pools), {
+                          action("cloneSnapshot", "Clone", () => use.askClone(image, snapshot, pools), {
                               "aria-label": `Clone ${snapshot.name}`,
                           }),
-                          action("Roll back", () => act.askRollBack(image, snapshot), {
+                          action("rollBackImage", "Roll back", () => act.askRollBack(image, snapshot), {
                               class: "danger",
                               "aria-label": `Roll back to ${snapshot.name}`,
                           }),
-                          action("Remove", () => act.askRemoveSnapshot(image, snapshot), {
+                          action("removeSnapshot", "Remove", () => act.askRemoveSnapshot(image, snapshot), {
                               class: "danger",
                               "aria-label": `Remove snapshot ${snapshot.name}`,
                           }),

@@ -23,7 +23,7 @@ export function view({ images, pools }) {
     return [
         heading(
             "Images",
-            action("Create image", () => askCreateImage(pools)),
+            action("createImage", "Create image", () => askCreateImage(pools)),
         ),
         table({
             id: "images",

@@ -5,7 +5,7 @@ import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
 import { action, badge, heading, quiet, time } from "../parts.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 const KINDS = [
@@ -15,6 +15,7 @@ const KINDS = [
     ["sts_keys", "STS keys"],
     ["nvme_secrets", "NVMe secrets"],
     ["signing_keys", "Signing keys"],
+    ["second_factors", "Second factors"],
 ];
 
 export function title() {
@@ -30,7 +31,7 @@ export function view(keys) {
         key.versions.map((version, index) => ({ key, version, isFirst: index === 0 })),
     );
     return [
-        heading("Encryption keys", action("Rewrap", askRewrap)),
+        heading("Encryption keys", action("rewrapKeys", "Rewrap", askRewrap)),
         quiet(
             "These keys wrap those of images, buckets and users. A new version touches small records and no data.",
         ),
@@ -64,13 +65,15 @@ export function view(keys) {
                     value: ({ version }) => version.has_wrapped[name],
                     cell: ({ version }) => count(version.has_wrapped[name]),
                 })),
-                isAdmin()
+                may("rotateKey")
                     ? {
                           label: "Actions",
                           actions: true,
                           cell: ({ key, isFirst }) =>
                               isFirst
-                                  ? action("Rotate", () => askRotate(key), { "aria-label": `Rotate ${key.name}` })
+                                  ? action("rotateKey", "Rotate", () => askRotate(key), {
+                                        "aria-label": `Rotate ${key.name}`,
+                                    })
                                   : null,
                       }
                     : null,

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { askBreakLock } from "../image_use_actions.js";
 import { action, heading, link, path, quiet, time } from "../parts.js";
 import { address } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 import { writerText } from "./images.js";
 
@@ -42,12 +42,12 @@ export function view(locks) {
                     value: ({ writer }) => writer.taken_unix_ms,
                     cell: ({ writer }) => time(writer.taken_unix_ms),
                 },
-                isAdmin()
+                may("breakImageLock")
                     ? {
                           label: "Actions",
                           actions: true,
                           cell: ({ image, writer }) =>
-                              action("Take away", () => askBreakLock(image, writer), {
+                              action("breakImageLock", "Take away", () => askBreakLock(image, writer), {
                                   class: "danger",
                                   "aria-label": `Take ${image} away`,
                               }),

@@ -6,7 +6,7 @@ import { count, percentText } from "../format.js";
 import { osdActions } from "../osd_actions.js";
 import { fullTone, osdBadge, osdSpace, osdState } from "../osd_state.js";
 import { bar, heading, icon, osdLink, section } from "../parts.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 export function title() {
@@ -150,7 +150,7 @@ function osdTable(osds, settings) {
             { label: "Weight", numeric: true, value: (osd) => osd.weight, cell: (osd) => osd.weight.toFixed(3) },
             { label: "Class", value: (osd) => osd.device_class },
             { label: "Host", value: (osd) => osd.host },
-            isAdmin() ? { label: "Actions", actions: true, cell: osdActions } : null,
+            may("markOsdOut", "markOsdIn", "reweightOsd") ? { label: "Actions", actions: true, cell: osdActions } : null,
         ],
     });
 }

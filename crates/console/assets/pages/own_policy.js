@@ -3,7 +3,7 @@
 import { change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
-import { askRemoveOwn, ownPolicyPath } from "../own_policies.js";
+import { askRemoveOwn, ownPolicyCall, ownPolicyPath } from "../own_policies.js";
 import { action, heading, path, quiet, section } from "../parts.js";
 import { address, goTo } from "../router.js";
 
@@ -35,8 +35,13 @@ export function view(document, { names }) {
         ),
         heading(
             `Policy ${policy}`,
-            action("Change", () => askChange(account, holder, policy, text)),
-            action("Remove", () => askRemoveOwn(account, holder, policy, () => goTo(place)), { class: "danger" }),
+            action(ownPolicyCall("put", kind), "Change", () => askChange(account, holder, policy, text)),
+            action(
+                ownPolicyCall("remove", kind),
+                "Remove",
+                () => askRemoveOwn(account, holder, policy, () => goTo(place)),
+                { class: "danger" },
+            ),
         ),
         quiet(`Only the ${kind} ${name} has this policy.`),
         section("What it says", h("pre", { tabindex: "0", "aria-label": "The policy" }, text)),

@@ -7,7 +7,7 @@ import { osdList, pgBadge, pgOrder, pgState } from "../pg_state.js";
 import { count } from "../format.js";
 import { action, heading, link, osdLink, quiet } from "../parts.js";
 import { goTo } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 // More would take long to load every few seconds.
@@ -62,7 +62,7 @@ export function view({ pgs, pools }, route) {
                 },
                 { label: "Target", value: (pg) => pg.target.join(" "), cell: (pg) => osdList(pg.target) },
                 { label: "Epoch", numeric: true, value: (pg) => pg.epoch },
-                isAdmin() ? { label: "Actions", actions: true, cell: scrubActions } : null,
+                may("scrubPg") ? { label: "Actions", actions: true, cell: scrubActions } : null,
             ],
         }),
     ];
@@ -121,7 +121,7 @@ export function scrubActions({ pg }) {
             done: `The ${deep ? "deep scrub" : "scrub"} of PG ${pg} is asked for`,
         });
     return [
-        action("Scrub", scrub(false), { "aria-label": `Scrub PG ${pg}` }),
-        action("Deep scrub", scrub(true), { "aria-label": `Deep scrub of PG ${pg}` }),
+        action("scrubPg", "Scrub", scrub(false), { "aria-label": `Scrub PG ${pg}` }),
+        action("scrubPg", "Deep scrub", scrub(true), { "aria-label": `Deep scrub of PG ${pg}` }),
     ];
 }

@@ -31,8 +31,9 @@ export function view({ document, listed }, { names: { account, policy } }) {
             isFixed
                 ? null
                 : [
-                      action("Change", () => askChange(where, policy, text)),
+                      action("updatePolicy", "Change", () => askChange(where, policy, text)),
                       action(
+                          "removePolicy",
                           "Remove",
                           () =>
                               askRemove(

@@ -5,7 +5,7 @@ import { ask } from "../dialog.js";
 import { bytes, count } from "../format.js";
 import { action, heading, link, quiet } from "../parts.js";
 import { address } from "../router.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 const LEVELS = ["osd", "host", "rack", "zone"].map((level) => [level, level]);
@@ -29,8 +29,8 @@ export function view(pools) {
     return [
         heading(
             "Pools",
-            action("Create replicated pool", () => askCreate(false)),
-            action("Create erasure-coded pool", () => askCreate(true)),
+            action("createPool", "Create replicated pool", () => askCreate(false)),
+            action("createPool", "Create erasure-coded pool", () => askCreate(true)),
         ),
         table({
             id: "pools",
@@ -59,7 +59,7 @@ export function view(pools) {
                 },
                 size("Stored", "stored_bytes"),
                 size("Used", "used_bytes"),
-                isAdmin() ? { label: "Actions", actions: true, cell: poolActions } : null,
+                may("setPool", "removePool") ? { label: "Actions", actions: true, cell: poolActions } : null,
             ],
         }),
         quiet(
@@ -80,10 +80,10 @@ function size(label, field) {
 
 function poolActions(pool) {
     return [
-        action("Change", () => askChange(pool), { "aria-label": `Change pool ${pool.name}` }),
+        action("setPool", "Change", () => askChange(pool), { "aria-label": `Change pool ${pool.name}` }),
         FIRST.includes(pool.name)
             ? null
-            : action("Remove", () => askRemove(pool), {
+            : action("removePool", "Remove", () => askRemove(pool), {
                   "aria-label": `Remove pool ${pool.name}`,
                   class: "danger",
               }),

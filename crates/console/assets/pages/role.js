@@ -30,12 +30,13 @@ export function view({ details, policies }, { names: { account } }) {
         path(["Accounts", "#/accounts"], [account, address(["accounts", account])], [role]),
         heading(
             `Role ${role}`,
-            action("Attach policy", () => askAttach(account, { role }, policies)),
-            action("Add policy of its own", () => askOwnPolicy(account, { role }, PolicyNames)),
-            action("Change who may assume it", () =>
+            action("attachPolicy", "Attach policy", () => askAttach(account, { role }, policies)),
+            action("putRolePolicy", "Add policy of its own", () => askOwnPolicy(account, { role }, PolicyNames)),
+            action("updateTrustPolicy", "Change who may assume it", () =>
                 askTrust(account, role, indented(Role.AssumeRolePolicyDocument)),
             ),
             action(
+                "removeRole",
                 "Remove",
                 () =>
                     askRemove(

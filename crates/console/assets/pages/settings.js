@@ -4,7 +4,7 @@ import { at, change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { action, badge, heading, quiet, section, time } from "../parts.js";
-import { isAdmin } from "../session.js";
+import { may, maySet } from "../session.js";
 import { table } from "../table.js";
 
 const FLAGS = [
@@ -29,6 +29,10 @@ const SETTINGS = [
     ["frame_mode_client", "Between OSDs and NBD servers, benchmarks and the command line", MODES],
     ["frame_mode_gateway", "Between OSDs and gateways", MODES],
     ["frame_rekey_seconds", "A connection's key that is so old is followed by the next"],
+    ["session_idle_seconds", "A session of an operator that is not used for so long ends: 60 to 604800"],
+    ["api_token_days_max", "A token for the admin API lasts so many days at most: 1 to 366"],
+    ["totp_required_roles", "Roles of operators who need a second factor, with commas between them; empty: none"],
+    ["session_seconds", "A session of an operator ends after so long: 60 to 604800"],
 ];
 
 export function title() {
@@ -65,7 +69,7 @@ export function view({ settings, flags }) {
                         cell: ([flag]) => time(since.get(flag)),
                     },
                     { label: "Holds back", value: ([, text]) => text },
-                    isAdmin()
+                    may("setFlag", "unsetFlag")
                         ? { label: "Actions", actions: true, cell: (row) => flagAction(row, since.has(row[0])) }
                         : null,
                 ],
@@ -87,7 +91,7 @@ export function view({ settings, flags }) {
                         cell: ([name]) => h("strong", {}, String(settings[name])),
                     },
                     { label: "What it is", value: ([, text]) => text },
-                    isAdmin()
+                    may("setSetting")
                         ? { label: "Actions", actions: true, cell: (row) => settingAction(row, settings[row[0]]) }
                         : null,
                 ],
@@ -99,6 +103,7 @@ export function view({ settings, flags }) {
 function flagAction([flag, text], isSet) {
     const verb = isSet ? "Unset" : "Set";
     return action(
+        isSet ? "unsetFlag" : "setFlag",
         verb,
         () =>
             ask({
@@ -120,8 +125,10 @@ function typeOf(value, options) {
 }
 
 function settingAction([name, text, options], value) {
+    if (!maySet(name)) return null;
     const field = { name, label: name, hint: text, value, ...typeOf(value, options) };
     return action(
+        "setSetting",
         "Change",
         () =>
             ask({

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { bytes, count } from "../format.js";
 import { askRestore } from "../image_actions.js";
 import { action, badge, heading, path, quiet, time } from "../parts.js";
-import { isAdmin } from "../session.js";
+import { may } from "../session.js";
 import { table } from "../table.js";
 
 export function title() {
@@ -54,14 +54,14 @@ export function view(trash) {
                     cell: (image) =>
                         image.is_purging ? badge("warn", "being removed") : time(image.purge_unix_ms),
                 },
-                isAdmin()
+                may("restoreImage")
                     ? {
                           label: "Actions",
                           actions: true,
                           cell: (image) =>
                               image.is_purging
                                   ? null
-                                  : action("Restore", () => askRestore(image), {
+                                  : action("restoreImage", "Restore", () => askRestore(image), {
                                         "aria-label": `Restore ${image.name}`,
                                     }),
                       }

@@ -32,11 +32,12 @@ export function view({ details, groups, policies }, { names: { account } }) {
         path(["Accounts", "#/accounts"], [account, address(["accounts", account])], [user]),
         heading(
             `User ${user}`,
-            other.length ? action("Add to group", () => askGroup(account, user, other)) : null,
-            action("Attach policy", () => askAttach(account, { user }, policies)),
-            action("Add policy of its own", () => askOwnPolicy(account, { user }, PolicyNames)),
-            action("Create access key", () => askCreateKey(account, user)),
+            other.length ? action("addUserToGroup", "Add to group", () => askGroup(account, user, other)) : null,
+            action("attachPolicy", "Attach policy", () => askAttach(account, { user }, policies)),
+            action("putUserPolicy", "Add policy of its own", () => askOwnPolicy(account, { user }, PolicyNames)),
+            action("createAccessKey", "Create access key", () => askCreateKey(account, user)),
             action(
+                "removeUser",
                 "Remove",
                 () =>
                     askRemove(

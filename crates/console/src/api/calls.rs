@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::caller::Caller;
 use super::document::Given;
+use super::operator_calls;
 use super::refusal::Refusal;
 use crate::commands::{Command, CommandFailure};
 use crate::copies::{COPIES_MAX, CopyJob, Turn};
@@ -14,14 +16,22 @@ use crate::server::Shared;
 const LISTED_MAX: usize = 10_000;
 
 /// Makes a call whose answer is that of a command.
-pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: &str) -> Result<Value, Refusal> {
+pub(super) async fn perform(
+    shared: &Arc<Shared>,
+    id: &str,
+    given: Given,
+    caller: &Caller,
+) -> Result<Value, Refusal> {
+    let user = &caller.name();
+    operator_calls::check_not_oneself(id, &given, user)?;
     let confirmed = confirmation(id, &given);
     if let Some(name) = confirmed.filter(|name| given.text("confirm") != Some(name)) {
         return Err(Refusal::wrong_confirmation(&name));
     }
-    let commands = commands_of(id, &given).ok_or_else(|| {
+    let mut commands = commands_of(id, &given).ok_or_else(|| {
         Refusal::internal(format!("the call {id} is in the document, and not made of any command"))
     })?;
+    commands = commands.into_iter().map(|command| operator_calls::on_behalf(id, command, caller)).collect();
     let copy = copy_of(shared, id, &given, user)?;
     let (runner, user) = (Arc::clone(&shared.commands), user.to_owned());
     let run = move || {
@@ -71,26 +81,27 @@ fn confirmation(id: &str, given: &Given) -> Option<String> {
         "removeRole" => name("role"),
         "removePolicy" | "removeUserPolicy" | "removeGroupPolicy" | "removeRolePolicy" => name("policy"),
         "removeAccessKey" => name("access_key"),
+        "removeOperator" => name("operator"),
         _ => return None,
     })
 }
 
-fn command(words: &str) -> Command {
+pub(super) fn command(words: &str) -> Command {
     Command { words: words.split(' ').map(str::to_owned).collect(), operands: Vec::new(), document: None }
 }
 
 impl Command {
-    fn with(mut self, operand: impl Into<String>) -> Self {
+    pub(super) fn with(mut self, operand: impl Into<String>) -> Self {
         self.operands.push(operand.into());
         self
     }
 
-    fn option(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+    pub(super) fn option(mut self, name: &str, value: impl std::fmt::Display) -> Self {
         self.words.push(format!("--{name}={value}"));
         self
     }
 
-    fn flag(mut self, name: &str, is_set: bool) -> Self {
+    pub(super) fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.words.push(format!("--{name}"));
         }
@@ -98,7 +109,7 @@ impl Command {
     }
 
     /// With options of these names for the fields of the body that are there.
-    fn fields(self, given: &Given, names: &[(&str, &str)]) -> Self {
+    pub(super) fn fields(self, given: &Given, names: &[(&str, &str)]) -> Self {
         names.iter().fold(self, |command, (field, option)| match given.body.get(*field) {
             None => command,
             Some(Value::String(text)) => command.option(option, text),
@@ -128,7 +139,8 @@ fn commands_of(id: &str, given: &Given) -> Option<Vec<Command>> {
         .or_else(|| identity_command(id, given))
         .or_else(|| role_command(id, given))
         .or_else(|| own_policy_command(id, given))
-        .or_else(|| key_command(id, given));
+        .or_else(|| key_command(id, given))
+        .or_else(|| operator_calls::command_of(id, given));
     one.map(|command| vec![command]).or_else(|| settings_commands(id, given))
 }
 

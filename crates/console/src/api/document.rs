@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use atoll_types::operators::{OperatorRole, OperatorRoles};
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
@@ -11,12 +12,47 @@ use super::refusal::Refusal;
 /// The document as clients get it.
 pub(crate) const TEXT: &str = include_str!("../../openapi.json");
 
-/// Who may make a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Condition for making a call, or for giving a field a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
+    /// Anybody, without a session.
     Nothing,
-    ReadOnly,
-    Admin,
+    /// A session of any role.
+    AnyRole,
+    /// One of these roles, or the role admin.
+    Roles(Vec<OperatorRole>),
+}
+
+impl Needs {
+    /// As the document says it. What it does not say, or says wrongly, only admins may do.
+    fn read(listed: &Value) -> Needs {
+        let names = listed.as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+        match names.as_deref() {
+            Some(["none"]) => Needs::Nothing,
+            Some(["any"]) => Needs::AnyRole,
+            names => {
+                let roles = names.into_iter().flatten().filter_map(|name| OperatorRole::find(name));
+                Needs::Roles(roles.collect())
+            }
+        }
+    }
+
+    /// Returns whether somebody with these roles may do it.
+    pub fn are_met_by(&self, roles: &OperatorRoles) -> bool {
+        match self {
+            Needs::Nothing | Needs::AnyRole => true,
+            Needs::Roles(listed) => {
+                roles.has(OperatorRole::Admin) || listed.iter().any(|listed| roles.has(*listed))
+            }
+        }
+    }
+
+    /// The roles in words, for who has none of them.
+    fn in_words(&self) -> String {
+        let listed: &[OperatorRole] = if let Needs::Roles(listed) = self { listed } else { &[] };
+        let names = listed.iter().chain([&OperatorRole::Admin]).map(|role| role.name());
+        names.collect::<Vec<_>>().join(" or ")
+    }
 }
 
 /// A call.
@@ -29,6 +65,8 @@ pub(crate) struct Operation {
     query: BTreeMap<String, Value>,
     /// Of its body.
     body: Option<Value>,
+    /// Only sessions make it, and no token.
+    pub is_of_sessions: bool,
     /// Whether it is in the audit log although it changes nothing.
     pub is_audited: bool,
     /// The command that does the same.
@@ -116,12 +154,9 @@ fn read_operation(path: &str, method: &str, operation: &Value) -> Operation {
         id: operation["operationId"].as_str().unwrap_or_default().to_owned(),
         method: method.to_uppercase(),
         segments: path.trim_start_matches('/').split('/').map(segment).collect(),
-        needs: match operation["x-atoll-role"].as_str() {
-            Some("none") => Needs::Nothing,
-            Some("read-only") => Needs::ReadOnly,
-            _ => Needs::Admin,
-        },
+        needs: Needs::read(&operation["x-atoll-roles"]),
         query: query.collect(),
+        is_of_sessions: operation["x-atoll-session-only"] == true,
         is_audited: operation["x-atoll-audited"] == true,
         #[cfg(test)]
         command: operation["x-atoll-command"].as_str().map(str::to_owned),
@@ -155,7 +190,50 @@ pub(crate) fn find(method: &str, parts: &[String]) -> Option<(&'static Operation
     })
 }
 
+/// The calls that somebody with these roles may make.
+pub(crate) fn calls_of(roles: &OperatorRoles) -> Vec<&'static str> {
+    let open = operations().iter().filter(|operation| operation.needs.are_met_by(roles));
+    open.map(|operation| &operation.id[..]).collect()
+}
+
+/// Returns whether a token may make a call of this name.
+pub fn is_call_of_tokens(id: &str) -> bool {
+    operations().iter().any(|operation| operation.id == id && !operation.is_of_sessions)
+}
+
+/// The settings that somebody with these roles may set.
+pub(crate) fn settings_of(roles: &OperatorRoles) -> Vec<&'static str> {
+    let body =
+        operations().iter().find(|operation| operation.id == "setSetting").and_then(|set| set.body.as_ref());
+    let fields = body.and_then(|schema| schema["properties"].as_object()).into_iter().flatten();
+    let open = fields.filter(|(_, schema)| Needs::read(&schema["x-atoll-roles"]).are_met_by(roles));
+    open.map(|(name, _)| &name[..]).collect()
+}
+
 impl Operation {
+    /// Refuses who may not make the call.
+    pub fn check_roles(&self, user: &str, roles: &OperatorRoles) -> Result<(), Refusal> {
+        match self.needs.are_met_by(roles) {
+            true => Ok(()),
+            false => Err(Refusal::low_role(user, roles, "the call", &self.needs.in_words())),
+        }
+    }
+
+    /// Refuses fields to who may make the call, and not give them their values.
+    pub fn check_fields_of_roles(&self, user: &str, roles: &OperatorRoles, given: &Given) -> Result<(), Refusal> {
+        let fields = self.body.as_ref().and_then(|schema| schema["properties"].as_object());
+        for (name, value) in &given.body {
+            let Some(schema) = fields.and_then(|fields| fields.get(name)) else { continue };
+            let is_harmless = schema["x-atoll-harmless"] == *value;
+            let needs = schema.get("x-atoll-roles").map(Needs::read);
+            if let Some(needs) = needs.filter(|needs| !is_harmless && !needs.are_met_by(roles)) {
+                let what = format!("the field '{name}' with the value {value}");
+                return Err(Refusal::low_role(user, roles, &what, &needs.in_words()));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses what the document does not have.
     pub fn check(&self, given: &Given) -> Result<(), Refusal> {
         for (name, value) in &given.query {
@@ -221,7 +299,11 @@ fn is_of_type(value: &Value, schema: &Value) -> bool {
         "boolean" => value.is_boolean(),
         "object" => value.is_object() && (schema["properties"].is_null() || check_object(value, schema)),
         "array" => value.as_array().is_some_and(|items| {
-            items.iter().all(|item| schema["items"].is_null() || is_of_type(item, resolved(&schema["items"])))
+            let is_enough = items.len() as u64 >= schema["minItems"].as_u64().unwrap_or(0);
+            is_enough
+                && items
+                    .iter()
+                    .all(|item| schema["items"].is_null() || is_of_type(item, resolved(&schema["items"])))
         }),
         "null" => value.is_null(),
         _ => false,
@@ -265,7 +347,7 @@ mod tests {
         assert!(found("GET", "/api/v1/osds/3/out").is_none());
         assert!(found("GET", "/api/v1/nothing").is_none());
         assert_eq!(found("POST", "/api/v1/session").unwrap().needs, Needs::Nothing);
-        assert_eq!(found("GET", "/api/v1/status").unwrap().needs, Needs::ReadOnly);
+        assert_eq!(found("GET", "/api/v1/status").unwrap().needs, Needs::AnyRole);
     }
 
     #[test]
@@ -297,14 +379,113 @@ mod tests {
     }
 
     #[test]
-    fn every_call_has_a_role_and_a_status() {
+    fn every_call_has_roles_and_a_status() {
         assert!(operations().len() > 60);
         for operation in operations() {
-            assert!(!operation.id.is_empty() && (200..300).contains(&operation.status), "{}", operation.id);
-            assert!(operation.needs != Needs::Nothing || operation.id == "createSession", "{}", operation.id);
+            let id = &operation.id[..];
+            assert!(!id.is_empty() && (200..300).contains(&operation.status), "{id}");
+            assert!(operation.needs != Needs::Nothing || id == "createSession", "{id}");
+            if let Needs::Roles(roles) = &operation.needs {
+                assert!(!roles.is_empty(), "{id}");
+                let is_reading = operation.method == "GET";
+                assert!(is_reading || !roles.contains(&OperatorRole::ReadOnly), "{id}");
+            }
+            let own = ["endSession", "changePassword", "enrolTotp", "confirmTotp"];
             assert!(
-                operation.method == "GET" || operation.needs == Needs::Admin || operation.id.ends_with("Session")
+                operation.method == "GET" || operation.needs != Needs::AnyRole || own.contains(&id),
+                "{id} changes something"
             );
         }
+    }
+
+    #[test]
+    fn no_token_makes_operators_or_tokens() {
+        let begins =
+            ["operator create", "operator set", "operator rm", "operator totp reset", "operator token create"];
+        for operation in operations() {
+            let is_making = operation.command.as_ref().is_some_and(|command| begins.contains(&&command[..]));
+            let is_own =
+                operation.segments.iter().any(|segment| matches!(segment, Segment::Word(w) if w == "session"));
+            assert!(operation.is_of_sessions || !(is_making || is_own), "{}", operation.id);
+        }
+        assert!(
+            is_call_of_tokens("listPools") && !is_call_of_tokens("createApiToken") && !is_call_of_tokens("no")
+        );
+    }
+
+    /// Names of roles that the document misspells would be left out.
+    #[test]
+    fn the_document_names_no_other_role() {
+        let known: Vec<&str> = OperatorRole::ALL.iter().map(|role| role.name()).chain(["none", "any"]).collect();
+        let mut found = 0;
+        let mut left = vec![&*DOCUMENT];
+        while let Some(value) = left.pop() {
+            for (name, inner) in value.as_object().into_iter().flatten() {
+                if name == "x-atoll-roles" {
+                    found += 1;
+                    let roles = inner.as_array().unwrap();
+                    assert!(roles.iter().all(|role| known.contains(&role.as_str().unwrap())), "{inner}");
+                }
+            }
+            left.extend(value.as_object().into_iter().flat_map(|fields| fields.values()));
+            left.extend(value.as_array().into_iter().flatten());
+        }
+        assert!(found > operations().len(), "{found}");
+    }
+
+    /// The areas do not overlap, by what the commands of the calls are about.
+    #[test]
+    fn each_role_changes_its_own_area_only() {
+        let areas: [(OperatorRole, &[&str]); 4] = [
+            (OperatorRole::ReadOnly, &[]),
+            (OperatorRole::Storage, &["osd", "pool", "pg", "flag", "settings", "image"]),
+            (OperatorRole::S3Accounts, &["account", "user", "group", "role", "policy", "bucket"]),
+            (OperatorRole::Security, &["key", "operator", "settings", "bucket", "image"]),
+        ];
+        for (role, area) in areas {
+            let changing = operations().iter().filter(|operation| operation.method != "GET");
+            for operation in changing.filter(|operation| operation.needs.are_met_by(&role.into())) {
+                let Some(command) = &operation.command else { continue };
+                let first = command.split(' ').next().unwrap();
+                assert!(area.contains(&first), "{} may {}", role.name(), operation.id);
+            }
+        }
+        let may = |role: OperatorRole, id: &str| calls_of(&role.into()).contains(&id);
+        // Who may see what is in an image: a client that the image's access names.
+        assert!(!may(OperatorRole::Storage, "setImageAccess") && may(OperatorRole::Security, "setImageAccess"));
+        assert!(!may(OperatorRole::Storage, "listObjects") && may(OperatorRole::ReadOnly, "listObjects"));
+        assert_eq!(calls_of(&OperatorRole::Admin.into()).len(), operations().len());
+    }
+
+    #[test]
+    fn what_takes_protection_away_needs_the_role_security() {
+        let refused = |method: &str, path: &str, roles: &[OperatorRole], body: Value| {
+            let body = body.as_object().cloned().unwrap_or_default();
+            let roles = OperatorRoles::new(roles.iter().copied()).unwrap();
+            let operation = found(method, path).unwrap();
+            let given = Given { body, ..Given::default() };
+            operation.check_roles("eve", &roles).is_err()
+                || operation.check_fields_of_roles("eve", &roles, &given).is_err()
+        };
+        let (storage, security) = (OperatorRole::Storage, OperatorRole::Security);
+        let create = |is_sealed: bool| json!({ "name": "i", "size_bytes": 4096, "sealed": is_sealed });
+        assert!(!refused("POST", "/api/v1/images", &[storage], create(true)));
+        assert!(refused("POST", "/api/v1/images", &[storage], create(false)));
+        assert!(!refused("POST", "/api/v1/images", &[storage, security], create(false)));
+        let unsealed = json!({ "pool": "p", "sealed": false });
+        assert!(refused("POST", "/api/v1/images/i/migrate", &[storage], unsealed));
+        let settings = found("PATCH", "/api/v1/settings").unwrap();
+        let fields = settings.body.as_ref().unwrap()["properties"].as_object().unwrap();
+        let of = |name: &str| Needs::read(&fields[name]["x-atoll-roles"]);
+        for name in fields.keys() {
+            let is_protecting = ["frame_", "trace_", "session_", "api_token_", "totp_"]
+                .iter()
+                .any(|begin| name.starts_with(begin));
+            let role = if is_protecting { security } else { storage };
+            assert_eq!(of(name), Needs::Roles(vec![role]), "{name}");
+        }
+        assert!(refused("PATCH", "/api/v1/settings", &[storage], json!({ "frame_mode_client": "crc" })));
+        let bucket = json!({ "new_objects_sealed": false });
+        assert!(refused("PATCH", "/api/v1/buckets/b", &[OperatorRole::S3Accounts], bucket));
     }
 }

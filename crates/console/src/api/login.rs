@@ -1,5 +1,6 @@
 //! Logging in and out.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
-use super::sessions::Session;
-use crate::cluster_state::UNCONFIRMED_MAX;
+use super::{own_totp, session_keeping};
 use crate::listener::Peer;
 use crate::server::Shared;
 
@@ -24,6 +24,19 @@ const WRONG_AFTER: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 /// What a log-in sends in place of a session's token: a form of another site cannot.
 const LOGIN_CSRF: &str = "login";
+
+/// Somebody says who he is.
+pub(super) struct Attempt<'a> {
+    pub user: &'a str,
+    pub password: &'a str,
+    pub peer: Option<&'a Peer>,
+}
+
+impl Attempt<'_> {
+    fn address(&self) -> IpAddr {
+        self.peer.map_or(IpAddr::from([0; 4]), |peer| peer.address.ip())
+    }
+}
 
 pub(super) async fn log_in(
     shared: &Arc<Shared>,
@@ -35,15 +48,36 @@ pub(super) async fn log_in(
         return Err(Refusal::no_csrf());
     }
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
-    let (Some(user), Some(password), 2) = (field("user"), field("password"), body.len()) else {
-        return Err(Refusal::invalid("A log-in has the fields user and password, and no other.".into()));
+    let is_known = |name: &String| ["user", "password", "code"].contains(&&name[..]);
+    let (Some(user), Some(password)) = (field("user"), field("password")) else {
+        return Err(Refusal::invalid("A log-in has the fields user and password.".into()));
     };
+    if !body.keys().all(is_known) || body.get("code").is_some_and(|code| !code.is_string()) {
+        return Err(Refusal::invalid(
+            "A log-in has the fields user, password and perhaps code, and no other.".into(),
+        ));
+    }
     if user.len() > NAME_BYTES_MAX {
         // Wrong names are remembered for a while, and a stranger chooses them.
         return Err(Refusal::invalid(format!("A user's name has at most {NAME_BYTES_MAX} bytes.")));
     }
-    let address = peer.map_or(std::net::IpAddr::from([0; 4]), |peer| peer.address.ip());
-    if let Some(seconds) = shared.sessions.pause_seconds(&user, address) {
+    let attempt = Attempt { user: &user, password: &password, peer };
+    let record = prove(shared, attempt).await?;
+    if record.has_second_factor() {
+        let code = field("code").filter(|code| !code.is_empty()).ok_or_else(Refusal::no_code)?;
+        own_totp::check(shared, &user, &code, peer).await?;
+    }
+    peer.into_iter().for_each(Peer::log_in);
+    let address = peer.map_or_else(String::new, |peer| peer.address.ip().to_string());
+    let (token, session) = session_keeping::begin(shared, &user, &record, address.clone()).await?;
+    tracing::info!("{user} has logged in to the console from {address}");
+    Ok((StatusCode::OK, [(SET_COOKIE, cookie(&token, None)?)], Json(session.told())).into_response())
+}
+
+/// The record of the operator whose password this is. A wrong one is slowed, and noted.
+pub(super) async fn prove(shared: &Arc<Shared>, attempt: Attempt<'_>) -> Result<OperatorRecord, Refusal> {
+    let (user, address) = (attempt.user, attempt.address());
+    if let Some(seconds) = shared.sessions.pause_seconds(user, address) {
         return Err(Refusal::too_many_attempts(seconds));
     }
     let begun = Instant::now();
@@ -51,25 +85,24 @@ pub(super) async fn log_in(
     let _turn = shared.login_turns.begin(address).ok_or_else(Refusal::too_many_logins)?;
     // One at a time: each takes memory and a processor for some tens of milliseconds.
     let processor = shared.password_turn.lock().await;
-    let read = find(shared, &user).await;
-    let operator = read.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
+    let read = shared.state.read(STATE_LIMIT, |client| async move { operators::find(&client, user).await });
+    let operator =
+        read.await.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
+    let password = attempt.password.to_owned();
     let compared = tokio::task::spawn_blocking(move || {
         let is_right = operators::is_password(operator.as_ref().map(|(record, _)| record), &password);
         operator.filter(|_| is_right)
     });
     let operator = compared.await.map_err(|error| Refusal::internal(error.to_string()))?;
     drop(processor);
-    let Some((record, revision)) = operator else {
-        shared.sessions.failed(&user, address);
+    let Some((record, _)) = operator else {
+        shared.sessions.failed(user, address);
         note(SecurityEvent::BadPassword, address, "a log-in to the console with a wrong user or password");
         tokio::time::sleep_until(begun + WRONG_AFTER).await;
         return Err(Refusal::wrong_credentials());
     };
-    shared.sessions.succeeded(&user, address);
-    peer.into_iter().for_each(Peer::log_in);
-    let (token, session) = shared.sessions.begin(&user, record.role, revision);
-    tracing::info!("{user} has logged in to the console from {address}");
-    Ok((StatusCode::OK, [(SET_COOKIE, cookie(&token, None)?)], Json(session)).into_response())
+    shared.sessions.succeeded(user, address);
+    Ok(record)
 }
 
 /// The answer to a log-out.
@@ -82,24 +115,4 @@ fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refu
     let age = max_age_seconds.map_or_else(String::new, |seconds| format!("; Max-Age={seconds}"));
     let text = format!("{}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{age}", super::COOKIE_NAME);
     HeaderValue::from_str(&text).map_err(|error| Refusal::internal(error.to_string()))
-}
-
-/// Whether the operator is still who has logged in: a session ends with a new password, another role, and the removal
-/// of its operator. While cluster state does not answer, it goes on for [`UNCONFIRMED_MAX`]: then it may look, and change
-/// nothing.
-pub(super) async fn is_current(shared: &Arc<Shared>, token: &str, session: &Session) -> bool {
-    match find(shared, &session.user).await {
-        Ok(operator) => {
-            let is_current = operator.is_some_and(|(_, revision)| revision == session.revision);
-            if is_current {
-                shared.sessions.confirm(token);
-            }
-            is_current
-        }
-        Err(_) => session.confirmed.elapsed() < UNCONFIRMED_MAX,
-    }
-}
-
-async fn find(shared: &Shared, user: &str) -> Result<Option<(OperatorRecord, i64)>, String> {
-    shared.state.read(STATE_LIMIT, |client| async move { operators::find(&client, user).await }).await
 }

@@ -1,10 +1,15 @@
 //! The admin API: who calls, what the call takes, and what it does. `openapi.json` says which calls there are.
 
 mod approvals;
+mod caller;
 mod calls;
 mod document;
 mod login;
+mod operator_calls;
+mod own_password;
+mod own_totp;
 mod refusal;
+mod session_keeping;
 mod sessions;
 mod told;
 
@@ -15,7 +20,7 @@ use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, COOKIE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -26,9 +31,10 @@ use crate::server::Shared;
 use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_coordinator::unix_ms;
 use atoll_security_log::{SecurityEvent, note};
-use atoll_types::operators::OperatorRole;
+use caller::Caller;
 pub(crate) use document::Given;
-use document::Needs;
+pub use document::is_call_of_tokens;
+use document::{Needs, Operation};
 pub(crate) use refusal::Refusal;
 use sessions::Session;
 pub(crate) use sessions::Sessions;
@@ -38,6 +44,8 @@ const COOKIE_NAME: &str = "atoll_session";
 /// What audit logs call calls of the admin API.
 pub const AUDIT_SOURCE: &str = "admin";
 const CSRF_HEADER: &str = "x-atoll-csrf";
+/// Says that nobody is at the page: the call is no use of the session.
+const IDLE_HEADER: &str = "x-atoll-idle";
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     let document = || async { ([(CONTENT_TYPE, "application/json")], document::TEXT) };
@@ -141,36 +149,56 @@ impl Call {
             }
             return Ok(answer);
         }
-        let (token, session) = self.session().await?;
-        let _ = self.user.set(session.user.clone());
+        let caller = self.caller().await?;
+        let _ = self.user.set(caller.name());
         self.peer.iter().for_each(Peer::log_in);
-        if self.method != Method::GET && self.csrf() != Some(&session.csrf_token) {
+        let csrf_token = caller.session().map(|session| &session.record.csrf_token[..]);
+        // No other site makes a browser send a token in a header.
+        if self.method != Method::GET && csrf_token.is_some() && self.csrf() != csrf_token {
             return Err(Refusal::no_csrf());
         }
         let Some((operation, names)) = found else {
             return Err(Refusal::not_found("There is no such call.".into(), "See openapi.json."));
         };
-        if operation.needs == Needs::Admin && session.role != OperatorRole::Admin {
-            return Err(Refusal::low_role(&session.user));
-        }
+        caller.check(operation)?;
         let given = Given { names, query: decoded_query(self.uri.query()), body: self.body()? };
         operation.check(&given)?;
-        if operation.id == "endSession" {
-            self.shared.sessions.end(&token);
-            return Ok(login::ended());
+        caller.check_fields(operation, &given)?;
+        match caller.session().and_then(|session| own_call(&operation.id).map(|own| (own, session))) {
+            Some((own, session)) => self.perform_own(own, session, &given).await,
+            None => self.perform(&caller, operation, given).await,
         }
-        let document = match &operation.id[..] {
-            "getSession" => {
-                serde_json::to_value(&session).map_err(|error| Refusal::internal(error.to_string()))?
+    }
+
+    /// Makes a call about the session itself.
+    async fn perform_own(&self, own: OwnCall, session: &Session, given: &Given) -> Result<Response, Refusal> {
+        let (shared, peer) = (&self.shared, self.peer.as_ref());
+        match own {
+            OwnCall::EnrolTotp => Ok(Json(own_totp::enrol(shared, peer, session, given).await?).into_response()),
+            OwnCall::ConfirmTotp => {
+                Ok(Json(own_totp::confirm(shared, peer, session, given).await?).into_response())
             }
-            "getFigures" => self.shared.figures.tell(&self.shared, &given.query).await,
-            "getPgScrub" => told::scrub(&self.shared, &given).await?,
-            "listEvents" => told::events(&self.shared, &given).await?,
-            "listSlowOperations" => told::slow_operations(&self.shared, &given).await?,
-            "listObjects" => told::objects(&self.shared, &given, &session.user).await?,
-            "approveRequest" => approvals::decide(&self.shared, &given, &session.user, true).await?,
-            "denyRequest" => approvals::decide(&self.shared, &given, &session.user, false).await?,
-            id => calls::perform(&self.shared, id, given, &session.user).await?,
+            OwnCall::Show => Ok(Json(session.told()).into_response()),
+            OwnCall::End => {
+                session_keeping::end(shared, session).await?;
+                Ok(login::ended())
+            }
+            OwnCall::ChangePassword => own_password::change(shared, peer, session, given).await,
+        }
+    }
+
+    /// Makes a call that its caller may make.
+    async fn perform(&self, caller: &Caller, operation: &Operation, given: Given) -> Result<Response, Refusal> {
+        let shared = &self.shared;
+        let document = match &operation.id[..] {
+            "getFigures" => shared.figures.tell(shared, &given.query).await,
+            "getPgScrub" => told::scrub(shared, &given).await?,
+            "listEvents" => told::events(shared, &given).await?,
+            "listSlowOperations" => told::slow_operations(shared, &given).await?,
+            "listObjects" => told::objects(shared, &given, &caller.name()).await?,
+            "approveRequest" => approvals::decide(shared, &given, &caller.name(), true).await?,
+            "denyRequest" => approvals::decide(shared, &given, &caller.name(), false).await?,
+            id => calls::perform(shared, id, given, caller).await?,
         };
         let status = StatusCode::from_u16(operation.status).unwrap_or(StatusCode::OK);
         Ok((status, Json(document)).into_response())
@@ -191,18 +219,46 @@ impl Call {
         }
     }
 
-    /// The session, and its token. The operator's record must be the one of the log-in.
-    async fn session(&self) -> Result<(String, Session), Refusal> {
+    /// The caller: the token in the header, or else the session of the cookie.
+    async fn caller(&self) -> Result<Caller, Refusal> {
+        match self.headers.get(AUTHORIZATION) {
+            Some(value) => {
+                let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+                let token = token.ok_or_else(Refusal::wrong_token)?;
+                Caller::of_token(&self.shared, self.peer.as_ref(), token.trim()).await
+            }
+            None => Ok(Caller::Session(Box::new(self.session().await?))),
+        }
+    }
+
+    /// The session whose token is in the cookie.
+    async fn session(&self) -> Result<Session, Refusal> {
         let cookies = self.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
-        let token = cookies.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| token.to_owned());
+        let token = cookies.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| token);
         let token = token.ok_or_else(Refusal::no_session)?;
-        let session = self.shared.sessions.find(&token).ok_or_else(Refusal::no_session)?;
-        if !login::is_current(&self.shared, &token, &session).await {
-            self.shared.sessions.end(&token);
-            return Err(Refusal::no_session());
-        }
-        Ok((token, session))
+        let is_idle = self.headers.get(IDLE_HEADER).is_some_and(|value| value.as_bytes() == b"true");
+        session_keeping::current(&self.shared, token, is_idle).await.ok_or_else(Refusal::no_session)
+    }
+}
+
+/// A call about the session itself.
+enum OwnCall {
+    Show,
+    End,
+    ChangePassword,
+    EnrolTotp,
+    ConfirmTotp,
+}
+
+fn own_call(id: &str) -> Option<OwnCall> {
+    match id {
+        "getSession" => Some(OwnCall::Show),
+        "endSession" => Some(OwnCall::End),
+        "changePassword" => Some(OwnCall::ChangePassword),
+        "enrolTotp" => Some(OwnCall::EnrolTotp),
+        "confirmTotp" => Some(OwnCall::ConfirmTotp),
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Answers that are not what was asked for.
 
+use atoll_types::operators::OperatorRoles;
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
@@ -39,6 +40,53 @@ impl Refusal {
         Refusal::new(StatusCode::UNAUTHORIZED, "CREDENTIALS_WRONG", message, action)
     }
 
+    /// Unknown, expired and revoked ones are answered alike.
+    pub fn wrong_token() -> Self {
+        let message = "There is no such token, or it does not count any more.".into();
+        let action = "Make another one: 'atoll operator token create'.";
+        Refusal::new(StatusCode::UNAUTHORIZED, "TOKEN_WRONG", message, action)
+    }
+
+    pub fn session_only(who: &str) -> Self {
+        let message = format!("{who} is a token, and the call is for operators who have logged in.");
+        Refusal::new(StatusCode::FORBIDDEN, "ROLE_TOO_LOW", message, "Log in, or use the command on a host.")
+    }
+
+    pub fn other_call(who: &str) -> Self {
+        let message = format!("{who} was made for other calls.");
+        let action = "Make a token for this call: 'atoll operator token create'.";
+        Refusal::new(StatusCode::FORBIDDEN, "ROLE_TOO_LOW", message, action)
+    }
+
+    /// A new password that is none, or the old one again.
+    pub fn unfit_password(message: String) -> Self {
+        Refusal::new(StatusCode::BAD_REQUEST, "INVALID", message, "Choose another password.")
+    }
+
+    /// The password was right, and that is not enough.
+    pub fn no_code() -> Self {
+        let message = "A code of the second factor is needed.".into();
+        let action = "Give the code that the authenticator shows, or a recovery code.";
+        Refusal::new(StatusCode::UNAUTHORIZED, "CODE_MISSING", message, action)
+    }
+
+    pub fn wrong_code() -> Self {
+        let message = "The code is wrong, or was used already.".into();
+        let action = "Wait for the next code. 'atoll operator totp reset NAME' takes a lost second factor away.";
+        Refusal::new(StatusCode::UNAUTHORIZED, "CODE_WRONG", message, action)
+    }
+
+    pub fn too_many_codes(seconds: u64) -> Self {
+        Self::try_later("There were too many wrong codes.".into(), seconds)
+    }
+
+    /// The operator has to set up what the settings require first.
+    pub fn no_second_factor(user: &str) -> Self {
+        let message = format!("{user} needs a second factor (the setting totp_required_roles).");
+        let action = "Set it up: the page of one's own log-in, or the calls enrolTotp and confirmTotp.";
+        Refusal::new(StatusCode::FORBIDDEN, "TOTP_MISSING", message, action)
+    }
+
     pub fn too_many_attempts(seconds: u64) -> Self {
         Self::try_later("There were too many wrong passwords.".into(), seconds)
     }
@@ -59,9 +107,11 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "CSRF_MISSING", message, "Send the csrf_token of the session.")
     }
 
-    pub fn low_role(user: &str) -> Self {
-        let message = format!("{user} may look at things, and change nothing.");
-        Refusal::new(StatusCode::FORBIDDEN, "ROLE_TOO_LOW", message, "Log in as an operator with the role admin.")
+    /// `what` is the call or a field of it, and `needed` the roles that may.
+    pub fn low_role(user: &str, roles: &OperatorRoles, what: &str, needed: &str) -> Self {
+        let message = format!("{user} has the role {roles}, and {what} needs {needed}.");
+        let action = "Log in as an operator who has that role; 'atoll operator set NAME --role ROLE' gives it.";
+        Refusal::new(StatusCode::FORBIDDEN, "ROLE_TOO_LOW", message, action)
     }
 
     pub fn wrong_confirmation(name: &str) -> Self {

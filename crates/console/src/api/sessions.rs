@@ -1,14 +1,18 @@
-//! Sessions of this admin server. They are in its memory only, so they end with it.
+//! What this server knows of sessions, which are in cluster state, and of wrong passwords.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_admin::sessions::id_of;
 use atoll_coordinator::unix_ms;
-use atoll_types::operators::OperatorRole;
-use serde::Serialize;
+use atoll_types::operators::{OperatorRoles, SessionRecord};
+use serde_json::{Value, json};
 
+use super::document::{calls_of, settings_of};
+
+/// Sessions that are remembered for when cluster state does not answer.
 const SESSIONS_MAX: usize = 1_024;
 /// So many wrong passwords for one user from one address, within a minute, are answered without a pause.
 const FREE_ATTEMPTS: u32 = 3;
@@ -18,19 +22,39 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ATTEMPTS_MAX: usize = 10_000;
 
-/// A session, as its owner sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A session, as it was when cluster state has confirmed it last.
+#[derive(Clone, Debug)]
 pub(crate) struct Session {
-    pub user: String,
-    pub role: OperatorRole,
-    pub csrf_token: String,
+    pub id: String,
+    pub record: SessionRecord,
+    pub roles: OperatorRoles,
+    /// It ends then at the latest.
     pub expires_unix_ms: u64,
-    /// Of the operator's record when the session began: with another the session has ended.
-    #[serde(skip)]
-    pub revision: i64,
-    /// When cluster state has confirmed the record last.
-    #[serde(skip)]
+    pub idle_seconds: u64,
+    /// The operator has no second factor although one is required.
+    pub needs_second_factor: bool,
+    pub has_second_factor: bool,
     pub confirmed: Instant,
+    /// This host may not write sessions to cluster state, so it is in the memory of this server only.
+    pub is_kept_here: bool,
+}
+
+impl Session {
+    /// As its owner sees it.
+    pub fn told(&self) -> Value {
+        json!({
+            "id": self.id, "user": self.record.user, "role": self.roles.to_string(), "roles": self.roles.names(),
+            "calls": calls_of(&self.roles), "settings": settings_of(&self.roles), "csrf_token": self.record.csrf_token,
+            "expires_unix_ms": self.expires_unix_ms, "idle_seconds": self.idle_seconds,
+            "has_second_factor": self.has_second_factor, "needs_second_factor": self.needs_second_factor,
+        })
+    }
+
+    /// Returns whether its time is over, as far as this server knows.
+    fn is_over(&self, now_unix_ms: u64) -> bool {
+        let idle_until = self.record.used_unix_ms.saturating_add(self.idle_seconds * 1_000);
+        now_unix_ms >= self.expires_unix_ms.min(idle_until)
+    }
 }
 
 struct Attempts {
@@ -41,77 +65,53 @@ struct Attempts {
 
 #[derive(Default)]
 struct State {
-    /// By digest of their tokens.
+    /// By their ids.
     sessions: HashMap<String, Session>,
     attempts: HashMap<(String, IpAddr), Attempts>,
 }
 
-/// All sessions.
+/// All sessions that this server knows.
+#[derive(Default)]
 pub(crate) struct Sessions {
-    /// Each ends after this time, whatever it does.
-    length: Duration,
     state: Mutex<State>,
 }
 
-fn random_token() -> String {
-    hex::encode(atoll_keys::random_bytes::<32>())
-}
-
-/// What a session is found by: so the time that it takes tells nothing of a token.
-fn digest(token: &str) -> String {
-    hex::encode(atoll_keys::sha256(token.as_bytes()))
+/// A token for a session, and its id.
+pub(super) fn new_token() -> (String, String) {
+    let token = hex::encode(atoll_keys::random_bytes::<32>());
+    let id = id_of(&token);
+    (token, id)
 }
 
 impl Sessions {
-    /// They last so long each.
-    pub fn new(length: Duration) -> Self {
-        Sessions { length, state: Mutex::default() }
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is in it stays whole whatever has panicked elsewhere.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a session; returns its token as well.
-    pub fn begin(&self, user: &str, role: OperatorRole, revision: i64) -> (String, Session) {
+    /// Remembers a session, as it is now.
+    pub fn remember(&self, session: &Session) {
         let now_unix_ms = unix_ms();
-        let session = Session {
-            user: user.to_owned(),
-            role,
-            csrf_token: random_token(),
-            expires_unix_ms: now_unix_ms + self.length.as_millis() as u64,
-            revision,
-            confirmed: Instant::now(),
-        };
-        let token = random_token();
         let mut state = self.lock();
-        state.sessions.retain(|_, session| session.expires_unix_ms > now_unix_ms);
-        if state.sessions.len() >= SESSIONS_MAX {
-            let first = state.sessions.iter().min_by_key(|(_, session)| session.expires_unix_ms);
-            if let Some(first) = first.map(|(key, _)| key.clone()) {
-                state.sessions.remove(&first);
-            }
+        if state.sessions.len() >= SESSIONS_MAX && !state.sessions.contains_key(&session.id) {
+            state.sessions.retain(|_, session| !session.is_over(now_unix_ms));
         }
-        state.sessions.insert(digest(&token), session.clone());
-        (token, session)
+        while state.sessions.len() >= SESSIONS_MAX && !state.sessions.contains_key(&session.id) {
+            let oldest = state.sessions.iter().min_by_key(|(_, session)| session.confirmed);
+            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
+            state.sessions.remove(&oldest);
+        }
+        state.sessions.insert(session.id.clone(), session.clone());
     }
 
-    /// The session of a token, if it has not ended.
-    pub fn find(&self, token: &str) -> Option<Session> {
+    /// The session of this id as it was last, if its time is not over.
+    pub fn known(&self, id: &str) -> Option<Session> {
         let state = self.lock();
-        state.sessions.get(&digest(token)).filter(|session| session.expires_unix_ms > unix_ms()).cloned()
+        state.sessions.get(id).filter(|session| !session.is_over(unix_ms())).cloned()
     }
 
-    /// Cluster state has just confirmed the operator's record.
-    pub fn confirm(&self, token: &str) {
-        if let Some(session) = self.lock().sessions.get_mut(&digest(token)) {
-            session.confirmed = Instant::now();
-        }
-    }
-
-    pub fn end(&self, token: &str) {
-        self.lock().sessions.remove(&digest(token));
+    pub fn forget(&self, id: &str) {
+        self.lock().sessions.remove(id);
     }
 
     /// How long a user has to wait until the next attempt from an address, in seconds; nothing if it may begin.
@@ -151,23 +151,61 @@ impl Sessions {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use atoll_types::operators::OperatorRole;
+
+    pub(in crate::api) fn session(id: &str, role: OperatorRole) -> Session {
+        let now_unix_ms = unix_ms();
+        let record = SessionRecord {
+            format: 1,
+            user: "ann".into(),
+            stamp: String::new(),
+            csrf_token: "token".into(),
+            host: "h".into(),
+            address: "::1".into(),
+            created_unix_ms: now_unix_ms,
+            used_unix_ms: now_unix_ms,
+            expires_unix_ms: now_unix_ms + 60_000,
+        };
+        Session {
+            id: id.into(),
+            expires_unix_ms: record.expires_unix_ms,
+            record,
+            roles: role.into(),
+            idle_seconds: 30,
+            needs_second_factor: false,
+            has_second_factor: false,
+            confirmed: Instant::now(),
+            is_kept_here: false,
+        }
+    }
 
     #[test]
-    fn a_session_is_found_by_its_token_until_it_ends() {
-        let sessions = Sessions::new(Duration::from_secs(60));
-        let (token, session) = sessions.begin("ann", OperatorRole::Admin, 7);
-        assert_eq!(sessions.find(&token), Some(session.clone()));
-        assert_eq!(sessions.find(&session.csrf_token), None);
-        sessions.end(&token);
-        assert_eq!(sessions.find(&token), None);
+    fn a_session_is_known_until_it_ends() {
+        let (sessions, session) = (Sessions::default(), session("a", OperatorRole::Storage));
+        sessions.remember(&session);
+        assert!(sessions.known("a").is_some() && sessions.known("b").is_none());
+        let told = session.told();
+        assert_eq!((&told["role"], &told["roles"]), (&json!("storage"), &json!(["storage"])));
+        assert!(told["calls"].as_array().unwrap().contains(&json!("markOsdOut")));
+        sessions.forget("a");
+        assert!(sessions.known("a").is_none());
+        let mut idle = session;
+        idle.record.used_unix_ms -= 30_000;
+        sessions.remember(&idle);
+        assert!(sessions.known("a").is_none(), "nobody has used it");
+    }
+
+    #[test]
+    fn tokens_are_not_their_ids() {
+        let ((token, id), (other, _)) = (new_token(), new_token());
+        assert!(token != id && token != other && id == id_of(&token));
     }
 
     #[test]
     fn wrong_passwords_are_slowed_for_each_user_and_address() {
-        let (sessions, here, there) =
-            (Sessions::new(Duration::from_secs(60)), IpAddr::from([1; 4]), IpAddr::from([2; 4]));
+        let (sessions, here, there) = (Sessions::default(), IpAddr::from([1; 4]), IpAddr::from([2; 4]));
         (0..2).for_each(|_| sessions.failed("ann", here));
         assert_eq!(sessions.pause_seconds("ann", here), None);
         let mut pauses = Vec::new();
@@ -184,10 +222,10 @@ mod tests {
 
     #[test]
     fn sessions_have_a_limit() {
-        let sessions = Sessions::new(Duration::from_secs(60));
-        for _ in 0..SESSIONS_MAX + 10 {
-            sessions.begin("ann", OperatorRole::Admin, 1);
-        }
+        let sessions = Sessions::default();
+        (0..SESSIONS_MAX + 10)
+            .for_each(|number| sessions.remember(&session(&number.to_string(), OperatorRole::Storage)));
         assert_eq!(sessions.lock().sessions.len(), SESSIONS_MAX);
+        assert!(sessions.known(&(SESSIONS_MAX + 9).to_string()).is_some() && sessions.known("0").is_none());
     }
 }
