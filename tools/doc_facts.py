@@ -367,6 +367,12 @@ def check_rules(protocol, invariants):
 
 # Lists of names that a page gives and sources define: the page, the sources, the names there, and those on the page.
 LISTS = {
+    "an entry of @pg": (
+        "docs/reference/formats.md",
+        "crates/pg/src/own_object.rs",
+        r'_KEY: &\[u8\] = b"([a-z]+)"',
+        r"\n\| `([a-z]+)` \|",
+    ),
     "a check of preflight": (
         "docs/guide/preflight.md",
         "crates/preflight/src/*.rs",
