@@ -367,6 +367,12 @@ def check_rules(protocol, invariants):
 
 # Lists of names that a page gives and sources define: the page, the sources, the names there, and those on the page.
 LISTS = {
+    "a key of cluster state": (
+        "docs/reference/formats.md",
+        "crates/cluster/src/keys.rs",
+        r'^pub const [A-Z_]+: &str = "(/atoll/(?!osd")[a-z_/]+?)/?";',
+        r"`(/atoll/[a-z_/]+?)(?:/?`|/<)",
+    ),
     "an entry of @pg": (
         "docs/reference/formats.md",
         "crates/pg/src/own_object.rs",
