@@ -167,6 +167,11 @@ trait Sink: Send {
     /// Makes what was written durable.
     fn sync(&mut self) -> Result<(), String>;
 
+    /// Whether lines wait in it for a collector.
+    fn is_spool(&self) -> bool {
+        false
+    }
+
     /// The name of the file that it writes.
     fn name(&self) -> Option<String> {
         None

@@ -202,6 +202,10 @@ impl Sink for Spool {
         self.file.sync_data().map_err(|error| format!("{}: {error}", self.shared.directory.display()))
     }
 
+    fn is_spool(&self) -> bool {
+        true
+    }
+
     fn waiting_bytes(&self) -> (u64, u64) {
         (self.shared.bytes(), self.bytes_max)
     }

@@ -194,9 +194,14 @@ impl Chained {
         batch.records
     }
 
+    /// Whether lines are to be made durable. Those of a file are so with a signature; more often would cost the disk much.
+    fn needs_sync(&self) -> bool {
+        !self.is_durable && (self.sink.is_spool() || self.head.is_some())
+    }
+
     /// Makes lines durable. Returns a signature that is durable now.
     fn sync(&mut self) -> Result<Option<Head>, String> {
-        if self.is_durable {
+        if !self.needs_sync() {
             return Ok(None);
         }
         self.sink.sync()?;
@@ -212,7 +217,7 @@ impl Writer {
         self.write();
         loop {
             let ends_at = self.sampling.lock().unwrap_or_else(PoisonError::into_inner).ends_at();
-            let wakes_at = if self.is_durable() { ends_at } else { ends_at.min(self.synced_at + SYNC_PAUSE) };
+            let wakes_at = if self.needs_sync() { ends_at.min(self.synced_at + SYNC_PAUSE) } else { ends_at };
             match self.waiting.recv_timeout(wakes_at.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.collect(&line),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -236,8 +241,8 @@ impl Writer {
         }
     }
 
-    fn is_durable(&self) -> bool {
-        self.identified.is_durable && self.strangers.as_ref().is_none_or(|strangers| strangers.is_durable)
+    fn needs_sync(&self) -> bool {
+        self.identified.needs_sync() || self.strangers.as_ref().is_some_and(Chained::needs_sync)
     }
 
     fn of(&mut self, is_of_stranger: bool) -> &mut Chained {
