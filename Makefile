@@ -80,6 +80,7 @@ style: venv
 	@tools/function_lengths.py tests tools/*.py crates
 	cargo fmt --all --check
 	@tools/check_docs.py
+	@tools/check_claims.py
 	$(PYTEST) -q tests/tools
 	@tools/api_reference.py --check
 	@tools/check_monitoring.py
