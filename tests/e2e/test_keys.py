@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from lib.cluster import MIB
 from lib.nbd import NbdError
 from lib.s3 import error_of, read
@@ -17,7 +18,7 @@ from lib.scenario import REPOSITORY
 from lib.tiers import nightly_but
 from lib.transit import TOKEN, Transit
 from lib.verdicts import intact
-from lib.waiting import under_load, wait_for
+from lib.waiting import not_yet, under_load, wait_for
 
 pytestmark = pytest.mark.needs("aws", "rclone")
 
@@ -178,6 +179,31 @@ def test_a_short_failure_is_not_noticed(sealed):
     sealed.transit.fail("reset", count=1)
     sealed.s3.create_bucket(Bucket="four")
     sealed.transit.fail("none")
+
+
+def test_a_gateway_that_starts_without_the_engine_waits_for_it(sealed):
+    """The engine is sealed when the gateway starts: it waits and serves nothing, health says why, then it begins."""
+    cluster = sealed.cluster
+    sealed.transit.fail("sealed")
+    try:
+        before = cluster.kill("gateway")
+        waiting = cluster.restarted("gateway", before)
+        log = cluster.data / "log/gateway.log"
+        said = "serving nothing until the key service answers"
+        wait_for("the gateway says that it waits", lambda: said in log.read_text(), 20)
+        found = json.loads(cluster.cli("health", "--json", ok=(0, 1, 2)).stdout)["problems"]
+        assert "RECORDS_NOT_VERIFIED" in {problem["code"] for problem in found}, found
+        with pytest.raises(EndpointConnectionError):
+            cluster.s3(attempts=1).list_buckets()
+    finally:
+        sealed.transit.fail("none")
+
+    def serves():
+        with not_yet(EndpointConnectionError):
+            return error_of(sealed.s3.get_object, Bucket="one", Key="k") is None
+
+    wait_for("GETs work again", serves, 30)
+    assert cluster.children()["gateway"] == waiting, "it was started again"
 
 
 def test_rotation_with_everything_wrapped_anew(project):

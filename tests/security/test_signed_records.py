@@ -135,12 +135,85 @@ def test_an_operator_made_by_hand_is_none(altered):
     def raise_it(record):
         record["role"] = "admin"
 
+    altered.cluster.cli("operator", "create", "other", "--role", "read-only", "--password-file", password)
     with altered.record("/atoll/operators/watcher", raise_it):
         listed = altered.cluster.scenario.run(
-            altered.cluster.scenario.atoll, "operator", "ls", "--data", altered.cluster.data, ok=(1,)
+            altered.cluster.scenario.atoll, "operator", "ls", "--json", "--data", altered.cluster.data
         )
-        assert "not what this cluster has signed" in listed.stderr, listed.stderr
-    assert altered.cluster.json("operator", "ls")[0]["role"] == "read-only"
+        assert "/atoll/operators/watcher in cluster state is not what this cluster has signed" in listed.stderr
+        assert [one["name"] for one in json.loads(listed.stdout)] == ["other"], "the others are listed"
+    assert [one["role"] for one in altered.cluster.json("operator", "ls")] == ["read-only"] * 2
+
+
+def test_one_refused_bucket_does_not_hide_the_others(altered):
+    altered.cluster.s3().create_bucket(Bucket="second")
+
+    def open_it(record):
+        record["access"] = {"policy": json.dumps(POLICY)}
+        record["format"] = 3
+
+    with altered.record(f"/atoll/buckets/{BUCKET}", open_it):
+        names = [bucket["Name"] for bucket in altered.cluster.s3().list_buckets()["Buckets"]]
+        assert names == ["second"], names
+        assert [bucket["name"] for bucket in altered.cluster.json("bucket", "ls")] == ["second"]
+
+
+def test_a_key_that_was_deleted_stays_deleted(altered):
+    made = altered.cluster.json("user", "key", "create", "low")["AccessKey"]
+    key = f"/atoll/users/{made['AccessKeyId']}"
+    client = altered.cluster.s3(access=made["AccessKeyId"], secret=made["SecretAccessKey"])
+    before = altered.stored(key)
+    altered.cluster.cli("user", "key", "rm", made["AccessKeyId"])
+    # At once, and as the second version that it was.
+    for writes in ([before.decode()], ['{"reserved":true}', before.decode()]):
+        for write in writes:
+            altered.run("put", key, write)
+        assert altered.refused() == [key]
+        with pytest.raises(ClientError) as refused:
+            client.list_buckets()
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] >= 400
+        altered.cluster.cli("cluster", "sign", "--remove", key)
+        assert not altered.refused()
+
+
+NVME_HOST = "nqn.2014-08.org.nvmexpress:uuid:7"
+
+
+def test_the_secret_of_an_nvme_host_cannot_be_removed_by_hand(altered):
+    altered.cluster.json("nvme", "host", "set", NVME_HOST)
+    key = f"/atoll/nvme_hosts/{NVME_HOST}"
+    altered.run("del", key)
+    assert altered.refused() == [key]
+
+    def is_told():
+        lines = altered.cluster.cli("events", "--json").stdout.splitlines()
+        events = [event for event in map(json.loads, lines) if event["code"] == "RECORDS_REFUSED"]
+        return any(f"{key}, revision" in subject for event in events for subject in event["subjects"])
+
+    wait_for("the log of events has it", is_told, 20)
+    audit = altered.small.path("log/admin-audit.jsonl")
+    assert '"event":"refused_record"' in audit.read_text()
+    shown = altered.cluster.json("cluster", "sign")["not_signed"]
+    assert [(one["key"], one["gives"]) for one in shown] == [(key, "is not there")], shown
+    # The operator sees that, and has it made again.
+    altered.cluster.cli("cluster", "sign", "--remove", key)
+    assert not altered.refused()
+    altered.cluster.cli("nvme", "host", "set", NVME_HOST)
+    assert not altered.refused()
+
+
+def test_settings_of_frames_cannot_be_removed_by_hand(altered):
+    altered.cluster.cli("settings", "set", "frame_mode_unix", "secure")
+    altered.run("del", "/atoll/frames")
+    assert altered.refused() == ["/atoll/frames"]
+    # Not even a start writes those with which the cluster began.
+    altered.cluster.down()
+    altered.cluster.up()
+    assert altered.refused() == ["/atoll/frames"]
+    altered.cluster.cli("cluster", "sign", "--remove", "/atoll/frames")
+    altered.cluster.cli("settings", "set", "frame_mode_unix", "crc")
+    assert not altered.refused()
+    altered.small.check()
 
 
 def test_an_image_opened_to_everybody_is_not_opened_at_all(altered):

@@ -1,9 +1,11 @@
 //! What all daemons do when they start.
 
 use std::io::Read;
+use std::time::Duration;
 
 use anyhow::Context;
 use atoll_admin_socket::{AUDIT_ROUTE, CLOCK_ROUTE, PG_COPIES_ROUTE, Reply, Routes, SLOW_ROUTE};
+use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_metrics::slow::slow_operations;
 use atoll_traces::Source;
 use clap::Args;
@@ -15,6 +17,9 @@ use super::arguments::DataArgument;
 use super::audit_heads;
 use super::audit_log::{daemon_log, follow_key_uses, own_log};
 use super::open_cluster::OpenCluster;
+
+/// Time after which the key service is asked again.
+const KEY_SERVICE_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct DaemonArguments {
@@ -64,6 +69,28 @@ pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<Ope
     audit_heads::follow(&open, process);
     export_traces(&open, process);
     Ok(open)
+}
+
+/// Waits until records of cluster state can be verified. A process that begins while the key service is away believes no
+/// record that lets somebody in, and serves nothing; one that runs has the keys.
+pub async fn until_verifiable(state: &ClusterClient) -> anyhow::Result<()> {
+    let mut is_told = false;
+    loop {
+        match state.read_authority().await {
+            Err(error @ ClusterError::KeyService { .. }) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!("serving nothing until the key service answers: {error}");
+                }
+                tokio::time::sleep(KEY_SERVICE_PAUSE).await;
+            }
+            read => {
+                if is_told {
+                    tracing::info!("the key service answers");
+                }
+                return Ok(read?);
+            }
+        }
+    }
 }
 
 /// Who cannot tell of its operations does them all the same.

@@ -28,6 +28,9 @@ thread_local! {
 /// To be called when a command has done what it was to do: the log of events gets that it has changed something.
 pub fn note_changes(author: &Author, words: impl Iterator<Item = String>) {
     let Some((client, options)) = CONNECTED.take() else { return };
+    for why in client.left_out() {
+        atoll_terminal::print_note!("atoll: left out: {why}");
+    }
     if !client.has_changed_records() {
         return;
     }

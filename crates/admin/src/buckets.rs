@@ -53,7 +53,7 @@ impl BucketSummary {
 
 /// All buckets.
 pub async fn list(client: &ClusterClient) -> Result<Vec<BucketSummary>, AdminError> {
-    let listing = client.list::<BucketRecord>(keys::BUCKETS).await?;
+    let listing = client.list_usable::<BucketRecord>(keys::BUCKETS).await?;
     let identities = current(client).await?;
     Ok(listing.entries.iter().map(|(_, record, _)| BucketSummary::new(record, &identities)).collect())
 }

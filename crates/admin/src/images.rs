@@ -174,7 +174,7 @@ fn parent_text(record: &ImageRecord, all: &[ImageRecord]) -> Option<String> {
 /// All images.
 pub async fn list(client: &ClusterClient, service: Arc<dyn KeyService>) -> Result<Vec<ImageListing>, AdminError> {
     let admin = ImageAdmin::new(client.clone(), service);
-    let records = admin.list().await?;
+    let records = admin.list_usable().await?;
     let pools = pool_names(client).await?;
     let writers: HashMap<String, ImageLockRecord> = admin.locks().await?.into_iter().collect();
     let listing = |record: &ImageRecord| ImageListing {
@@ -197,7 +197,7 @@ pub async fn info(
     let (record, _) = admin.get(name).await?;
     let pools = pool_names(client).await?;
     let parent = match record.parent() {
-        Some(_) => parent_text(&record, &admin.list().await?),
+        Some(_) => parent_text(&record, &admin.list_usable().await?),
         None => None,
     };
     Ok(ImageDetails {

@@ -32,7 +32,7 @@ pub async fn create(client: &ClusterClient, name: &str) -> Result<String, AdminE
 
 /// All tokens, by name.
 pub async fn list(client: &ClusterClient) -> Result<Vec<(String, MetricsTokenRecord)>, AdminError> {
-    let listing = client.list::<MetricsTokenRecord>(keys::METRICS_TOKENS).await?;
+    let listing = client.list_usable::<MetricsTokenRecord>(keys::METRICS_TOKENS).await?;
     let name = |key: &str| key.strip_prefix(keys::METRICS_TOKENS).unwrap_or(key).to_owned();
     Ok(listing.entries.into_iter().map(|(key, record, _)| (name(&key), record)).collect())
 }

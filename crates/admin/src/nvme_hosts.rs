@@ -75,7 +75,7 @@ pub async fn set_tls(
 
 /// All hosts with keys for TLS, by name.
 pub async fn list_tls(client: &ClusterClient) -> Result<Vec<NvmeTlsRecord>, AdminError> {
-    let listing = client.list::<NvmeTlsRecord>(keys::NVME_TLS).await?;
+    let listing = client.list_usable::<NvmeTlsRecord>(keys::NVME_TLS).await?;
     Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
 }
 
@@ -91,7 +91,7 @@ pub async fn remove_tls(client: &ClusterClient, host: &str) -> Result<(), AdminE
 
 /// All hosts with secrets, by name.
 pub async fn list(client: &ClusterClient) -> Result<Vec<NvmeHostRecord>, AdminError> {
-    let listing = client.list::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
+    let listing = client.list_usable::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
     Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
 }
 

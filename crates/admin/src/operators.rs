@@ -117,7 +117,7 @@ pub async fn end_sessions(client: &ClusterClient, name: &str) -> Result<(), Admi
 
 /// All operators, by name.
 pub async fn list(client: &ClusterClient) -> Result<Vec<(String, OperatorRecord)>, AdminError> {
-    let listing = client.list::<OperatorRecord>(keys::OPERATORS).await?;
+    let listing = client.list_usable::<OperatorRecord>(keys::OPERATORS).await?;
     let name = |key: &str| key.strip_prefix(keys::OPERATORS).unwrap_or(key).to_owned();
     Ok(listing.entries.into_iter().map(|(key, record, _)| (name(&key), record)).collect())
 }

@@ -16,6 +16,7 @@ use crate::envelope::{self, MacKey};
 
 /// A process that has seen no signed cluster looks again after so long.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const KEYS_ARE_GONE: &str = "the cluster's keys (/atoll/authority) are gone";
 
 /// Where the key service is.
 enum Source {
@@ -43,6 +44,7 @@ struct Signed {
     revision: i64,
     keys: Vec<MacKey>,
     accepts_unsigned: bool,
+    has_manifest: bool,
 }
 
 impl fmt::Debug for Authority {
@@ -93,6 +95,12 @@ impl Authority {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the keys, and whether cluster state was asked for them lately.
+    fn now_known(&self) -> (Option<Arc<Signed>>, bool) {
+        let known = self.known();
+        (known.signed.clone(), known.read_at.is_some_and(|at| at.elapsed() < LOOK_AGAIN))
+    }
+
     fn learn(&self, signed: Option<Arc<Signed>>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.read_at = Some(Instant::now());
@@ -123,12 +131,13 @@ impl Authority {
         let newest = keys.last().filter(|key| key.id == signature.key_id);
         let newest = newest.ok_or_else(|| untrusted("it is not signed by its newest key"))?;
         envelope::verify(newest, &stored.place(), &record, &signature).map_err(untrusted)?;
-        Ok(Signed { revision: stored.mod_revision, keys, accepts_unsigned: read.accepts_unsigned })
+        let AuthorityRecord { accepts_unsigned, has_manifest, .. } = read;
+        Ok(Signed { revision: stored.mod_revision, keys, accepts_unsigned, has_manifest })
     }
 
     async fn read_again(&self, client: &ClusterClient) -> Result<(), ClusterError> {
         let (mut found, _) = client.read_stored(&[keys::AUTHORITY]).await?;
-        let Some(stored) = found.pop().flatten() else {
+        let Some(stored) = found.pop().flatten().filter(|stored| !stored.is_reserved()) else {
             self.learn(None);
             return Ok(());
         };
@@ -168,10 +177,7 @@ impl Authority {
 
 impl RecordGuard for Authority {
     fn open(&self, place: &Place<'_>, stored: &[u8]) -> Result<Vec<u8>, GuardFault> {
-        let (signed, is_fresh) = {
-            let known = self.known();
-            (known.signed.clone(), known.read_at.is_some_and(|at| at.elapsed() < LOOK_AGAIN))
-        };
+        let (signed, is_fresh) = self.now_known();
         let Some((record, signature)) = envelope::split(stored) else {
             return self.open_unsigned(place, stored, signed.as_deref(), is_fresh);
         };
@@ -191,15 +197,29 @@ impl RecordGuard for Authority {
                 let sealed = envelope::seal(key, place, record);
                 sealed.ok_or_else(|| GuardFault::Refused("it is no JSON object".into()))
             }
-            None if self.is_pinned => {
-                Err(GuardFault::Refused("the cluster's keys (/atoll/authority) are gone".into()))
-            }
+            None if self.is_pinned => Err(GuardFault::Refused(KEYS_ARE_GONE.into())),
             None => Ok(record.to_vec()),
         }
     }
 
     fn authority_revision(&self) -> i64 {
         self.known().signed.as_ref().map_or(0, |signed| signed.revision)
+    }
+
+    fn has_manifest(&self) -> Result<bool, GuardFault> {
+        let (signed, is_fresh) = self.now_known();
+        match signed {
+            Some(signed) if signed.has_manifest => Ok(true),
+            _ if !is_fresh => Err(GuardFault::Stale),
+            None if self.is_pinned => Err(GuardFault::Refused(KEYS_ARE_GONE.into())),
+            _ => Ok(false),
+        }
+    }
+
+    fn note_removed(&self, key: &str) -> String {
+        let cause = "it was removed by hand: this cluster's manifest names it";
+        atoll_security_log::note(SecurityEvent::RefusedRecord, key, cause);
+        cause.into()
     }
 
     fn refresh<'a>(&'a self, client: &'a ClusterClient) -> Answer<'a, ()> {

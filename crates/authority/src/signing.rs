@@ -1,10 +1,11 @@
 //! Making a cluster's keys, signing its records, and replacing the keys.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use atoll_cluster::{CREATION_WINDOW, ClusterClient, ClusterError, Place, RecordGuard, Transaction, keys};
+use atoll_cluster::{ClusterClient, ClusterError, Place, RESERVED, RecordGuard, Stored, Transaction, keys, kinds};
 use atoll_keys::{KeyError, KeyService, SecretKey, random_u64};
-use atoll_types::authority::{AuthorityKey, AuthorityRecord};
+use atoll_types::authority::{AuthorityKey, AuthorityRecord, ManifestRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::RECORD_FORMAT;
 
@@ -55,53 +56,123 @@ async fn make_keys(
     accepts_unsigned: bool,
     now_unix_ms: u64,
 ) -> Result<(), SigningError> {
-    let (found, _) = client.read_stored(&[keys::AUTHORITY]).await?;
-    if found.iter().flatten().next().is_some() {
+    if found_one(client, keys::AUTHORITY).await?.is_some() {
         return Ok(());
     }
     let keys = vec![new_key(service, now_unix_ms).await?];
-    let record = AuthorityRecord { format: RECORD_FORMAT, keys, accepts_unsigned };
-    match write_keys(client, service, &record, 0).await {
-        // Another process was faster.
-        Err(SigningError::Cluster(ClusterError::Conflict { .. })) => Ok(()),
-        other => other,
+    let mut record = AuthorityRecord { format: RECORD_FORMAT, keys, accepts_unsigned, has_manifest: false };
+    for _ in 0..ATTEMPTS_MAX {
+        // What is accepted without a signature cannot be missed.
+        let manifest = if accepts_unsigned { None } else { Some(Manifest::of_what_is_there(client).await?) };
+        record.has_manifest = manifest.is_some();
+        match write_keys(client, service, &record, 0, manifest).await {
+            // Another process was faster.
+            Err(SigningError::Cluster(ClusterError::Conflict { key, .. })) if key == keys::AUTHORITY => {
+                return Ok(());
+            }
+            Err(SigningError::Cluster(ClusterError::Conflict { .. })) => {}
+            written => return written,
+        }
+    }
+    Err(SigningError::Busy(keys::MANIFEST.into()))
+}
+
+/// A manifest that is to be written, and what it depends on.
+struct Manifest {
+    names: BTreeSet<String>,
+    /// Prefixes, and the revisions at which they were listed.
+    listed: Vec<(&'static str, i64)>,
+}
+
+impl Manifest {
+    /// Names all records that are there now.
+    async fn of_what_is_there(client: &ClusterClient) -> Result<Manifest, ClusterError> {
+        let (mut names, mut listed) = (BTreeSet::new(), Vec::new());
+        for prefix in kinds::named_prefixes() {
+            let (all, revision) = client.list_stored(prefix).await?;
+            let is_there = |stored: &Stored| kinds::is_named(&stored.key) && !stored.is_reserved();
+            names.extend(all.into_iter().filter(is_there).map(|stored| stored.key));
+            listed.push((prefix, revision));
+        }
+        Ok(Manifest { names, listed })
+    }
+
+    /// Names besides what an older one names, whoever has signed that: what is not there stays missed.
+    async fn with_older(mut self, client: &ClusterClient) -> Result<Manifest, ClusterError> {
+        let older = found_one(client, keys::MANIFEST).await?;
+        let read = older.and_then(|stored| read_record::<ManifestRecord>(&without_signature(&stored.value)).ok());
+        self.names.extend(read.into_iter().flat_map(|record| record.names));
+        Ok(self)
     }
 }
 
-/// Writes the record of keys in place of the one of a revision, signed by its newest.
+/// Reads a record as it is stored.
+async fn found_one(client: &ClusterClient, key: &str) -> Result<Option<Stored>, ClusterError> {
+    let (mut found, _) = client.read_stored(&[key]).await?;
+    Ok(found.pop().flatten().filter(|stored| !stored.is_reserved()))
+}
+
+/// Writes the record of keys in place of the one of a revision, signed by its newest, and the manifest.
 async fn write_keys(
     client: &ClusterClient,
     service: &dyn KeyService,
     record: &AuthorityRecord,
-    mut expected: i64,
+    expected: i64,
+    manifest: Option<Manifest>,
 ) -> Result<(), SigningError> {
     let newest = record.keys.last().expect("an authority has a key");
     let secret = service.unwrap(&key_context(&newest.id), &newest.wrapped_key).await?;
     let key = MacKey::new(&newest.id, &secret);
-    let json = serde_json::to_vec(record)
-        .map_err(|source| ClusterError::Encode { key: keys::AUTHORITY.into(), source })?;
+    let mut records = vec![(keys::AUTHORITY, encode(keys::AUTHORITY, record)?)];
+    let mut wanted = Transaction::new();
+    if let Some(Manifest { names, listed }) = manifest {
+        records.push((keys::MANIFEST, encode(keys::MANIFEST, &ManifestRecord { format: RECORD_FORMAT, names })?));
+        wanted = listed.into_iter().fold(wanted, |wanted, (prefix, at)| wanted.check_prefix(prefix, at));
+    }
+    let names: Vec<&str> = records.iter().map(|(name, _)| *name).collect();
     for _ in 0..ATTEMPTS_MAX {
-        let (mut found, revision) = client.read_stored(&[keys::AUTHORITY]).await?;
-        let found = found.pop().flatten();
-        let place = match &found {
-            Some(stored) => Place { version: stored.version + 1, ..stored.place() },
-            None => Place { key: keys::AUTHORITY, version: 1, create_revision: revision },
-        };
-        let sealed = envelope::seal(&key, &place, &json).expect("a record of keys is a JSON object");
-        let transaction = Transaction::new().check(keys::AUTHORITY, expected).put_bytes(keys::AUTHORITY, sealed);
-        let at = client.transact(&transaction).await?;
-        if found.is_some() || at <= revision + CREATION_WINDOW {
-            return Ok(());
+        let (found, _) = client.read_stored(&names).await?;
+        if found.iter().any(Option::is_none) {
+            reserve(client, &names, &found).await?;
+            continue;
         }
-        // It was created too late for its signature to hold.
-        expected = at;
+        let mut transaction = wanted.clone();
+        for ((name, json), stored) in records.iter().zip(found.iter().flatten()) {
+            let place = Place { version: stored.version + 1, ..stored.place() };
+            let is_expected = *name != keys::AUTHORITY || stored.is_reserved() && expected == 0;
+            let sealed = envelope::seal(&key, &place, json).expect("a record is a JSON object");
+            transaction = transaction
+                .check(name, if is_expected { stored.mod_revision } else { expected })
+                .put_bytes(name, sealed);
+        }
+        match client.transact_sealed(&transaction).await {
+            Err(ClusterError::Conflict { key, .. }) if key == keys::MANIFEST => {}
+            done => return Ok(done.map(drop)?),
+        }
     }
     Err(SigningError::Busy(keys::AUTHORITY.into()))
 }
 
+/// Makes the places of records that are not there.
+async fn reserve(client: &ClusterClient, names: &[&str], found: &[Option<Stored>]) -> Result<(), ClusterError> {
+    let missing = names.iter().zip(found).filter(|(_, found)| found.is_none());
+    let reservation = missing.fold(Transaction::new(), |transaction, (name, _)| {
+        transaction.check(name, 0).put_bytes(name, RESERVED.to_vec())
+    });
+    match client.transact_sealed(&reservation).await {
+        // It is there now.
+        Ok(_) | Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn encode<T: serde::Serialize>(key: &str, record: &T) -> Result<Vec<u8>, ClusterError> {
+    serde_json::to_vec(record).map_err(|source| ClusterError::Encode { key: key.into(), source })
+}
+
 async fn read_keys(client: &ClusterClient) -> Result<(AuthorityRecord, i64), SigningError> {
-    let (mut found, _) = client.read_stored(&[keys::AUTHORITY]).await?;
-    let stored = found.pop().flatten().ok_or_else(|| SigningError::NoSuchRecord(keys::AUTHORITY.into()))?;
+    let stored = found_one(client, keys::AUTHORITY).await?;
+    let stored = stored.ok_or_else(|| SigningError::NoSuchRecord(keys::AUTHORITY.into()))?;
     let record = read_record(&without_signature(&stored.value))
         .map_err(|error| ClusterError::Decode { key: keys::AUTHORITY.into(), cause: error.to_string() })?;
     Ok((record, stored.mod_revision))
@@ -127,16 +198,27 @@ pub async fn sign_all(
         RecordState::Refused(_) => refused,
     };
     for finding in findings.iter().filter(is_wanted) {
-        sign(&signer, &authority, &finding.stored.key, refused).await?;
-        signed += 1;
-        progress(signed);
+        if sign(&signer, &authority, &finding.stored.key, refused).await? {
+            signed += 1;
+            progress(signed);
+        }
     }
-    let (record, revision) = read_keys(client).await?;
-    if record.accepts_unsigned {
-        let record = AuthorityRecord { accepts_unsigned: false, ..record };
-        write_keys(client, &*service, &record, revision).await?;
+    let is_lost = |finding: &Finding| finding.stored.key == keys::MANIFEST && finding.is_refused();
+    let wants_manifest = refused && findings.iter().any(is_lost);
+    for _ in 0..ATTEMPTS_MAX {
+        let (record, revision) = read_keys(client).await?;
+        if !record.accepts_unsigned && record.has_manifest && !wants_manifest {
+            return Ok(signed);
+        }
+        let manifest = Manifest::of_what_is_there(client).await?;
+        let manifest = if refused { manifest } else { manifest.with_older(client).await? };
+        let record = AuthorityRecord { accepts_unsigned: false, has_manifest: true, ..record };
+        match write_keys(client, &*service, &record, revision, Some(manifest)).await {
+            Err(SigningError::Cluster(ClusterError::Conflict { .. })) => {}
+            written => return written.map(|()| signed),
+        }
     }
-    Ok(signed)
+    Err(SigningError::Busy(keys::MANIFEST.into()))
 }
 
 /// Makes other keys for a cluster whose key service was lost, and signs all records as they are. Nothing happens in a
@@ -161,8 +243,7 @@ pub async fn sign_anew(
 /// Wraps the keys of the authority with the newest version of the key service's key. Gives how many were wrapped anew and
 /// how many were so already.
 pub async fn rewrap(client: &ClusterClient, service: &dyn KeyService) -> Result<(u64, u64), SigningError> {
-    let (found, _) = client.read_stored(&[keys::AUTHORITY]).await?;
-    if found.iter().all(Option::is_none) {
+    if found_one(client, keys::AUTHORITY).await?.is_none() {
         return Ok((0, 0));
     }
     let (mut record, revision) = read_keys(client).await?;
@@ -177,15 +258,14 @@ pub async fn rewrap(client: &ClusterClient, service: &dyn KeyService) -> Result<
         }
     }
     if rewrapped > 0 {
-        write_keys(client, service, &record, revision).await?;
+        write_keys(client, service, &record, revision, None).await?;
     }
     Ok((rewrapped, unchanged))
 }
 
 /// The wrapped keys of the authority.
 pub async fn wrapped_keys(client: &ClusterClient) -> Result<Vec<String>, SigningError> {
-    let (found, _) = client.read_stored(&[keys::AUTHORITY]).await?;
-    if found.iter().all(Option::is_none) {
+    if found_one(client, keys::AUTHORITY).await?.is_none() {
         return Ok(Vec::new());
     }
     Ok(read_keys(client).await?.0.keys.into_iter().map(|key| key.wrapped_key).collect())
@@ -211,8 +291,7 @@ pub async fn sign_records(
 /// Signs a record with the newest key; with `any` also one that does not verify. Says whether there is one.
 async fn sign(signer: &ClusterClient, authority: &Authority, name: &str, any: bool) -> Result<bool, SigningError> {
     for _ in 0..ATTEMPTS_MAX {
-        let (mut found, _) = signer.read_stored(&[name]).await?;
-        let Some(stored) = found.pop().flatten() else { return Ok(false) };
+        let Some(stored) = found_one(signer, name).await? else { return Ok(false) };
         if !any && authority.open(&stored.place(), &stored.value).is_err() {
             return Ok(true);
         }
@@ -241,7 +320,7 @@ pub async fn rotate(
     }
     let (mut record, revision) = read_keys(client).await?;
     record.keys.push(new_key(&*service, now_unix_ms).await?);
-    write_keys(client, &*service, &record, revision).await?;
+    write_keys(client, &*service, &record, revision, None).await?;
     // From here on nobody signs with an older key: every transaction depends on the record of keys.
     let findings = survey(client, &authority).await?;
     let signer = client.with_guard(authority.clone());
@@ -255,7 +334,7 @@ pub async fn rotate(
     }
     let (mut record, revision) = read_keys(client).await?;
     record.keys.drain(..record.keys.len() - 1);
-    write_keys(client, &*service, &record, revision).await?;
+    write_keys(client, &*service, &record, revision, None).await?;
     let refused = findings.into_iter().filter(|finding| matches!(finding.state, RecordState::Refused(_)));
     Ok((signed, refused.collect()))
 }

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use atoll_authority::{Authority, RecordState, SigningError, found, rotate, sign_all, sign_records, survey};
 use atoll_cluster::{
-    CREATION_WINDOW, ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, RecordGuard, Transaction,
-    WatchEvent, keys, kinds,
+    ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, RESERVED, Transaction, WatchEvent, keys, kinds,
 };
 use atoll_keys::{KeyService, LocalKeys};
 use serde_json::{Value, json};
@@ -56,20 +55,22 @@ impl Cluster {
 
     /// Writes past all guards, as `etcdctl put` does.
     async fn put_by_hand(&self, key: &str, value: &[u8]) {
-        let found = self.stranger.read_stored(&[key]).await.unwrap().0.pop().unwrap();
-        let revision = found.map_or(0, |stored| stored.mod_revision);
-        let any = self.stranger.with_guard(Arc::new(NoGuard(self.authority_revision().await)));
-        any.transact(&Transaction::new().check(key, revision).put_bytes(key, value.to_vec())).await.unwrap();
+        self.stranger.transact_sealed(&Transaction::new().put_bytes(key, value.to_vec())).await.unwrap();
     }
 
-    async fn authority_revision(&self) -> i64 {
-        let found = self.stranger.read_stored(&[keys::AUTHORITY]).await.unwrap().0.pop().unwrap();
-        found.map_or(0, |stored| stored.mod_revision)
+    /// Deletes past all guards, as `etcdctl del` does.
+    async fn delete_by_hand(&self, key: &str) {
+        self.stranger.transact_sealed(&Transaction::new().delete(key)).await.unwrap();
+    }
+
+    /// A process that has read records before, and one that starts.
+    fn readers(&self) -> [ClusterClient; 2] {
+        [self.holder.clone(), self.stranger.with_guard(guard(&self.service, false))]
     }
 
     /// Refused by a process that has read it before, by one that starts, and by all ways to read it.
     async fn assert_refused(&self, key: &str, what: &str) {
-        for reader in [self.holder.clone(), self.stranger.with_guard(guard(&self.service, false))] {
+        for reader in self.readers() {
             let read = reader.get::<Value>(key).await;
             assert!(matches!(read, Err(ClusterError::Untrusted { .. })), "{what}: {key}: {read:?}");
             let listed = reader.list::<Value>(key).await;
@@ -85,28 +86,6 @@ impl Cluster {
 
 fn guard(service: &Arc<LocalKeys>, is_pinned: bool) -> Arc<Authority> {
     Arc::new(Authority::of_service(service.clone() as Arc<dyn KeyService>, is_pinned))
-}
-
-/// What somebody has who writes what he likes.
-#[derive(Debug)]
-struct NoGuard(i64);
-
-impl RecordGuard for NoGuard {
-    fn open(&self, _: &atoll_cluster::Place<'_>, stored: &[u8]) -> Result<Vec<u8>, atoll_cluster::GuardFault> {
-        Ok(stored.to_vec())
-    }
-
-    fn seal(&self, _: &atoll_cluster::Place<'_>, record: &[u8]) -> Result<Vec<u8>, atoll_cluster::GuardFault> {
-        Ok(record.to_vec())
-    }
-
-    fn authority_revision(&self) -> i64 {
-        self.0
-    }
-
-    fn refresh<'a>(&'a self, _: &'a ClusterClient) -> atoll_cluster::Answer<'a, ()> {
-        Box::pin(async { Ok(()) })
-    }
 }
 
 /// A record of each signed kind, with what is worth altering.
@@ -129,6 +108,7 @@ fn samples() -> HashMap<&'static str, Value> {
         ("/atoll/pools/1", json!({"id": 1, "redundancy": {"kind": "replicated", "size": 3, "min_size": 2}})),
         (keys::SETTINGS, json!({"full_percent": 95})),
         (keys::FRAMES, json!({"cluster": "secure", "client": "secure", "unix": "crc"})),
+        (keys::MANIFEST, json!({"names": []})),
     ])
 }
 
@@ -173,7 +153,10 @@ async fn no_field_of_a_signed_record_can_be_altered_in_cluster_state() {
     for (key, record) in &samples {
         let mut record = record.clone();
         record["format"] = json!(1);
-        cluster.holder.create(key, &record).await.unwrap();
+        match cluster.holder.get::<Value>(key).await.unwrap() {
+            Some((found, _)) => record = found,
+            None => drop(cluster.holder.create(key, &record).await.unwrap()),
+        }
         assert_eq!(cluster.holder.get::<Value>(key).await.unwrap().unwrap().0, record, "{key}");
         let stored = cluster.stored(key).await;
         let signature = String::from_utf8(stored).unwrap();
@@ -212,16 +195,167 @@ async fn an_older_record_or_anothers_is_refused() {
     cluster.assert_refused(RECORD, "as it was last").await;
 
     // Whoever removes it first can give it its number of changes, but not the revision of its creation.
-    cluster.stranger.delete(RECORD).await.unwrap();
-    cluster.put_by_hand(RECORD, b"{\"a\":1}").await;
-    cluster.put_by_hand(RECORD, &disabled).await;
-    cluster.assert_refused(RECORD, "removed, and written twice").await;
-    for revision in 0..CREATION_WINDOW {
-        cluster.stranger.put("/t/x", &revision).await.unwrap();
+    for first in [b"{\"a\":1}", RESERVED] {
+        cluster.delete_by_hand(RECORD).await;
+        cluster.put_by_hand(RECORD, first).await;
+        cluster.put_by_hand(RECORD, &disabled).await;
+        cluster.assert_refused(RECORD, "removed, and written twice").await;
     }
-    cluster.stranger.delete(RECORD).await.unwrap();
-    cluster.put_by_hand(RECORD, &created).await;
-    cluster.assert_refused(RECORD, "removed, and created as it was").await;
+}
+
+#[tokio::test]
+async fn a_record_that_was_removed_cannot_be_put_back() {
+    let cluster = Cluster::signed().await;
+    for (key, mut record) in samples().into_iter().filter(|(key, _)| *key != keys::MANIFEST) {
+        record["format"] = json!(1);
+        let mut states = Vec::new();
+        cluster.holder.create(key, &record).await.unwrap();
+        states.push(cluster.stored(key).await);
+        cluster.holder.put(key, &record).await.unwrap();
+        states.push(cluster.stored(key).await);
+        assert!(cluster.holder.delete(key).await.unwrap());
+        assert!(cluster.holder.get::<Value>(key).await.unwrap().is_none(), "{key}");
+        for state in &states {
+            // At once, as its second version, and as its third.
+            for writes in [&[state][..], &[&RESERVED.to_vec(), state], &[state, state, state]] {
+                for write in writes {
+                    cluster.put_by_hand(key, write).await;
+                }
+                cluster.assert_refused(key, &format!("put back with {} writes", writes.len())).await;
+                cluster.delete_by_hand(key).await;
+            }
+        }
+        // A holder can make it again.
+        cluster.holder.create(key, &record).await.unwrap();
+        assert_eq!(cluster.holder.get::<Value>(key).await.unwrap().unwrap().0, record, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_reserved_is_no_record() {
+    let cluster = Cluster::signed().await;
+    // Its creator has died, or somebody has written it by hand.
+    cluster.put_by_hand(RECORD, RESERVED).await;
+    for reader in cluster.readers().into_iter().chain([cluster.stranger.clone()]) {
+        assert!(reader.get::<Value>(RECORD).await.unwrap().is_none());
+        assert!(reader.list::<Value>(keys::ACCESS_KEYS).await.unwrap().entries.is_empty());
+    }
+    // A transaction that wants it absent finds it absent.
+    let wants_it_absent = Transaction::new().check(RECORD, 0).put("/t/x", &1).unwrap();
+    cluster.holder.transact(&wants_it_absent).await.unwrap();
+    let record = json!({"format": 1, "user": "low"});
+    let holders = cluster.readers();
+    let [one, other] = holders.each_ref().map(|holder| holder.create(RECORD, &record));
+    let made = tokio::join!(one, other);
+    let failures: Vec<_> = [made.0, made.1].into_iter().filter_map(Result::err).collect();
+    assert!(matches!(failures[..], [ClusterError::AlreadyExists { .. }]), "{failures:?}");
+    assert_eq!(cluster.holder.get::<Value>(RECORD).await.unwrap().unwrap().0, record);
+    assert!(matches!(
+        cluster.holder.transact(&wants_it_absent).await,
+        Err(ClusterError::Conflict { expected: 0, .. })
+    ));
+    // Nothing is reserved by a transaction whose checks fail.
+    let other = "/atoll/users/AK2";
+    let in_vain = Transaction::new().check("/t/x", 1).put(other, &record).unwrap();
+    assert!(matches!(cluster.holder.transact(&in_vain).await, Err(ClusterError::Conflict { .. })));
+    assert!(cluster.stranger.read_stored(&[other]).await.unwrap().0[0].is_none());
+}
+
+/// Keys of the records that the manifest names, with a sample of each.
+fn named() -> Vec<(&'static str, Value)> {
+    let mut named: Vec<_> = samples().into_iter().filter(|(key, _)| kinds::is_named(key)).collect();
+    named.iter_mut().for_each(|(_, record)| record["format"] = json!(1));
+    for prefix in kinds::named_prefixes() {
+        assert!(named.iter().any(|(key, _)| key.starts_with(prefix)), "no sample below {prefix}");
+    }
+    named
+}
+
+#[tokio::test]
+async fn what_loosens_by_its_absence_cannot_be_removed_by_hand() {
+    let cluster = Cluster::signed().await;
+    for (key, record) in named() {
+        assert!(cluster.holder.get::<Value>(key).await.unwrap().is_none(), "{key}");
+        cluster.holder.put(key, &record).await.unwrap();
+        let mut watch = cluster.holder.watch_prefix(key, 0);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        for by in ["deleted", "reserved"] {
+            match by {
+                "deleted" => cluster.delete_by_hand(key).await,
+                _ => cluster.put_by_hand(key, RESERVED).await,
+            }
+            let event = watch.next().await.unwrap();
+            assert!(matches!(&event, WatchEvent::Put { value, .. } if value.is_empty()), "{key}: {event:?}");
+            cluster.assert_refused(key, by).await;
+            // It does not come to be by a start that finds nothing there.
+            assert!(matches!(cluster.holder.create(key, &record).await, Err(ClusterError::Untrusted { .. })));
+        }
+        // Another of its kind that never was is absent as ever.
+        if key.contains("nqn") {
+            assert!(cluster.holder.get::<Value>(&format!("{key}2")).await.unwrap().is_none());
+        }
+        // The operator accepts it, and makes it again.
+        assert!(cluster.holder.delete(key).await.unwrap());
+        assert!(!cluster.holder.delete(key).await.unwrap());
+        assert!(cluster.holder.get::<Value>(key).await.unwrap().is_none());
+        cluster.holder.create(key, &record).await.unwrap();
+        assert_eq!(cluster.holder.get::<Value>(key).await.unwrap().unwrap().0, record);
+        // Who holds no key removes nothing.
+        let removed = cluster.stranger.delete(key).await;
+        assert!(matches!(removed, Err(ClusterError::NoAuthority { .. })), "{removed:?}");
+    }
+    let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+    assert!(findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
+}
+
+#[tokio::test]
+async fn an_operator_signs_what_is_there_when_keys_and_named_records_are_gone() {
+    let cluster = Cluster::signed().await;
+    for (key, record) in named() {
+        cluster.holder.put(key, &record).await.unwrap();
+        cluster.delete_by_hand(key).await;
+    }
+    cluster.delete_by_hand(keys::AUTHORITY).await;
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    sign_all(&cluster.stranger, service.clone(), true, 9, &|_| {}).await.unwrap();
+    let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+    assert!(findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
+    for (key, record) in named() {
+        assert!(cluster.holder.get::<Value>(key).await.unwrap().is_none(), "{key}");
+        cluster.holder.put(key, &record).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn without_the_manifest_nothing_that_it_names_is_taken_for_absent() {
+    let cluster = Cluster::signed().await;
+    let (host, other) = ("/atoll/nvme_hosts/nqn.1", "/atoll/nvme_hosts/nqn.2");
+    let older = cluster.stored(keys::MANIFEST).await;
+    cluster.holder.create(host, &json!({"format": 1, "host": "nqn.1"})).await.unwrap();
+    let newer = cluster.stored(keys::MANIFEST).await;
+    for by in [None, Some(&older), Some(&newer)] {
+        cluster.delete_by_hand(keys::MANIFEST).await;
+        if let Some(value) = by {
+            cluster.put_by_hand(keys::MANIFEST, value).await;
+        }
+        for reader in cluster.readers() {
+            let read = reader.get::<Value>(other).await;
+            assert!(
+                matches!(&read, Err(ClusterError::Untrusted { key, .. }) if key == keys::MANIFEST),
+                "{read:?}"
+            );
+            assert!(reader.list::<Value>(keys::NVME_HOSTS).await.is_err());
+            assert!(reader.get::<Value>(host).await.unwrap().is_some(), "it is signed");
+        }
+        let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+        assert!(findings.iter().any(|one| one.stored.key == keys::MANIFEST && one.is_refused()), "{findings:?}");
+    }
+    // The operator has looked at what is there.
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    sign_all(&cluster.stranger, service, true, 9, &|_| {}).await.unwrap();
+    assert!(cluster.holder.get::<Value>(other).await.unwrap().is_none());
+    cluster.delete_by_hand(host).await;
+    cluster.assert_refused(host, "removed after the manifest was made again").await;
 }
 
 #[tokio::test]
@@ -272,7 +406,7 @@ async fn a_cluster_of_an_earlier_release_works_until_it_is_signed_and_only_signe
     // A process that was there before signs from its next change on.
     holder.put("/atoll/buckets/c", &json!({"format": 1})).await.unwrap();
     let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
-    assert!(findings.len() == 3 && findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
+    assert!(findings.len() == 4 && findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
     cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
     cluster.assert_refused(RECORD, "without a signature").await;
 
@@ -298,9 +432,6 @@ async fn without_the_record_of_keys_nothing_unsigned_is_accepted() {
         assert!(matches!(reader.get::<Value>(RECORD).await, Err(ClusterError::Untrusted { .. })));
     }
     // An older record of keys in another place is none.
-    for revision in 0..CREATION_WINDOW {
-        cluster.stranger.put("/t/x", &revision).await.unwrap();
-    }
     cluster.stranger.transact(&Transaction::new().put_bytes(keys::AUTHORITY, keys_before)).await.unwrap();
     let fresh = cluster.stranger.with_guard(guard(&cluster.service, false));
     assert!(matches!(fresh.get::<Value>(RECORD).await, Err(ClusterError::Untrusted { .. })));
@@ -340,7 +471,7 @@ async fn the_key_rotates_under_way_and_the_old_one_signs_nothing() {
     assert!(refused.len() == 1 && refused[0].stored.key == RECORD, "{refused:?}");
     let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
     let refused = findings.iter().filter(|one| one.state != RecordState::Signed).count();
-    assert_eq!((findings.len(), refused), (21, 1));
+    assert_eq!((findings.len(), refused), (22, 1), "with the manifest");
     let ids: std::collections::BTreeSet<_> = findings.iter().map(|one| one.key_id.clone()).collect();
     assert_eq!(ids.len(), 2, "the new key, and none: {ids:?}");
     assert_eq!(cluster.holder.get::<Value>("/atoll/buckets/7").await.unwrap().unwrap().0["n"], 7);

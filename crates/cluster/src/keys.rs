@@ -17,6 +17,8 @@ pub const MAP_RANGES: [&str; 5] = [OSDS_TO_POOLS, REMOVED_POOLS, "/atoll/s", "/a
 pub const CLUSTER: &str = "/atoll/cluster";
 /// By which keys records are signed.
 pub const AUTHORITY: &str = "/atoll/authority";
+/// Which signed records must be there.
+pub const MANIFEST: &str = "/atoll/manifest";
 /// Prefix of OSD records.
 pub const OSDS: &str = "/atoll/osds/";
 /// Prefix of the presence of running OSDs.
@@ -415,6 +417,7 @@ mod tests {
             OSD_ENDS,
             CLUSTER,
             AUTHORITY,
+            MANIFEST,
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all.iter().enumerate().all(|(other, prefix)| other == index || !prefix.starts_with(one)));

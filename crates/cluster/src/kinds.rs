@@ -9,7 +9,7 @@ use crate::keys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// A holder of the key service signs it, and those who have the key service refuse any other.
-    Signed,
+    Signed(Absence),
     /// It carries its own signature.
     Authority,
     /// Nobody is let in by it, and no data is protected by it.
@@ -18,28 +18,49 @@ pub enum Protection {
     Open(&'static str),
 }
 
+/// What follows when somebody removes a signed record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// Nobody is let in by that, and nothing is protected less, for this reason.
+    Denies(&'static str),
+    /// It would loosen this. The manifest names the record, so its removal by hand is refused as a change would be.
+    Named(&'static str),
+}
+
+const fn denies(reason: &'static str) -> Protection {
+    Protection::Signed(Absence::Denies(reason))
+}
+
+const fn named(what: &'static str) -> Protection {
+    Protection::Signed(Absence::Named(what))
+}
+
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 49] = [
+pub const KINDS: [(&str, Protection); 50] = [
     (keys::AUTHORITY, Protection::Authority),
-    (keys::IDENTITIES, Protection::Signed),
-    (keys::IDENTITIES_REVISION, Protection::Signed),
-    (keys::STS_KEY, Protection::Signed),
-    (keys::ACCOUNTS, Protection::Signed),
-    (keys::ACCESS_KEYS, Protection::Signed),
-    (keys::BUCKETS, Protection::Signed),
-    (keys::OPERATORS, Protection::Signed),
-    (keys::APPROVALS, Protection::Signed),
-    (keys::OPERATOR_SESSIONS, Protection::Signed),
-    (keys::LOGIN_SETTINGS, Protection::Signed),
-    (keys::API_TOKENS, Protection::Signed),
-    (keys::METRICS_TOKENS, Protection::Signed),
-    (keys::IMAGES, Protection::Signed),
-    (keys::REMOVED_IMAGES, Protection::Signed),
-    (keys::NVME_HOSTS, Protection::Signed),
-    (keys::NVME_TLS, Protection::Signed),
-    (keys::POOLS, Protection::Signed),
-    (keys::SETTINGS, Protection::Signed),
-    (keys::FRAMES, Protection::Signed),
+    (keys::MANIFEST, denies("no absence of a record of the named kinds is accepted")),
+    (
+        keys::IDENTITIES,
+        denies("a missing group or policy denies everything to its members; a missing user or role has no rights"),
+    ),
+    (keys::IDENTITIES_REVISION, denies("the next change writes it again, and every revocation is a change")),
+    (keys::STS_KEY, denies("temporary credentials end")),
+    (keys::ACCOUNTS, denies("keys of the account sign nothing; the first account follows from its oldest key")),
+    (keys::ACCESS_KEYS, denies("the key signs nothing")),
+    (keys::BUCKETS, denies("there is no such bucket, and a new one of that name has another id")),
+    (keys::OPERATORS, denies("a login as the operator is refused")),
+    (keys::APPROVALS, denies("what it asks for is not approved")),
+    (keys::OPERATOR_SESSIONS, denies("the session has ended")),
+    (keys::LOGIN_SETTINGS, named("lifetimes of sessions would be the defaults")),
+    (keys::API_TOKENS, denies("the token is refused")),
+    (keys::METRICS_TOKENS, denies("the token reads no metrics")),
+    (keys::IMAGES, denies("the image cannot be attached")),
+    (keys::REMOVED_IMAGES, denies("the image does not come back from the trash")),
+    (keys::NVME_HOSTS, named("the host would connect without its secret")),
+    (keys::NVME_TLS, named("the host would connect without TLS")),
+    (keys::POOLS, denies("nothing is read or written in the pool")),
+    (keys::SETTINGS, named("limits set by operators would become the defaults")),
+    (keys::FRAMES, named("the next start would write the first modes of the cluster")),
     (keys::AUTHORIZED_KEYS, Protection::Open("hosts with OSDs only add the keys of their own processes")),
     (keys::OSDS, Protection::Open("hosts with OSDs only add their own, and the coordinator marks them out")),
     (keys::OSD_UP, Protection::Open("OSDs write it")),
@@ -73,18 +94,30 @@ pub const KINDS: [(&str, Protection); 49] = [
 
 /// Prefixes of signed records, none of which holds another.
 pub fn signed_prefixes() -> impl Iterator<Item = &'static str> {
-    let signed =
-        KINDS.iter().filter(|(_, protection)| *protection == Protection::Signed).map(|(prefix, _)| *prefix);
+    let is_signed = |protection: &Protection| matches!(protection, Protection::Signed(_));
+    let signed = KINDS.iter().filter(move |(_, protection)| is_signed(protection)).map(|(prefix, _)| *prefix);
     let all = signed.clone().collect::<Vec<_>>();
     signed.filter(move |prefix| !all.iter().any(|other| other != prefix && prefix.starts_with(other)))
 }
 
+/// Prefixes of the records that the manifest names.
+pub fn named_prefixes() -> impl Iterator<Item = &'static str> {
+    let is_named = |protection: &Protection| matches!(protection, Protection::Signed(Absence::Named(_)));
+    KINDS.iter().filter(move |(_, protection)| is_named(protection)).map(|(prefix, _)| *prefix)
+}
+
+fn is_below(key: &str, prefix: &str) -> bool {
+    if prefix.ends_with('/') { key.starts_with(prefix) } else { key == prefix }
+}
+
 /// Returns whether records under this key are signed once the cluster is.
 pub fn is_signed(key: &str) -> bool {
-    KINDS.iter().any(|(prefix, protection)| {
-        *protection == Protection::Signed
-            && if prefix.ends_with('/') { key.starts_with(prefix) } else { key == *prefix }
-    })
+    KINDS.iter().any(|(prefix, protection)| matches!(protection, Protection::Signed(_)) && is_below(key, prefix))
+}
+
+/// Returns whether the manifest names a record under this key.
+pub fn is_named(key: &str) -> bool {
+    named_prefixes().any(|prefix| is_below(key, prefix))
 }
 
 #[cfg(test)]
@@ -117,5 +150,9 @@ mod tests {
             assert!(!is_signed(key), "{key}");
         }
         assert_eq!(signed_prefixes().filter(|prefix| prefix.starts_with("/atoll/iam/")).count(), 1);
+        for key in ["/atoll/nvme_hosts/nqn.1", "/atoll/nvme_tls/nqn.1", "/atoll/settings", "/atoll/frames"] {
+            assert!(is_named(key) && is_signed(key), "{key}");
+        }
+        assert!(!is_named("/atoll/users/AK") && !is_named(keys::MANIFEST) && !is_named("/atoll/settings/x"));
     }
 }

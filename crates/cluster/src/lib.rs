@@ -14,9 +14,9 @@ pub mod roles;
 pub mod server;
 
 pub use client::{
-    Answer, CREATION_WINDOW, ClusterClient, ClusterError, ConnectOptions, Contention, GuardFault, Lease,
-    LeaseStatus, Listing, LoginSource, Place, PrefixWatch, RecordGuard, SnapshotError, StateSize, Stored, TermEnd,
-    TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
+    Answer, ClusterClient, ClusterError, ConnectOptions, Contention, GuardFault, Lease, LeaseStatus, Listing,
+    LoginSource, Place, PrefixWatch, RESERVED, RecordGuard, SnapshotError, StateSize, Stored, TermEnd, TlsFiles,
+    Transaction, WatchEvent, retried, verify_snapshot,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

@@ -79,7 +79,7 @@ const fn own(keys: &'static str) -> Kind {
 }
 
 /// All kinds of keys. [`Admin`] reads and writes all of them.
-pub const KINDS: [Kind; 46] = [
+pub const KINDS: [Kind; 47] = [
     kind(keys::LAST_USED, &[Gateway], &[Gateway]),
     own(keys::ADMIN_SERVERS),
     kind(keys::APPROVALS, NOBODY, NOBODY),
@@ -105,6 +105,7 @@ pub const KINDS: [Kind; 46] = [
     kind(keys::JOIN_TOKENS, NOBODY, NOBODY),
     own(keys::KEY_BACKUPS),
     kind(keys::LOGIN_SETTINGS, EVERYBODY, NOBODY),
+    kind(keys::MANIFEST, EVERYBODY, NOBODY),
     kind(keys::METRICS_TOKENS, EVERYBODY, NOBODY),
     kind(keys::NEXT_OSD, OSDS_THEMSELVES, NOBODY),
     kind(keys::NEXT_POOL, NOBODY, NOBODY),

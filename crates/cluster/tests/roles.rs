@@ -34,6 +34,21 @@ fn the_page_has_the_table() {
     assert_eq!(said, expected);
 }
 
+#[test]
+fn the_page_says_what_absence_means() {
+    use atoll_cluster::kinds::{self, Absence, Protection};
+    let page = fs::read_to_string(root().join("docs/reference/formats.md")).unwrap();
+    let (_, section) = page.split_once("#### The manifest").unwrap();
+    let said: BTreeSet<&str> = section.lines().filter(|line| line.starts_with("| `/atoll/")).collect();
+    let row = |(key, protection): &(&str, Protection)| match protection {
+        Protection::Signed(Absence::Denies(reason)) => Some(format!("| `{key}` | {reason} | - |")),
+        Protection::Signed(Absence::Named(what)) => Some(format!("| `{key}` | {what} | named |")),
+        _ => None,
+    };
+    let rows: Vec<String> = kinds::KINDS.iter().filter_map(row).collect();
+    assert_eq!(said, rows.iter().map(String::as_str).collect());
+}
+
 fn row(kind: &Kind) -> [String; 3] {
     let writers = if kind.is_own { "own".into() } else { short(kind.writers) };
     [format!("`{}`", kind.keys), short(kind.readers), writers]

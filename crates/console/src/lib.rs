@@ -21,6 +21,7 @@ mod known_digests;
 mod listener;
 mod metrics_routes;
 mod outgoing;
+mod refused_records;
 mod server;
 mod token_check;
 

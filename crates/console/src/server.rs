@@ -19,7 +19,7 @@ use crate::copies::Copies;
 use crate::figures::Figures;
 use crate::hosts::{self, KnownKeys, OtherHosts, ThisHost, Unanswered};
 use crate::token_check::TokenCheck;
-use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes, outgoing};
+use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes, outgoing, refused_records};
 
 /// Processes of a supervisor that was just killed may need a moment to give an address back.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
@@ -161,6 +161,7 @@ impl AdminServer {
         tokio::spawn(announcement::keep(Arc::clone(&self.shared), self.shared.cluster.reached(self.address)));
         tokio::spawn(Figures::keep(Arc::clone(&self.shared)));
         tokio::spawn(outgoing::keep(Arc::clone(&self.shared)));
+        tokio::spawn(refused_records::keep(Arc::clone(&self.shared)));
         let routes = Router::new().merge(metrics_routes::routes()).merge(api::routes()).merge(assets::routes());
         let routers = listener::Routers {
             everyone: routes.with_state(Arc::clone(&self.shared)),

@@ -300,7 +300,7 @@ impl Exports {
     /// The names of everything that this client may use.
     pub async fn list(&self, client: &Client) -> Result<Vec<String>, ImageError> {
         let admin = self.admin.clone();
-        let records = self.bridge.run(async move { admin.list().await }).await?;
+        let records = self.bridge.run(async move { admin.list_usable().await }).await?;
         let may_use = |record: &ImageRecord| client.may_use(&record.name, &export_of(record)).is_ok();
         let names = records.into_iter().filter(may_use).flat_map(|record| {
             let snapshots = record.snapshots().iter().filter(|snapshot| !snapshot.is_pending);

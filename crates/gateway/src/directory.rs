@@ -332,12 +332,15 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError> {
-        if let Some(listing) = self.ask(self.cluster.list::<BucketRecord>(keys::BUCKETS)).await.map_err(error)? {
+        if let Some(listing) =
+            self.ask(self.cluster.list_usable::<BucketRecord>(keys::BUCKETS)).await.map_err(error)?
+        {
             return Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect());
         }
         let copy = lock(&self.copy);
         let buckets = copy.records.iter().filter(|(key, _)| key.starts_with(keys::BUCKETS));
-        buckets.map(|(key, value)| parse(key, value)).collect()
+        // One that cannot be used does not hide the others.
+        Ok(buckets.filter_map(|(key, value)| parse(key, value).ok()).collect())
     }
 
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError> {
@@ -380,7 +383,7 @@ impl BucketDirectory for EtcdDirectory {
 
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
         // Only the making of a bucket asks, which needs cluster state anyway: there is no copy.
-        let listing = self.ask_for_change(self.cluster.list::<PoolRecord>(keys::POOLS)).await?;
+        let listing = self.ask_for_change(self.cluster.list_usable::<PoolRecord>(keys::POOLS)).await?;
         Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
 

@@ -183,6 +183,12 @@ impl ImageAdmin {
         Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
     }
 
+    /// The images whose records can be used, by name: for what is shown or served one by one.
+    pub async fn list_usable(&self) -> Result<Vec<ImageRecord>, ImageError> {
+        let listing = self.cluster.list_usable::<ImageRecord>(keys::IMAGES).await?;
+        Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
+    }
+
     /// An image's record and its revision.
     pub async fn get(&self, name: &str) -> Result<(ImageRecord, i64), ImageError> {
         let found = self.cluster.get::<ImageRecord>(&keys::image(name)).await?;
@@ -213,7 +219,7 @@ impl ImageAdmin {
         let locks = self.cluster.list::<ImageLockRecord>(keys::IMAGE_LOCKS).await?.entries;
         let live = locks.into_iter().filter(|(_, lock, _)| !is_abandoned(lock));
         let by_key: BTreeMap<String, ImageLockRecord> = live.map(|(key, lock, _)| (key, lock)).collect();
-        let records = self.list().await?.into_iter();
+        let records = self.list_usable().await?.into_iter();
         Ok(records
             .filter_map(|record| Some((record.name, by_key.get(&keys::image_lock(&record.id))?.clone())))
             .collect())

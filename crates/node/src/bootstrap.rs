@@ -366,7 +366,7 @@ pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, recor
 /// Whether there is a record, whatever it says: the key service is not asked.
 async fn is_there(state: &ClusterClient, key: &str) -> Result<bool, NodeError> {
     let (found, _) = state.read_stored(&[key]).await?;
-    Ok(found.iter().any(Option::is_some))
+    Ok(found.iter().flatten().any(|stored| !stored.is_reserved()))
 }
 
 /// Writes the first records of cluster state. The cluster record comes last and says that all
@@ -428,7 +428,11 @@ pub(crate) async fn add_what_is_new(
 async fn add_records_of_cluster(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
     let frames =
         FramesRecord { transports: cluster.first_transports, ..FramesRecord::from(cluster.first_frame_modes()) };
-    ensure(state, keys::FRAMES, &frames).await?;
+    match ensure(state, keys::FRAMES, &frames).await {
+        // Somebody has removed it, and the modes of before may have been others. Health says so.
+        Err(NodeError::Cluster(error @ ClusterError::Untrusted { .. })) => tracing::error!("{error}"),
+        done => done?,
+    }
     ensure_first_account(state).await
 }
 

@@ -1,5 +1,7 @@
 //! By which keys the records of cluster state are signed.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 /// The keys of a cluster's authority. The record is signed by the newest of them.
@@ -12,6 +14,18 @@ pub struct AuthorityRecord {
     /// Records without a signature are still read: the cluster is being signed.
     #[serde(default)]
     pub accepts_unsigned: bool,
+    /// There is a manifest: a record that it names and that is not there was removed by hand.
+    #[serde(default)]
+    pub has_manifest: bool,
+}
+
+/// The manifest: signed records whose absence would loosen something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestRecord {
+    /// Version of this record's format.
+    pub format: u32,
+    /// Their keys in cluster state.
+    pub names: BTreeSet<String>,
 }
 
 /// One key of a cluster's authority.

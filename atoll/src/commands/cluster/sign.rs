@@ -1,6 +1,7 @@
 //! Signing the records of cluster state: shows them, and what each gives, before it signs anything.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::Context;
 use atoll_authority::{Finding, RecordState, sign_all, sign_records, survey, without_signature};
@@ -22,7 +23,7 @@ Examples:
   atoll cluster sign                            show records that are not signed, and what they give to whom
   atoll cluster sign --yes                      sign them; from then on no other is accepted
   atoll cluster sign --record /atoll/users/AK1  sign one that is refused, after you have looked at it
-  atoll cluster sign --remove /atoll/users/AK1  remove one that is refused
+  atoll cluster sign --remove /atoll/users/AK1  remove one that is refused, or accept that it was removed by hand
   atoll cluster sign --yes --refused            sign all that are refused, as when /atoll/authority is gone
 
 New clusters are signed from their first start. A cluster of an earlier release is signed once, when all of its hosts
@@ -39,7 +40,7 @@ pub struct SignArguments {
     /// Sign this record as it is, although it was not written by a holder of the key service
     #[arg(long, value_name = "KEY")]
     record: Vec<String>,
-    /// Remove this record, which is refused
+    /// Remove this record, which is refused, or accept that it is not there any more
     #[arg(long, value_name = "KEY", conflicts_with_all = ["yes", "record"])]
     remove: Vec<String>,
 }
@@ -61,7 +62,8 @@ async fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
     }
     let findings = survey(&state, &authority).await?;
     if !arguments.remove.is_empty() {
-        return remove(arguments, &state, &findings).await;
+        // The manifest forgets it, too.
+        return remove(arguments, &state.with_guard(Arc::new(authority)), &findings).await;
     }
     let unsigned: Vec<Finding> = findings.into_iter().filter(|found| found.state != RecordState::Signed).collect();
     if !arguments.yes {
@@ -76,10 +78,9 @@ async fn sign(arguments: &SignArguments) -> anyhow::Result<()> {
 }
 
 async fn remove(arguments: &SignArguments, state: &ClusterClient, findings: &[Finding]) -> anyhow::Result<()> {
-    let is_refused = |finding: &&Finding| matches!(finding.state, RecordState::Refused(_));
     let refused: BTreeMap<&str, i64> = findings
         .iter()
-        .filter(is_refused)
+        .filter(|finding| finding.is_refused())
         .map(|finding| (finding.stored.key.as_str(), finding.stored.mod_revision))
         .collect();
     for name in &arguments.remove {
@@ -104,6 +105,9 @@ fn report(arguments: &SignArguments, signed: u64, unsigned: &[Finding]) -> anyho
         RecordState::Refused(cause) => format!("refused: {cause}"),
     };
     let given = |finding: &Finding| {
+        if finding.stored.value.is_empty() {
+            return "is not there".to_owned();
+        }
         let record = without_signature(&finding.stored.value);
         serde_json::from_slice::<Value>(&record)
             .map_or_else(|_| "cannot be read".to_owned(), |record| grants(&finding.stored.key, &record))

@@ -16,7 +16,7 @@ use self::arguments::{GatewayArguments, Switch};
 pub use self::arguments::{S3ListenArguments, parse_listen};
 use self::listeners::listeners;
 use super::audit_log;
-use super::daemon::{DaemonArguments, prepare};
+use super::daemon::{DaemonArguments, prepare, until_verifiable};
 use super::open_cluster::tokio_runtime;
 
 /// Reads of a gateway's client end after this long, so that its own clients get an answer.
@@ -58,7 +58,8 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let mut threads = ClientThreads::start(serving.threads(), &config)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
-        let pools = state.list::<atoll_types::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
+        until_verifiable(&state).await?;
+        let pools = state.list_usable::<atoll_types::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
         let find = |name: &str| pools.entries.iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name);
         let pool = find(POOL_OBJECTS).with_context(|| format!("there is no pool '{POOL_OBJECTS}'"))?.id;
         if let Some(name) = data_pool {

@@ -63,7 +63,7 @@ pub fn stored_bytes(used_bytes: u64, pool: &PoolRecord) -> u64 {
 /// All pools.
 pub async fn list(client: &ClusterClient) -> Result<Vec<PoolStatus>, AdminError> {
     let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
-    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let pools = client.list_usable::<PoolRecord>(keys::POOLS).await?.entries;
     let usage = client.list::<OsdUsageRecord>(keys::OSD_USAGE).await?.entries;
     let status = |pool: PoolRecord| {
         let used_bytes = used_bytes(usage.iter().map(|(_, record, _)| record), pool.id);

@@ -6,23 +6,21 @@ use std::fmt;
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 
 use super::error::ClusterError;
-use super::transaction::Transaction;
 use super::{Answer, ClusterClient, Repeat};
 use crate::{keys, kinds};
 
-/// How often a signed record is written again because others changed it, or the keys, at the same moment.
-const ATTEMPTS_MAX: usize = 16;
-/// Revisions within which a record must be created after the one that its signature names.
-pub const CREATION_WINDOW: i64 = 1_000;
+/// Value of a key whose signed record is about to be created. It means the same as no key, whoever has written it: the
+/// record that follows is signed for the revision at which the key was made.
+pub const RESERVED: &[u8] = br#"{"reserved":true}"#;
 
 /// A record's place in the history of cluster state, which nobody who only writes there can give to another record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// Its key.
     pub key: &'a str,
-    /// How often it was written since it was created; 1 is its creation.
+    /// How often it was written since it was created; 1 is its creation, at which no record is signed.
     pub version: i64,
-    /// The revision at which it was created; for a record that is about to be created, the revision before that.
+    /// The revision at which it was created.
     pub create_revision: i64,
 }
 
@@ -43,6 +41,10 @@ pub trait RecordGuard: fmt::Debug + Send + Sync {
     fn seal(&self, place: &Place<'_>, record: &[u8]) -> Result<Vec<u8>, GuardFault>;
     /// Returns the revision of [`keys::AUTHORITY`] by which it seals; 0 if there is none.
     fn authority_revision(&self) -> i64;
+    /// Returns whether the cluster has a manifest of records that must be there.
+    fn has_manifest(&self) -> Result<bool, GuardFault>;
+    /// Notes that a record which the manifest names was removed by hand, and returns that in words.
+    fn note_removed(&self, key: &str) -> String;
     /// Reads the keys.
     fn refresh<'a>(&'a self, client: &'a ClusterClient) -> Answer<'a, ()>;
 }
@@ -73,6 +75,11 @@ impl Stored {
         Ok(Stored { key, value, mod_revision, version, create_revision })
     }
 
+    /// Returns whether there is no record yet: its key is reserved for one.
+    pub fn is_reserved(&self) -> bool {
+        self.value == RESERVED && (kinds::is_signed(&self.key) || self.key == keys::AUTHORITY)
+    }
+
     /// Returns its place.
     pub fn place(&self) -> Place<'_> {
         Place { key: &self.key, version: self.version, create_revision: self.create_revision }
@@ -90,6 +97,19 @@ impl ClusterClient {
         ClusterClient { guard: Some(guard), ..self.clone() }
     }
 
+    /// Returns whether signed records are verified: the key service is here.
+    pub fn verifies_records(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Has the guard read its keys now, if there is one: then records can be verified.
+    pub fn read_authority(&self) -> Answer<'_, ()> {
+        match &self.guard {
+            Some(guard) => guard.refresh(self),
+            None => Box::pin(async { Ok(()) }),
+        }
+    }
+
     /// Verifies what was read; why it is refused, if it is.
     pub(super) async fn opened(&self, stored: &Stored) -> Result<Result<Vec<u8>, String>, ClusterError> {
         let Some(guard) = self.guard.as_ref().filter(|_| kinds::is_signed(&stored.key)) else {
@@ -104,63 +124,6 @@ impl ClusterClient {
             GuardFault::Refused(cause) => cause,
             GuardFault::Stale => "it is signed by a key that the cluster does not have".into(),
         }))
-    }
-
-    /// Performs a transaction that writes signed records.
-    pub(super) async fn transact_signed(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
-        let signed = transaction.signed_keys();
-        let Some(guard) = &self.guard else {
-            return self.transact_unsigned(transaction, &signed).await;
-        };
-        for _ in 0..ATTEMPTS_MAX {
-            let (found, revision) = self.read_stored(&signed).await?;
-            let mut sealed = transaction.clone();
-            match seal(&**guard, &mut sealed, &found, revision) {
-                Ok(()) => {}
-                Err((_, GuardFault::Stale)) => {
-                    guard.refresh(self).await?;
-                    continue;
-                }
-                Err((key, GuardFault::Refused(cause))) => return Err(ClusterError::Untrusted { key, cause }),
-            }
-            match self.send(&sealed.check(keys::AUTHORITY, guard.authority_revision())).await {
-                Err(ClusterError::Conflict { key, .. }) if key == keys::AUTHORITY => guard.refresh(self).await?,
-                Err(ClusterError::Conflict { key, .. }) if !transaction.has_check(&key) => {}
-                Ok(at) if at > revision + CREATION_WINDOW && guard.authority_revision() != 0 => {
-                    return self.sign_again(&**guard, transaction, at).await;
-                }
-                done => return done,
-            }
-        }
-        let key = signed.first().map_or_else(String::new, |key| (*key).to_owned());
-        Err(ClusterError::Conflict { key, expected: 0, found: 0 })
-    }
-
-    /// Without the key service records can be written as long as the cluster has no signed ones.
-    async fn transact_unsigned(&self, transaction: &Transaction, signed: &[&str]) -> Result<i64, ClusterError> {
-        self.send(&transaction.clone().check(keys::AUTHORITY, 0)).await.map_err(|error| match error {
-            ClusterError::Conflict { key, .. } if key == keys::AUTHORITY => {
-                ClusterError::NoAuthority { key: signed.first().map_or_else(String::new, |key| (*key).to_owned()) }
-            }
-            other => other,
-        })
-    }
-
-    /// Signs what was created so late that its signature does not hold, and whatever was written with it, so that all
-    /// has one revision.
-    async fn sign_again(
-        &self,
-        guard: &dyn RecordGuard,
-        transaction: &Transaction,
-        at: i64,
-    ) -> Result<i64, ClusterError> {
-        let mut again = transaction.written_at(at);
-        let (found, revision) = self.read_stored(&transaction.signed_keys()).await?;
-        seal(guard, &mut again, &found, revision).map_err(|(key, fault)| ClusterError::Untrusted {
-            key,
-            cause: format!("it cannot be signed: {fault:?}"),
-        })?;
-        self.send(&again).await
     }
 
     /// Reads records as they are stored, each if it is there, and the revision of cluster state.
@@ -180,29 +143,4 @@ impl ClusterClient {
         let found = response.op_responses().into_iter().map(entry);
         Ok((found.map(|entry| Stored::from_entry(entry?).ok()).collect(), revision))
     }
-}
-
-/// Signs the records of a transaction for their next places, and makes it depend on these.
-fn seal(
-    guard: &dyn RecordGuard,
-    transaction: &mut Transaction,
-    found: &[Option<Stored>],
-    revision: i64,
-) -> Result<(), (String, GuardFault)> {
-    let mut checks = Vec::new();
-    for ((key, value), found) in transaction.signed_puts().zip(found) {
-        let place = match found {
-            Some(found) => Place { key, version: found.version + 1, create_revision: found.create_revision },
-            None => Place { key, version: 1, create_revision: revision },
-        };
-        *value = guard.seal(&place, value).map_err(|fault| (key.to_owned(), fault))?;
-        checks.push((key.to_owned(), found.as_ref().map_or(0, |found| found.mod_revision)));
-    }
-    for (key, revision) in checks {
-        // A check of the caller's own says more, and fails if it is of another revision.
-        if !transaction.has_check(&key) {
-            *transaction = std::mem::take(transaction).check(&key, revision);
-        }
-    }
-    Ok(())
 }

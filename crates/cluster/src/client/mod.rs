@@ -7,6 +7,8 @@ mod guard;
 mod join_login;
 mod lease;
 mod login;
+mod manifest;
+mod signed_writes;
 mod snapshot;
 mod tls;
 mod transaction;
@@ -14,10 +16,11 @@ mod upkeep;
 mod users;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_types::record_json::read_record;
@@ -25,12 +28,12 @@ use etcd_client::{GetOptions, KvClient, PutOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::kinds::is_signed;
+use crate::kinds::{is_named, is_signed};
 
 pub use contention::{Contention, retried};
 pub use error::ClusterError;
 use error::{Fate, fate};
-pub use guard::{CREATION_WINDOW, GuardFault, Place, RecordGuard, Stored};
+pub use guard::{GuardFault, Place, RESERVED, RecordGuard, Stored};
 pub use lease::{Lease, LeaseStatus, TermEnd};
 pub use login::LoginSource;
 use login::Session;
@@ -42,6 +45,8 @@ pub use watch::{PrefixWatch, WatchEvent};
 
 /// Lists may be longer than the 4 MiB that the etcd client accepts by default.
 const RESPONSE_BYTES: usize = 64 << 20;
+/// Records that were left out of lists and are remembered.
+const LEFT_OUT_MAX: usize = 1_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// etcd cuts off clients that ping more often than every five seconds.
@@ -130,6 +135,7 @@ pub struct ClusterClient {
     options: Arc<ConnectOptions>,
     guard: Option<Arc<dyn RecordGuard>>,
     has_changed: Arc<AtomicBool>,
+    left_out: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl std::fmt::Debug for ClusterClient {
@@ -148,7 +154,8 @@ impl ClusterClient {
         let options = Arc::new(options.clone());
         let session = Arc::new(Session::begin(&options).await?);
         let guard = options.guard.clone();
-        let client = ClusterClient { session, options, guard, has_changed: Arc::default() };
+        let client =
+            ClusterClient { session, options, guard, has_changed: Arc::default(), left_out: Arc::default() };
         // Connections are made when first used, so use it.
         let only_count = GetOptions::new().with_count_only();
         client
@@ -182,8 +189,9 @@ impl ClusterClient {
             let mut response = self
                 .call(&format!("read {key}"), Repeat::Freely, |mut kv| async move { kv.get(key, None).await })
                 .await?;
-            let Some(entry) = response.take_kvs().into_iter().next() else { return Ok(None) };
-            let stored = Stored::from_entry(entry).map_err(not_utf8)?;
+            let stored = response.take_kvs().into_iter().next().map(Stored::from_entry);
+            let stored = stored.transpose().map_err(not_utf8)?.filter(|stored| !stored.is_reserved());
+            let Some(stored) = stored else { return self.check_absence(key).await.map(|()| None) };
             match self.opened(&stored).await? {
                 Ok(value) => Ok(Some((value, stored.mod_revision))),
                 Err(cause) => Err(ClusterError::Untrusted { key: stored.key, cause }),
@@ -203,6 +211,35 @@ impl ClusterClient {
         Ok(Listing { revision: raw.revision, entries })
     }
 
+    /// The records under a prefix that can be used. The others are in the log, and in [`Self::left_out`]. This is for what
+    /// is shown or served one by one: who decides by what is not there needs [`Self::list`].
+    pub async fn list_usable<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listing<T>, ClusterError> {
+        let raw = self.list_verified(prefix).await?;
+        let mut entries = Vec::with_capacity(raw.entries.len());
+        for (key, value, revision) in raw.entries {
+            let value = value.map_err(|cause| ClusterError::Untrusted { key: key.clone(), cause });
+            match value.and_then(|value| decode(&key, &value)) {
+                Ok(record) => entries.push((key, record, revision)),
+                Err(error) => self.leave_out(key, &error),
+            }
+        }
+        Ok(Listing { revision: raw.revision, entries })
+    }
+
+    fn leave_out(&self, key: String, error: &ClusterError) {
+        // A map is whole between any two changes.
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        if left_out.len() < LEFT_OUT_MAX && !left_out.contains_key(&key) {
+            tracing::warn!("left out: {error}");
+            left_out.insert(key, error.to_string());
+        }
+    }
+
+    /// Returns why records were left out of lists, by this client or a copy of it.
+    pub fn left_out(&self) -> Vec<String> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// All values under a prefix as they are stored. One that is refused is empty, which is no record.
     pub fn list_raw<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing<Vec<u8>>> {
         Box::pin(async move {
@@ -219,11 +256,18 @@ impl ClusterClient {
 
     async fn list_now(&self, prefix: &str) -> Result<Listing<Result<Vec<u8>, String>>, ClusterError> {
         let (stored, revision) = self.list_stored(prefix).await?;
+        let missing = match self.missing_in(prefix, &stored).await {
+            Ok(missing) => missing.into_iter().map(|key| (key.clone(), self.removed_by_hand(&key))).collect(),
+            // Without the manifest nobody knows what is missing.
+            Err(ClusterError::Untrusted { key, cause }) => vec![(key, cause)],
+            Err(error) => return Err(error),
+        };
         let mut entries = Vec::with_capacity(stored.len());
-        for one in stored {
+        for one in stored.into_iter().filter(|one| !one.is_reserved()) {
             let value = self.opened(&one).await?;
             entries.push((one.key, value, one.mod_revision));
         }
+        entries.extend(missing.into_iter().map(|(key, cause)| (key, Err(cause), 0)));
         Ok(Listing { revision, entries })
     }
 
@@ -285,6 +329,9 @@ impl ClusterClient {
     /// Deletes a key and says whether it was there. After a broken connection it is tried again,
     /// so a key that was there may be reported as absent.
     pub fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, bool> {
+        if is_named(key) {
+            return self.delete_named(key);
+        }
         Box::pin(async move {
             let response = self
                 .call(&format!("delete {key}"), Repeat::Freely, |mut kv| async move { kv.delete(key, None).await })

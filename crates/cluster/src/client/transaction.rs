@@ -1,11 +1,14 @@
 //! A small transaction: all checks hold and all changes are made at one revision, or nothing is.
 
+use std::collections::BTreeMap;
+
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use serde::Serialize;
 
 use super::error::ClusterError;
+use super::guard::Stored;
 use super::{Answer, ClusterClient, Repeat, encode};
-use crate::kinds::is_signed;
+use crate::kinds::{is_named, is_signed};
 
 /// What to check and what to change.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +42,7 @@ impl Transaction {
     }
 
     /// Only if no key with this prefix was written after this revision: that of a [`Listing`](super::Listing) of them.
-    /// Keys may have been deleted.
+    /// Keys may have been deleted. A signed record that the transaction itself creates counts as written before.
     pub fn check_prefix(mut self, prefix: &str, revision: i64) -> Transaction {
         self.checks.push(Check::Prefix { prefix: prefix.to_owned(), revision });
         self
@@ -69,14 +72,59 @@ impl Transaction {
 
     /// Returns the keys of the signed records that it writes.
     pub(super) fn signed_keys(&self) -> Vec<&str> {
-        let written = self.changes.iter().filter_map(|change| match change {
-            Change::Put { key, .. } => Some(key.as_str()),
-            Change::Delete { .. } => None,
-        });
-        written.filter(|key| is_signed(key)).collect()
+        self.written().filter(|key| is_signed(key)).collect()
     }
 
-    /// Returns the signed records that it writes, in the order of [`Self::signed_keys`].
+    fn written(&self) -> impl Iterator<Item = &str> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Put { key, .. } => Some(key.as_str()),
+            Change::Delete { .. } => None,
+        })
+    }
+
+    /// Returns the keys that the manifest names or is to name: of records that it writes, and that it deletes.
+    pub(super) fn named_keys(&self) -> (Vec<&str>, Vec<&str>) {
+        let deleted = self.changes.iter().filter_map(|change| match change {
+            Change::Delete { key } => Some(key.as_str()),
+            Change::Put { .. } => None,
+        });
+        (self.written().filter(|key| is_named(key)).collect(), deleted.filter(|key| is_named(key)).collect())
+    }
+
+    /// Returns the keys of signed records that it writes, or that must be absent.
+    pub(super) fn guarded_keys(&self) -> Vec<&str> {
+        let absent = self.checks.iter().filter_map(|check| match check {
+            Check::Key { key, revision: 0 } if is_signed(key) => Some(key.as_str()),
+            _ => None,
+        });
+        let mut all: Vec<&str> = self.signed_keys();
+        all.extend(self.named_keys().1);
+        all.extend(absent);
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Returns the same, with a reserved key in place of one that must be absent.
+    pub(super) fn with_reserved(&self, found: &BTreeMap<String, Stored>) -> Transaction {
+        let mut reserved = self.clone();
+        for check in &mut reserved.checks {
+            if let Check::Key { key, revision } = check
+                && *revision == 0
+                && let Some(stored) = found.get(key.as_str()).filter(|stored| stored.is_reserved())
+            {
+                *revision = stored.mod_revision;
+            }
+        }
+        reserved
+    }
+
+    /// Returns what it checks, without its changes.
+    pub(super) fn only_checks(&self) -> Transaction {
+        Transaction { checks: self.checks.clone(), changes: Vec::new() }
+    }
+
+    /// Returns the signed records that it writes.
     pub(super) fn signed_puts(&mut self) -> impl Iterator<Item = (&str, &mut Vec<u8>)> {
         let written = self.changes.iter_mut().filter_map(|change| match change {
             Change::Put { key, value, .. } => Some((key.as_str(), value)),
@@ -91,18 +139,6 @@ impl Transaction {
             Check::Key { key: checked, .. } => checked == key,
             Check::Prefix { prefix, .. } => prefix == key,
         })
-    }
-
-    /// Returns what writes the same values again, if they are as this one has written them at a revision.
-    pub(super) fn written_at(&self, revision: i64) -> Transaction {
-        let mut again = Transaction::new();
-        for change in &self.changes {
-            if let Change::Put { key, .. } = change {
-                again.checks.push(Check::Key { key: key.clone(), revision });
-                again.changes.push(change.clone());
-            }
-        }
-        again
     }
 
     /// Deletes a key if it is there.
@@ -174,9 +210,11 @@ impl ClusterClient {
     /// connection the outcome is [`ClusterError::Unclear`].
     pub fn transact<'a>(&'a self, transaction: &'a Transaction) -> Answer<'a, i64> {
         Box::pin(async move {
-            match transaction.signed_keys().is_empty() {
-                true => self.send(transaction).await,
-                false => self.transact_signed(transaction).await,
+            let writes = !transaction.signed_keys().is_empty() || !transaction.named_keys().1.is_empty();
+            let is_guarded = writes || self.guard.is_some() && !transaction.guarded_keys().is_empty();
+            match is_guarded {
+                true => self.transact_signed(transaction).await,
+                false => self.send(transaction).await,
             }
         })
     }

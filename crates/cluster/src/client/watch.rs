@@ -178,11 +178,19 @@ impl Follower {
     async fn event(&self, kind: EventType, entry: &KeyValue) -> Result<WatchEvent, ClusterError> {
         let key = String::from_utf8_lossy(entry.key()).into_owned();
         let mod_revision = entry.mod_revision();
-        if kind == EventType::Delete {
-            return Ok(WatchEvent::Delete { key, mod_revision });
-        }
         let (version, create_revision) = (entry.version(), entry.create_revision());
         let stored = Stored { key, value: entry.value().to_vec(), mod_revision, version, create_revision };
+        if kind == EventType::Delete || stored.is_reserved() {
+            let key = stored.key;
+            return match self.client.check_absence(&key).await {
+                Ok(()) => Ok(WatchEvent::Delete { key, mod_revision }),
+                // It was removed by hand.
+                Err(ClusterError::Untrusted { .. }) => {
+                    Ok(WatchEvent::Put { key, value: Vec::new(), mod_revision })
+                }
+                Err(error) => Err(error),
+            };
+        }
         let value = self.client.opened(&stored).await?.unwrap_or_default();
         Ok(WatchEvent::Put { key: stored.key, value, mod_revision })
     }
