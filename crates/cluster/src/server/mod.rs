@@ -15,6 +15,7 @@ mod join_login;
 mod lease_clock;
 mod limits;
 mod metrics;
+mod own_records;
 mod passwords;
 mod permissions;
 mod services;

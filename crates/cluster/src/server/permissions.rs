@@ -17,6 +17,7 @@ impl State {
     pub fn check_put_allowed(&self, caller: &Caller, request: &PutRequest) -> Result<(), Status> {
         self.auth.check_range(caller, &request.key, &[], Access::Write)?;
         audit_heads::check_put(self, caller, request)?;
+        self.check_own(caller, &request.key, &[], Some(&request.value))?;
         self.check_lease_allowed(caller, request.lease)?;
         // What was there is told, or kept and so told to whoever may read it.
         if request.prev_kv {
@@ -28,6 +29,7 @@ impl State {
     pub fn check_delete_allowed(&self, caller: &Caller, request: &DeleteRangeRequest) -> Result<(), Status> {
         self.auth.check_range(caller, &request.key, &request.range_end, Access::Write)?;
         audit_heads::check_delete(self, caller, request)?;
+        self.check_own(caller, &request.key, &request.range_end, None)?;
         if request.prev_kv {
             self.auth.check_range(caller, &request.key, &request.range_end, Access::Read)?;
         }
@@ -61,6 +63,7 @@ impl State {
         let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
         for key in &lease.keys {
             self.auth.check_range(caller, key, &[], Access::Write)?;
+            self.check_own(caller, key, &[], None)?;
         }
         Ok(())
     }

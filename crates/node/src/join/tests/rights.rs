@@ -246,3 +246,72 @@ async fn a_password_is_changed_without_a_stop() {
     assert_eq!(directory.cluster().unwrap().state_password, Some(login.password));
     assert!(!directory.rotating_file().exists());
 }
+
+/// What hosts with OSDs write under one prefix, each writes for its own OSDs, and for the PGs that these are in.
+#[tokio::test]
+async fn an_osd_host_writes_of_its_own_osds_and_pgs_only() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let mut states = Vec::new();
+    for (number, name) in ["one", "two"].into_iter().enumerate() {
+        let host = founded.join(name, &founded.token(HostRole::Osd, 60).await).await.unwrap();
+        let state = ClusterClient::connect(&host.connect_options()).await.unwrap();
+        let osds = reserve_osds(&founded.directory(name), &host, &state, 1).await.unwrap();
+        assert_eq!(osds, [OsdId(number as u32)]);
+        states.push(state);
+    }
+    let record = |members: &[u32], last: &[u32], epoch: u64| {
+        serde_json::json!({
+            "format": 1, "epoch": epoch, "members": members, "primary": members[0],
+            "activated_epoch": epoch, "last_active_members": last,
+        })
+    };
+    let key = |kind: &str, pg: &str| format!("{}{kind}/{pg}", keys::ROOT);
+    let (mine, others) = (key("pgs", "1.0"), key("pgs", "1.1"));
+    founded.state.put(&mine, &record(&[0], &[0], 3)).await.unwrap();
+    founded.state.put(&others, &record(&[1], &[1], 3)).await.unwrap();
+    let one = &states[0];
+    let forbidden = |done: Result<i64, ClusterError>, what: &str| {
+        assert!(matches!(done, Err(ClusterError::Forbidden { .. })), "{what}: {done:?}");
+    };
+
+    // A PG of its own it configures, but to no earlier epoch, and it cannot remove its record.
+    one.put(&mine, &record(&[0, 1], &[0], 4)).await.unwrap();
+    forbidden(one.put(&mine, &record(&[0], &[0], 3)).await, "an earlier epoch");
+    forbidden(one.put(&mine, &1).await, "no record of a PG");
+    assert!(matches!(one.delete(&mine).await, Err(ClusterError::Forbidden { .. })));
+    // Neither can it take another's, nor one that is nobody's.
+    for other in [&others, &key("pgs", "2.0"), &key("pgs", "1.x")] {
+        forbidden(one.put(other, &record(&[0], &[0], 9)).await, other);
+        assert!(matches!(one.delete(other).await, Err(ClusterError::Forbidden { .. })), "{other}");
+    }
+    for kind in ["pg_targets", "pg_scrubs", "scrub_requests"] {
+        one.put(&key(kind, "1.0"), &1).await.unwrap();
+        forbidden(one.put(&key(kind, "1.1"), &1).await, kind);
+    }
+    // Who was a member when the PG was last active takes it over.
+    founded.state.put(&others, &record(&[1], &[0], 5)).await.unwrap();
+    one.put(&others, &record(&[0], &[0], 6)).await.unwrap();
+    founded.state.put(&others, &record(&[1], &[1], 7)).await.unwrap();
+
+    // It splits off PGs from its own, in one transaction.
+    let split = |from: &str, epoch: u64, new: &str| {
+        let new_key = key("pgs", new);
+        Transaction::new()
+            .put(&key("pgs", from), &record(&[0], &[0], epoch))
+            .unwrap()
+            .check(&new_key, 0)
+            .put(&new_key, &record(&[0], &[0], 1))
+            .unwrap()
+            .put(&key("pg_targets", new), &1)
+            .unwrap()
+    };
+    forbidden(one.transact(&split("1.0", 8, "1.3")).await, "split off from another's");
+    one.transact(&split("1.0", 8, "1.2")).await.unwrap();
+
+    for kind in ["osd_up", "osd_usage", "osd_stores", "osd_failures", "osd_ends"] {
+        one.put(&key(kind, "0"), &1).await.unwrap();
+        forbidden(one.put(&key(kind, "1"), &1).await, kind);
+        assert!(matches!(one.delete(&key(kind, "1")).await, Err(ClusterError::Forbidden { .. })), "{kind}");
+        states[1].put(&key(kind, "1"), &1).await.unwrap();
+    }
+}
