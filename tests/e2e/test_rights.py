@@ -46,6 +46,14 @@ def test_they_serve(hosts):
     assert gateway.get("through", "k") == b"value"
 
 
+def test_health_there_looks_at_what_the_host_may_read(hosts):
+    """A gateway host verifies signed records, but not those that it has no right to; nobody shares a login."""
+    for host in hosts.values():
+        problems = json.loads(host.cli("health", "--json", ok=(0, 1, 2)).stdout)["problems"]
+        wrong = {"RECORDS_NOT_VERIFIED", "RECORDS_REFUSED", "HOSTS_SHARE_LOGIN"}
+        assert not [problem for problem in problems if problem["code"] in wrong], f"{host.name}: {problems}"
+
+
 def test_commands_of_operators_are_refused_there(hosts):
     """What lets somebody in, or decides how data is protected, is not changed from these hosts."""
     for role in ("osd", "gateway"):

@@ -9,7 +9,8 @@ use atoll_cluster::ClusterClient;
 use atoll_coordinator::health::{Health, HealthStatus, Problem, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
 use atoll_node::{
-    NodeError, host_problems, old_secret_problems, process_problems, secret_ages, signature_problems,
+    NodeError, host_problems, login_problems, old_secret_problems, process_problems, secret_ages,
+    signature_problems,
 };
 use atoll_terminal::print_line;
 use clap::Args;
@@ -67,15 +68,16 @@ async fn look(open: &OpenCluster) -> Health {
     let view = async {
         let state = open.connect().await?;
         let view = View::read(&state).await?;
-        let signatures = signature_problems(&open.directory, &open.cluster, &state).await;
-        let secrets = secret_problems(open, &view, &state).await;
-        anyhow::Ok((view, signatures, policy_problems(&state).await, secrets))
+        let mut problems = signature_problems(&open.directory, &open.cluster, &state).await;
+        problems.extend(login_problems(&state).await);
+        problems.extend(policy_problems(&state).await);
+        problems.extend(secret_problems(open, &view, &state).await);
+        anyhow::Ok((view, problems))
     };
     match view.await {
-        Ok((view, signatures, policies, secrets)) => {
+        Ok((view, problems)) => {
             let health = evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster));
-            let health = health.and(process_problems(&open.directory).await);
-            health.and(signatures).and(policies).and(secrets)
+            health.and(process_problems(&open.directory).await).and(problems)
         }
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))

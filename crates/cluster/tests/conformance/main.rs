@@ -7,6 +7,7 @@ mod auth;
 mod certificates;
 mod client;
 mod etcdctl;
+mod hosts;
 mod keys;
 mod leases;
 mod members;
@@ -43,4 +44,5 @@ on_all_servers! {
     crate::leases::all as leases,
     crate::client::all as client,
     crate::rights::all as rights,
+    crate::hosts::all as rights_of_hosts,
 }
