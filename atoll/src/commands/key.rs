@@ -18,6 +18,8 @@ use serde_json::json;
 
 use super::approval::{OperatorArguments, OptionalOperatorArguments};
 use super::arguments::OutputArguments;
+use super::identity::AccountArguments;
+use super::key_policy::{self, KeyPolicyCommand};
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::{ago, explain, print_json, print_table};
 use super::secret_file::read_secret_text;
@@ -34,10 +36,13 @@ pub enum KeyCommand {
     #[command(after_help = "\
 Example:
   atoll key create project-x
-  aws s3 cp file s3://bucket/ --sse aws:kms --sse-kms-key-id project-x")]
+  aws s3 cp file s3://bucket/ --sse aws:kms --sse-kms-key-id project-x
+
+It belongs to the account. Users of the account who may use an object may use its key, unless a policy denies it or the
+key has a policy: 'atoll key policy'.")]
     Create {
         #[command(flatten)]
-        output: OutputArguments,
+        arguments: AccountArguments,
         /// Letters, digits, '-', '_' and '.'
         name: String,
     },
@@ -61,6 +66,9 @@ Examples:
         #[arg(long)]
         end_sessions: bool,
     },
+    /// Say who may use a key for SSE-KMS
+    #[command(subcommand)]
+    Policy(KeyPolicyCommand),
     /// Give a key a new version, rewrap with it what older versions have wrapped, and sign all records of cluster state
     /// with a new key; data is not touched
     #[command(after_help = "\
@@ -232,7 +240,8 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
             KeyCommand::Ls(output) => list(output).await,
             KeyCommand::Ages(output) => ages(output).await,
             KeyCommand::RotateSts { output, end_sessions } => rotate_sts(output, *end_sessions).await,
-            KeyCommand::Create { output, name } => create(output, name).await,
+            KeyCommand::Create { arguments, name } => create(arguments, name).await,
+            KeyCommand::Policy(command) => key_policy::run(command).await,
             KeyCommand::Rotate { output, name, no_rewrap } => rotate(output, name, *no_rewrap).await,
             KeyCommand::Rewrap(output) => rewrap(output).await,
             KeyCommand::Forget { output, bucket } => forget(output, bucket.as_deref()).await,
@@ -276,7 +285,10 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
             let note = if version.wraps { "wraps" } else { "opens only" };
             let counts = [images, buckets, users, sts_keys, nvme_secrets, signing_keys, second_factors]
                 .map(|count| count.to_string());
-            let mut row = vec![key.name.clone(), key.service.into(), version.id.clone(), age, note.into()];
+            let owner = key.account.clone().unwrap_or_else(|| "all".into());
+            let policy = if key.has_policy { "set" } else { "-" };
+            let mut row = vec![key.name.clone(), key.service.into(), owner, policy.into()];
+            row.extend([version.id.clone(), age, note.into()]);
             row.extend(counts);
             rows.push(row);
         }
@@ -285,6 +297,8 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
         &[
             "KEY",
             "SERVICE",
+            "ACCOUNT",
+            "POLICY",
             "VERSION",
             "AGE",
             "USE",
@@ -329,9 +343,10 @@ async fn rotate_sts(output: &OutputArguments, ends_sessions: bool) -> anyhow::Re
     Ok(())
 }
 
-async fn create(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
+async fn create(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
+    let AccountArguments { output, account } = arguments;
     let open = OpenCluster::open(&output.data)?;
-    keys::create(&open.connect().await?, &*open.keys()?, name).await?;
+    keys::create(&open.connect().await?, &*open.keys()?, account.as_deref(), name).await?;
     match output.json {
         true => print_json(&json!({ "name": name })),
         false => {

@@ -23,6 +23,7 @@ pub mod image;
 pub mod join;
 mod join_token;
 pub mod key;
+mod key_policy;
 pub mod metrics;
 pub mod nbd;
 pub mod nvme;

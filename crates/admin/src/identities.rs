@@ -12,8 +12,8 @@ use atoll_iam::operations::{
     Answer, Context, IamError, NewAccessKey, Operation, Parameters, PolicyChange, RANDOM_BYTES, policy_changes,
 };
 use atoll_iam::{
-    AWS_MANAGED_POLICIES, AccountEntry, ConditionValues, Decision, Identities, KeyLookup, Policy, PolicyKind,
-    Question, ResourceSide, decide,
+    AWS_MANAGED_POLICIES, AccountEntry, Caller, ConditionValues, Decision, Identities, KeyLookup, KeyQuestion,
+    Policy, PolicyKind, Question, ResourceSide, arn, decide, decide_key,
 };
 use atoll_keys::{KeyService, random_bytes};
 use atoll_types::access::ObjectOwnership;
@@ -180,7 +180,7 @@ impl ConditionValues for GivenConditions {
 }
 
 /// Whether a request would be let in, and why. The resource is a bucket or an object, as `BUCKET` or
-/// `BUCKET/KEY`. ACLs of objects, and their owners and tags, are with the objects and do not count here.
+/// `BUCKET/KEY`, or the key of the key service that an action of `kms:` is about. ACLs of objects, and their owners and tags, are with the objects and do not count here.
 pub async fn simulate(
     state: &ClusterClient,
     asker: &Asker,
@@ -199,10 +199,13 @@ pub async fn simulate(
             KeyLookup::Unknown => return AdminError::refused(format!("there is no access key {key}")),
         },
     };
+    let lower = action.to_ascii_lowercase();
+    if lower.starts_with("kms:") {
+        return Ok(simulate_key(&identities, caller.as_ref(), action, resource, conditions));
+    }
     let resource = resource.strip_prefix("arn:aws:s3:::").unwrap_or(resource);
     let name = resource.split('/').next().unwrap_or_default();
     let arn = if resource.starts_with("arn:") { resource.to_owned() } else { format!("arn:aws:s3:::{resource}") };
-    let lower = action.to_ascii_lowercase();
     let is_of_account =
         !lower.starts_with("s3:") || ["s3:createbucket", "s3:listallmybuckets"].contains(&lower.as_str());
     let record = match is_of_account {
@@ -226,6 +229,26 @@ pub async fn simulate(
     });
     let question = Question { caller: caller.as_ref(), action, resource: &arn, resource_side, conditions };
     Ok(decide(&question))
+}
+
+/// Whether a use of a key would be let in, and why. The key is named as S3 clients name it.
+fn simulate_key(
+    identities: &Identities,
+    caller: Option<&Caller>,
+    action: &str,
+    key_id: &str,
+    conditions: &GivenConditions,
+) -> Decision {
+    let name = key_id.rsplit('/').next().unwrap_or_default();
+    let entry = identities.kms_key(name);
+    let owner = entry.map(|entry| entry.record.account.as_str());
+    let account = owner.or(caller.map(|caller| caller.account.id.as_str())).unwrap_or(FIRST_ACCOUNT);
+    let arn = match arn::parse_kms_key_arn(key_id) {
+        Some(_) => key_id.replacen(":alias/", ":key/", 1),
+        None => arn::kms_key_arn("us-east-1", account, name),
+    };
+    let policy = entry.and_then(|entry| entry.policy.as_deref());
+    decide_key(&KeyQuestion { caller, action, key_arn: &arn, owner, policy, conditions })
 }
 
 /// Whether ACLs count in a bucket, so that a simulation tells only half of it.

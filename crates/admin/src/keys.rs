@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::approvals::{self, ProvedOperator};
 use crate::error::AdminError;
+use crate::key_policies;
 use crate::wrapped_secrets::{KeyUses, UsesByVersion};
 
 /// A key of the key service.
@@ -18,6 +19,11 @@ pub struct KeyStatus {
     pub name: String,
     /// `local` or `transit`.
     pub service: &'static str,
+    /// Id of the account that it belongs to; `None` if all accounts may use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// Whether it has a key policy.
+    pub has_policy: bool,
     /// Its versions; the newest is the last.
     pub versions: Vec<KeyVersionStatus>,
 }
@@ -38,6 +44,7 @@ pub struct KeyVersionStatus {
 /// All keys.
 pub async fn list(client: &ClusterClient, service: &dyn KeyService) -> Result<Vec<KeyStatus>, AdminError> {
     let uses = UsesByVersion::read(client).await?;
+    let identities = crate::identities::current(client).await?;
     let status = |key: KeyDescription| {
         let newest = key.versions.len().saturating_sub(1);
         let versions = key.versions.iter().enumerate().map(|(index, version)| KeyVersionStatus {
@@ -46,7 +53,14 @@ pub async fn list(client: &ClusterClient, service: &dyn KeyService) -> Result<Ve
             wraps: index == newest,
             has_wrapped: uses.of(&key, &version.id),
         });
-        KeyStatus { versions: versions.collect(), name: key.name.clone(), service: key.service }
+        let known = identities.kms_key(&key.name).map(|known| &known.record);
+        KeyStatus {
+            versions: versions.collect(),
+            name: key.name.clone(),
+            service: key.service,
+            account: known.map(|known| known.account.clone()),
+            has_policy: known.is_some_and(|known| known.policy.is_some()),
+        }
     };
     Ok(service.list().await?.into_iter().map(status).collect())
 }
@@ -88,9 +102,19 @@ pub async fn forget_backups(client: &ClusterClient, needed: &BTreeSet<String>) -
     Ok(())
 }
 
-/// Makes a key for SSE-KMS.
-pub async fn create(client: &ClusterClient, service: &dyn KeyService, name: &str) -> Result<(), AdminError> {
+/// Makes a key for SSE-KMS, which belongs to an account; without one, to the first. One that exists stays as it is.
+pub async fn create(
+    client: &ClusterClient,
+    service: &dyn KeyService,
+    account: Option<&str>,
+    name: &str,
+) -> Result<(), AdminError> {
+    crate::identities::find_account(&crate::identities::current(client).await?, account)?;
+    let is_there = service.list().await?.iter().any(|key| key.name == name);
     service.create(name).await?;
+    if !is_there {
+        key_policies::give(client, service, account, name).await?;
+    }
     forget_backups(client, &local_versions(&service.list().await?)).await
 }
 
@@ -142,6 +166,7 @@ pub async fn destroy(
     let below = buckets.into_iter().map(|(_, bucket, _)| bucket).filter(|bucket| is_below(bucket, key));
     check_retained(client, below, &format!("key destroy --key {name}"), &consent).await?;
     service.destroy(name).await?;
+    key_policies::forget(client, service, name).await?;
     crate::wrapped_secrets::forget_bucket_keys(client, None, false).await?;
     Ok(())
 }

@@ -17,6 +17,7 @@ pub mod events;
 pub mod hosts;
 pub mod identities;
 pub mod images;
+pub mod key_policies;
 pub mod keys;
 pub mod metrics_tokens;
 pub mod nvme_hosts;

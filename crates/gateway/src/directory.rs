@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::identities::{IdentityError, IdentityStore, name_of, read_entry};
+use crate::identities::{IdentityError, IdentityStore, name_of, read_entry_or_close};
 
 /// How long a read waits for cluster state before the copy has to do.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -262,14 +262,14 @@ impl Copy {
     /// Reads all identities anew.
     fn read_identities(&mut self) {
         let entries = self.records.iter().filter(|(key, _)| !key.starts_with(keys::BUCKETS));
-        let records = entries.filter_map(|(key, value)| read_entry(key, value));
+        let records = entries.filter_map(|(key, value)| read_entry_or_close(key, value));
         self.identities = Arc::new(Identities::from_records(records));
     }
 
     /// Takes over one record of identities.
     fn apply(&mut self, key: &str, value: Option<&[u8]>) {
         if let Some(name) = name_of(key) {
-            let record = value.and_then(|value| read_entry(key, value));
+            let record = value.and_then(|value| read_entry_or_close(key, value));
             Arc::make_mut(&mut self.identities).apply(&name, record);
         }
     }

@@ -70,6 +70,11 @@ pub(crate) fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
     }
 }
 
+/// As [`read_entry`], for decisions: what would be open to all without a record that cannot be read is closed.
+pub(crate) fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
+    read_entry(key, value).or_else(|| Record::closed(&name_of(key)?))
+}
+
 /// All identities, with the revisions of their records.
 struct Loaded {
     identities: Identities,

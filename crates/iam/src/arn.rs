@@ -45,6 +45,19 @@ pub fn entity_arn(account: &str, kind: &str, path: &str, name: &str) -> String {
     format!("arn:aws:iam::{account}:{kind}{path}{name}")
 }
 
+/// The ARN of a key of the key service.
+pub fn kms_key_arn(region: &str, account: &str, name: &str) -> String {
+    format!("arn:aws:kms:{region}:{account}:key/{name}")
+}
+
+/// Account and name of the ARN of a key, or of an alias, which is another word for it here.
+pub fn parse_kms_key_arn(arn: &str) -> Option<(&str, &str)> {
+    let (_region, rest) = arn.strip_prefix("arn:aws:kms:")?.split_once(':')?;
+    let (account, resource) = rest.split_once(':')?;
+    let name = resource.strip_prefix("key/").or_else(|| resource.strip_prefix("alias/"))?;
+    (!name.is_empty()).then_some((account, name))
+}
+
 /// The ARN of an issuer of OpenID Connect tokens.
 pub fn oidc_provider_arn(account: &str, url: &str) -> String {
     format!("arn:aws:iam::{account}:oidc-provider/{}", crate::identities::provider_id(url))
@@ -63,6 +76,12 @@ mod tests {
         assert_eq!(parse_role_arn(&entity_arn("1", "role", "/p/", "R")), Some(("1", "/p/", "R")));
         let arn = oidc_provider_arn("1", "https://issuer.example/x");
         assert_eq!(parse_oidc_provider_arn(&arn), Some(("1", "issuer.example/x")));
+        let key = kms_key_arn("us-east-1", "1", "project-x");
+        assert_eq!(parse_kms_key_arn(&key), Some(("1", "project-x")));
+        assert_eq!(parse_kms_key_arn("arn:aws:kms:eu-west-1:2:alias/a"), Some(("2", "a")));
+        for wrong in ["project-x", "alias/a", "arn:aws:kms:r:1:key/", "arn:aws:kms:r:1", "arn:aws:s3:::b"] {
+            assert_eq!(parse_kms_key_arn(wrong), None, "{wrong}");
+        }
         for wrong in
             ["", "arn:aws:iam::1:policy", "arn:aws:iam::1:policy/", "arn:aws:iam::1:policyX/a", "arn:aws:s3:::b"]
         {

@@ -198,15 +198,26 @@ pub struct AssumeQuestion<'a> {
 pub fn decide_assume_role(question: &AssumeQuestion<'_>) -> Decision {
     let context = Context::of_caller(Some(question.caller), question.conditions);
     let asked = Asked { context, action: question.action, resource: question.role_arn };
-    let own = match own_side(question.caller, &asked) {
+    let is_same_account = question.caller.account.id == question.role_account;
+    decide_by_both(&asked, question.caller, is_same_account, (question.trust_policy, Source::Trust))
+}
+
+/// By a policy that always has to allow, and the caller's own policies.
+fn decide_by_both(
+    asked: &Asked<'_>,
+    caller: &Caller,
+    is_same_account: bool,
+    (policy, source): (&Policy, Source<'static>),
+) -> Decision {
+    let own = match own_side(caller, asked) {
         Ok(own) => own,
         Err(deny) => return Decision::denied(Reason::ExplicitDeny(deny.named())),
     };
-    let found = resource_policy(question.trust_policy, Source::Trust, &asked);
+    let found = resource_policy(policy, source, asked);
     if let Some(deny) = found.deny {
         return Decision::denied(Reason::ExplicitDeny(deny.named()));
     }
-    if question.caller.account.id != question.role_account {
+    if !is_same_account {
         let offer = found.allow.map(|(_, found)| Allowing::Statement(found));
         return across_accounts(own, offer, None);
     }
@@ -214,5 +225,45 @@ pub fn decide_assume_role(question: &AssumeQuestion<'_>) -> Decision {
         (Some(_), _) => within_account(own, found.allow, None),
         (None, Some(allowing)) => Decision::denied(Reason::OtherSideDoesNotAllow(allowing.named())),
         (None, None) => Decision::denied(Reason::NothingAllows),
+    }
+}
+
+/// May this caller use that key of the key service?
+#[derive(Clone, Copy)]
+pub struct KeyQuestion<'a> {
+    /// `None` for a request without a signature.
+    pub caller: Option<&'a Caller>,
+    /// Such as `kms:Decrypt`.
+    pub action: &'a str,
+    /// The key's ARN.
+    pub key_arn: &'a str,
+    /// Id of the account that the key belongs to; `None` for one that is every account's.
+    pub owner: Option<&'a str>,
+    /// The key policy.
+    pub policy: Option<&'a Policy>,
+    /// Keys of the request.
+    pub conditions: &'a dyn ConditionValues,
+}
+
+/// Decides about a use of a key. A key policy always has to allow it; the caller's own policies have to if the caller is
+/// of another account, or if the key policy names only the account. Without a key policy all who are of the key's
+/// account may use it, or all if it has none, unless something denies it.
+pub fn decide_key(question: &KeyQuestion<'_>) -> Decision {
+    let KeyQuestion { caller, action, key_arn, owner, policy, conditions } = *question;
+    let asked = Asked { context: Context::of_caller(caller, conditions), action, resource: key_arn };
+    let Some(caller) = caller else {
+        return match (owner, policy) {
+            (None, None) => Decision::allowed(Reason::KeyWithoutPolicy),
+            _ => Decision::denied(Reason::KeyNeedsSignature),
+        };
+    };
+    let is_same_account = owner.is_none_or(|owner| owner == caller.account.id);
+    if let Some(policy) = policy {
+        return decide_by_both(&asked, caller, is_same_account, (policy, Source::Key));
+    }
+    match own_side(caller, &asked) {
+        Err(deny) => Decision::denied(Reason::ExplicitDeny(deny.named())),
+        Ok(_) if is_same_account => Decision::allowed(Reason::KeyWithoutPolicy),
+        Ok(own) => across_accounts(own, None, None),
     }
 }

@@ -29,6 +29,7 @@ pub(crate) enum Source<'a> {
     Session(&'a str),
     Bucket,
     Trust,
+    Key,
 }
 
 /// A statement that is about the question.
@@ -45,6 +46,7 @@ impl Found<'_> {
             Source::Session(name) => PolicySource::Session(name.to_owned()),
             Source::Bucket => PolicySource::Bucket,
             Source::Trust => PolicySource::Trust,
+            Source::Key => PolicySource::Key,
         };
         StatementRef { policy, number: self.statement.number, sid: self.statement.sid.clone() }
     }
@@ -114,7 +116,7 @@ fn own_policy<'a>(
     Ok(allow)
 }
 
-/// What the policy of a bucket or role says about who asks.
+/// What the policy of a bucket, role or key says about who asks.
 #[derive(Default)]
 pub(crate) struct OfResource<'a> {
     pub(crate) deny: Option<Found<'a>>,

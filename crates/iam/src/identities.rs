@@ -1,6 +1,7 @@
 //! All identities at one moment: records with their policies compiled, and who an access key is.
 
 mod aws_managed;
+mod kms_key;
 mod principal_ids;
 mod record;
 mod session;
@@ -16,6 +17,7 @@ use atoll_types::records::RECORD_FORMAT;
 use imbl::{OrdMap, OrdSet};
 
 pub use aws_managed::{AWS_MANAGED_POLICIES, AwsManagedPolicy, aws_managed_policy};
+pub use kms_key::KmsKeyEntry;
 pub use record::{Record, RecordName, provider_id};
 pub use session::{Session, SessionPrincipal};
 pub use stored_policies::StoredPolicy;
@@ -126,6 +128,7 @@ pub struct Identities {
     access_keys: OrdMap<String, Arc<AccessKeyEntry>>,
     /// Creation and name of the root keys of the first account, oldest first: earlier releases know no others.
     first_root_keys: OrdSet<(u64, String)>,
+    kms_keys: OrdMap<String, Arc<KmsKeyEntry>>,
     sts_key: Option<Arc<StsKeyRecord>>,
     /// Stands in until the first account has a record.
     first_account: Option<Arc<AccountEntry>>,
@@ -213,6 +216,9 @@ impl Identities {
                 self.providers.set(&account, &id, Some(record));
             }
             Record::AccessKey(record) => self.put_access_key(record),
+            Record::KmsKey(record) => {
+                self.kms_keys.insert(record.name.clone(), Arc::new(KmsKeyEntry::new(record)));
+            }
             Record::StsKey(record) => self.sts_key = Some(Arc::new(record)),
             Record::Revision(record) => self.changes = record.changes,
         }
@@ -227,6 +233,7 @@ impl Identities {
             RecordName::Policy { account, name } => self.policies.set(account, name, None),
             RecordName::OidcProvider { account, id } => self.providers.set(account, id, None),
             RecordName::AccessKey(key) => self.forget_access_key(key),
+            RecordName::KmsKey(name) => drop(self.kms_keys.remove(name)),
             RecordName::StsKey => self.sts_key = None,
             RecordName::Revision => self.changes = 0,
         }

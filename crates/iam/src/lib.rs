@@ -28,10 +28,10 @@ mod template;
 mod timestamp;
 
 pub use caller::{Account, Caller, CallerKind};
-pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};
+pub use decide::{AssumeQuestion, KeyQuestion, TrustPrincipal, decide, decide_assume_role, decide_key, trusts};
 pub use identities::{
     AWS_MANAGED_POLICIES, AccessKeyEntry, AccountEntry, AwsManagedPolicy, Entry, Identities, KeyLookup,
-    ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, StoredPolicy,
+    KmsKeyEntry, ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, StoredPolicy,
     aws_managed_policy, first_account_record, provider_id,
 };
 pub use policy::{Policy, PolicyError, PolicyKind};

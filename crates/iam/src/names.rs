@@ -5,7 +5,8 @@
 mod lists;
 
 use lists::{
-    AWS_KEYS, IAM_ACTIONS, IAM_KEYS, OTHER_SERVICES, S3_ACTIONS, S3_KEYS, SAML_KEYS, STS_ACTIONS, STS_KEYS,
+    AWS_KEYS, IAM_ACTIONS, IAM_KEYS, KMS_ACTIONS, KMS_KEYS, OTHER_SERVICES, S3_ACTIONS, S3_KEYS, SAML_KEYS,
+    STS_ACTIONS, STS_KEYS,
 };
 
 use crate::fault::Fault;
@@ -27,12 +28,14 @@ const FAMILIES: [&str; 9] = [
 ];
 /// Keys that no request has here, though those of AWS have them: a Deny by one of them would protect nothing.
 const UNANSWERED: [&str; 1] = ["s3:locationconstraint"];
-/// The service whose actions nothing here asks for, though a Deny of them seems to protect something.
-const KEY_SERVICE: &str = "kms";
+/// Services whose keys are listed here.
+const OWN_SERVICES: [&str; 6] = ["aws", "iam", "kms", "s3", "saml", "sts"];
+/// A pair of the encryption context; what follows is its name, whose case does not count.
+const ENCRYPTION_CONTEXT: &str = "encryptioncontext:";
 
 /// Refuses a statement with names that are not known. `actions` are as they are written.
 pub(crate) fn check(statement: &Statement, actions: &[&str], kind: PolicyKind) -> Result<(), Fault> {
-    actions.iter().try_for_each(|action| check_action(action, statement.is_deny, kind))?;
+    actions.iter().try_for_each(|action| check_action(action, kind))?;
     let is_elsewhere = !actions.is_empty() && actions.iter().all(|action| is_of_other_service(action));
     let is_unanswered = |name: &str| statement.is_deny && UNANSWERED.contains(&name);
     if let Some(key) = statement.keys().find(|key| is_unanswered(&key.name)) {
@@ -51,12 +54,13 @@ pub(crate) fn check(statement: &Statement, actions: &[&str], kind: PolicyKind) -
     }
 }
 
-fn check_action(action: &str, is_deny: bool, kind: PolicyKind) -> Result<(), Fault> {
+fn check_action(action: &str, kind: PolicyKind) -> Result<(), Fault> {
     let Some((service, name)) = action.split_once(':') else { return Ok(()) };
     let is = |expected: &str| service.eq_ignore_ascii_case(expected);
     let of_kind = match kind {
         PolicyKind::Resource => Some("s3"),
         PolicyKind::Trust => Some("sts"),
+        PolicyKind::Key => Some("kms"),
         PolicyKind::Identity | PolicyKind::Session => None,
     };
     if let Some(expected) = of_kind.filter(|expected| service != "*" && !is(expected)) {
@@ -66,16 +70,11 @@ fn check_action(action: &str, is_deny: bool, kind: PolicyKind) -> Result<(), Fau
         ));
     }
     let lists: &[&[&str]] = match service {
-        "*" => &[S3_ACTIONS, IAM_ACTIONS, STS_ACTIONS],
+        "*" => &[S3_ACTIONS, IAM_ACTIONS, STS_ACTIONS, KMS_ACTIONS],
         _ if is("s3") => &[S3_ACTIONS],
         _ if is("iam") => &[IAM_ACTIONS],
         _ if is("sts") => &[STS_ACTIONS],
-        _ if is(KEY_SERVICE) && is_deny => {
-            return Err(Fault::new(
-                format!("\"{action}\" is denied, and nothing asks for it: keys have no rights of their own"),
-                "Deny the actions on the objects instead",
-            ));
-        }
+        _ if is("kms") => &[KMS_ACTIONS],
         _ if is_other_service(service) => return Ok(()),
         _ => return Err(Fault::new(format!("there is no service \"{service}\""), "Correct its spelling")),
     };
@@ -105,12 +104,20 @@ fn is_known_key(name: &str, is_elsewhere: bool) -> bool {
     {
         return !rest.is_empty();
     }
-    let Some((service, key)) = name.rsplit_once(':') else { return false };
+    let Some((first, rest)) = name.split_once(':') else { return false };
+    let (service, key) = match OWN_SERVICES.contains(&first) {
+        true => (first, rest),
+        false => name.rsplit_once(':').unwrap_or((first, rest)),
+    };
     match service {
         "aws" => AWS_KEYS.contains(&key),
         "s3" => S3_KEYS.contains(&key),
         "iam" => IAM_KEYS.contains(&key),
         "sts" => STS_KEYS.contains(&key),
+        "kms" => {
+            let pair = key.strip_prefix(ENCRYPTION_CONTEXT);
+            KMS_KEYS.contains(&key) || pair.is_some_and(|name| !name.is_empty())
+        }
         "saml" => SAML_KEYS.contains(&key),
         // A claim of a provider of tokens, which is named by its URL without the scheme.
         _ if service.contains(['.', '/', ':']) || service == "localhost" => !key.is_empty(),
@@ -128,7 +135,7 @@ mod tests {
         if kind != PolicyKind::Trust {
             statement["Resource"] = "*".into();
         }
-        if matches!(kind, PolicyKind::Trust | PolicyKind::Resource) {
+        if matches!(kind, PolicyKind::Trust | PolicyKind::Resource | PolicyKind::Key) {
             statement["Principal"] = "*".into();
         }
         if let Some(key) = key {
@@ -143,7 +150,9 @@ mod tests {
 
     #[test]
     fn documented_actions_are_known() {
-        for (service, names) in [("s3", S3_ACTIONS), ("iam", IAM_ACTIONS), ("sts", STS_ACTIONS)] {
+        for (service, names) in
+            [("s3", S3_ACTIONS), ("iam", IAM_ACTIONS), ("sts", STS_ACTIONS), ("kms", KMS_ACTIONS)]
+        {
             for name in names {
                 for action in [format!("{service}:{name}"), format!("{service}:{}*", &name[..name.len() / 2])] {
                     for kind in KINDS {
@@ -233,11 +242,36 @@ mod tests {
     /// Policies that people bring along name services that are not here.
     #[test]
     fn other_services_pass_where_they_do_no_harm() {
-        for action in ["ec2:*", "kms:Decrypt", "cloudwatch:PutMetricData"] {
+        for action in ["ec2:*", "cloudwatch:PutMetricData"] {
             assert_eq!(said(PolicyKind::Identity, "Allow", action, None), Ok(()), "{action}");
         }
         assert_eq!(said(PolicyKind::Identity, "Deny", "ec2:*", Some("ec2:Region")), Ok(()));
-        assert!(said(PolicyKind::Identity, "Deny", "kms:*", None).is_err(), "it would deny nothing");
+    }
+
+    /// Of the keys of KMS only those are taken that uses of keys have: a condition on another would not hold, or hold
+    /// always.
+    #[test]
+    fn keys_of_kms_are_those_that_uses_have() {
+        for key in
+            ["kms:ViaService", "kms:CallerAccount", "kms:EncryptionContextKeys", "kms:EncryptionContext:Team"]
+        {
+            for kind in [PolicyKind::Identity, PolicyKind::Session, PolicyKind::Key] {
+                for effect in ["Allow", "Deny"] {
+                    assert_eq!(said(kind, effect, "kms:Decrypt", Some(key)), Ok(()), "{key}");
+                }
+            }
+        }
+        for key in
+            ["kms:GrantIsForAWSResource", "kms:EncryptionContext:", "kms:EncryptionContext", "kms:x:y", "s3:x:y"]
+        {
+            for effect in ["Allow", "Deny"] {
+                assert!(said(PolicyKind::Identity, effect, "kms:*", Some(key)).is_err(), "{key}");
+                assert!(said(PolicyKind::Key, effect, "kms:*", Some(key)).is_err(), "{key}");
+            }
+        }
+        assert_eq!(said(PolicyKind::Key, "Allow", "kms:GenerateDataKey*", None), Ok(()));
+        assert!(said(PolicyKind::Key, "Allow", "s3:GetObject", None).is_err(), "of no effect on a key");
+        assert!(said(PolicyKind::Resource, "Deny", "kms:Decrypt", None).is_err(), "of no effect in a bucket");
     }
 
     #[test]
@@ -251,6 +285,8 @@ mod tests {
             IAM_KEYS,
             STS_KEYS,
             SAML_KEYS,
+            KMS_ACTIONS,
+            KMS_KEYS,
             OTHER_SERVICES,
         ] {
             assert!(list.is_sorted(), "{list:?}");

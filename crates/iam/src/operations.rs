@@ -9,6 +9,7 @@ mod error;
 mod groups;
 mod holders;
 mod inline_policies;
+mod kms_keys;
 mod managed_policies;
 mod oidc_providers;
 mod paging;

@@ -20,6 +20,8 @@ pub enum PolicyKind {
     Session,
     /// Of a role: names who may assume it, and no resources.
     Trust,
+    /// Of a key of the key service: as that of a bucket.
+    Key,
 }
 
 /// Why a text is no policy.

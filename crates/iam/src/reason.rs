@@ -23,6 +23,8 @@ pub enum PolicySource {
     Bucket,
     /// Of the role that is to be assumed.
     Trust,
+    /// Of the key of the key service.
+    Key,
 }
 
 /// One statement of a policy.
@@ -64,6 +66,10 @@ pub enum Reason {
     AccountTrusted(StatementRef),
     /// Allowed: the root of the bucket owner's account always gets at the bucket policy.
     RootKeepsBucketPolicy,
+    /// Allowed: the key has no policy, and is the caller's account's or nobody's.
+    KeyWithoutPolicy,
+    /// Denied: the key has an owner, and is used by those only who sign.
+    KeyNeedsSignature,
     /// Denied by a statement with the effect Deny.
     ExplicitDeny(StatementRef),
     /// Denied: neither a policy nor an ACL allows it.
@@ -99,6 +105,7 @@ impl fmt::Display for PolicySource {
             PolicySource::Session(name) => write!(formatter, "session policy '{name}'"),
             PolicySource::Bucket => formatter.write_str("the bucket policy"),
             PolicySource::Trust => formatter.write_str("the trust policy"),
+            PolicySource::Key => formatter.write_str("the key policy"),
         }
     }
 }
@@ -135,6 +142,10 @@ impl fmt::Display for Reason {
             Reason::RootKeepsBucketPolicy => formatter.write_str(
                 "allowed, since the root of the bucket owner's account always gets at the bucket policy",
             ),
+            Reason::KeyWithoutPolicy => formatter.write_str("allowed, since the key has no policy"),
+            Reason::KeyNeedsSignature => {
+                formatter.write_str("denied, since the key belongs to an account, and nobody has signed")
+            }
             Reason::ExplicitDeny(statement) => write!(formatter, "denied by {statement}"),
             Reason::NothingAllows => formatter.write_str("denied, since nothing allows it"),
             Reason::SessionPolicyDoesNotAllow(name) => {

@@ -22,7 +22,7 @@ pub(crate) struct Statement {
     pub(crate) number: usize,
     pub(crate) sid: Option<Arc<str>>,
     pub(crate) is_deny: bool,
-    /// In policies of buckets and roles only.
+    /// In policies of buckets, roles and keys only.
     pub(crate) principals: Option<Principals>,
     actions: Vec<Vec<u8>>,
     is_not_action: bool,
@@ -122,7 +122,7 @@ fn parse_conditions(element: Option<&Json>, has_variables: bool) -> Result<Vec<C
 
 fn parse_principals(elements: &BTreeMap<String, Json>, kind: PolicyKind) -> Result<Option<Principals>, Fault> {
     match kind {
-        PolicyKind::Resource | PolicyKind::Trust => {
+        PolicyKind::Resource | PolicyKind::Trust | PolicyKind::Key => {
             let (is_negated, element) = one_of(elements, "Principal", "NotPrincipal")?;
             Principals::parse(element, is_negated).map(Some)
         }
@@ -131,7 +131,7 @@ fn parse_principals(elements: &BTreeMap<String, Json>, kind: PolicyKind) -> Resu
                 None => Ok(None),
                 Some(name) => Err(Fault::new(
                     format!("\"{name}\" stands in a policy that is about whom it is attached to"),
-                    "Remove it; only policies of buckets and roles name principals",
+                    "Remove it; only policies of buckets, roles and keys name principals",
                 )),
             }
         }

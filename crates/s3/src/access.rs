@@ -4,6 +4,7 @@
 mod actions;
 mod conditions;
 mod gate;
+mod key_use;
 mod permit;
 
 pub(crate) use actions::{
@@ -12,4 +13,5 @@ pub(crate) use actions::{
 };
 pub(crate) use conditions::RequestConditions;
 pub(crate) use gate::{FORM, FormRequest, Gate};
+pub(crate) use key_use::{KeyUse, SealedFor};
 pub(crate) use permit::{Asked, Asking, GRANT_TO_OTHERS, Permit, access_denied};

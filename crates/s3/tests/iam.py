@@ -498,11 +498,12 @@ def misspelled_names_are_refused():
             deny("iam:DeleteUsers"),
             deny("s33:*"),
             deny("s3:*", Condition={"Bool": {"aws:SecureTransprt": "false"}}),
-            deny("kms:*"),
+            deny("kms:Decript"),
+            deny("kms:*", Condition={"Bool": {"kms:GrantIsForAWSResource": "true"}}),
         ):
             put = {"UserName": name, "PolicyName": "wrong", "PolicyDocument": document(statement)}
             refused("MalformedPolicyDocument", iam.put_user_policy, **put)
-        allowed = document(allow(["ec2:*", "kms:Decrypt"]), deny("s3:Put*"))
+        allowed = document(allow(["ec2:*", "kms:Decrypt"]), deny(["s3:Put*", "kms:*"]))
         iam.put_user_policy(UserName=name, PolicyName="right", PolicyDocument=allowed)
 
 

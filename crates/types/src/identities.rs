@@ -222,6 +222,23 @@ impl AccessKeyRecord {
     }
 }
 
+/// Whose a key of the key service is, and who may use it for SSE-KMS. A key without such a record is every account's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KmsKeyRecord {
+    /// [`crate::records::RECORD_FORMAT`].
+    pub format: u32,
+    /// Its name in the key service.
+    pub name: String,
+    /// Id of the account that it belongs to.
+    pub account: String,
+    /// The key policy; without one the users of the account may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The ids of the users and roles that the policy names, as in [`crate::access::BucketAccess`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policy_principals: BTreeMap<String, String>,
+}
+
 /// When an access key was last used, as gateways note it from time to time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastUsedRecord {

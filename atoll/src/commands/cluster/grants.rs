@@ -3,11 +3,14 @@
 use atoll_cluster::keys;
 use serde_json::Value;
 
+/// Keys of the key service among the identities.
+const KMS_KEYS: &str = "/atoll/iam/kms_keys/";
+
 /// Returns the rights that a record gives; an empty text for kinds that give none by themselves.
 pub fn grants(key: &str, record: &Value) -> String {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     type Describe = fn(&Value) -> String;
-    let kinds: [(&str, Describe); 10] = [
+    let kinds: [(&str, Describe); 11] = [
         (keys::OPERATORS, |record| format!("logs in to the console as {}", names_of(&record["role"]))),
         (keys::API_TOKENS, |record| {
             let scope = &record["scope"];
@@ -19,6 +22,7 @@ pub fn grants(key: &str, record: &Value) -> String {
         (keys::ACCESS_KEYS, access_key),
         (keys::BUCKETS, bucket),
         (keys::IMAGES, image),
+        (KMS_KEYS, kms_key),
         (keys::NVME_HOSTS, |_| "the host must prove itself".into()),
         (keys::NVME_TLS, |record| match record["is_plain_allowed"].as_bool() {
             Some(true) => "the host connects with TLS or without".into(),
@@ -53,6 +57,15 @@ fn access_key(record: &Value) -> String {
     };
     let disabled = if record["is_disabled"] == true { ", disabled" } else { "" };
     format!("{who} of account {account}{disabled}")
+}
+
+fn kms_key(record: &Value) -> String {
+    let account = record["account"].as_str().unwrap_or("?");
+    match record["policy"].as_str() {
+        Some(policy) if names_everybody(policy) => format!("of account {account}, KEY POLICY WITH '*'"),
+        Some(_) => format!("of account {account}, has a key policy"),
+        None => format!("of account {account}, whose users may use it"),
+    }
 }
 
 fn names_everybody(policy: &str) -> bool {
@@ -113,5 +126,7 @@ mod tests {
         assert!(given("/atoll/operators/o", two).ends_with("storage, security"));
         assert_eq!(given("/atoll/frames", json!({"client": "crc"})), "cluster secure, client crc, gateway secure");
         assert_eq!(given("/atoll/iam/sts_key", json!({})), "");
+        let key = json!({"name": "k", "account": "2"});
+        assert_eq!(given("/atoll/iam/kms_keys/k", key), "of account 2, whose users may use it");
     }
 }

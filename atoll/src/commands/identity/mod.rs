@@ -110,7 +110,7 @@ fn rows(answer: &Answer, list: &str, columns: &[&str]) -> Vec<Vec<String>> {
 }
 
 /// A policy from a file, or from standard input.
-fn read_document(path: &Path) -> anyhow::Result<String> {
+pub fn read_document(path: &Path) -> anyhow::Result<String> {
     if path == Path::new("-") {
         return std::io::read_to_string(std::io::stdin()).context("the policy on standard input cannot be read");
     }

@@ -82,6 +82,7 @@ fn confirmation(id: &str, given: &Given) -> Option<String> {
         "removePolicy" | "removeUserPolicy" | "removeGroupPolicy" | "removeRolePolicy" => name("policy"),
         "removeAccessKey" => name("access_key"),
         "removeOperator" => name("operator"),
+        "removeKeyPolicy" => name("key"),
         _ => return None,
     })
 }
@@ -387,7 +388,16 @@ fn key_command(id: &str, given: &Given) -> Option<Command> {
         "enableAccessKey" => of("user key enable").with(access_key()),
         "removeAccessKey" => of("user key rm").with(access_key()),
         "listKeys" => command("key ls"),
-        "createKey" => command("key create").with(given.text("name").unwrap_or_default()),
+        "createKey" => {
+            let created = command("key create").fields(given, &[("account", "account")]);
+            created.with(given.text("name").unwrap_or_default())
+        }
+        "getKeyPolicy" => command("key policy get").with(given.name("key")),
+        "setKeyPolicy" => {
+            let set = command("key policy set").fields(given, &[("account", "account")]).with(given.name("key"));
+            set.document(None, given.body.get("document"))
+        }
+        "removeKeyPolicy" => command("key policy rm").with(given.name("key")),
         "rotateKey" => {
             let is_left = given.body.get("rewrap") == Some(&Value::Bool(false));
             command("key rotate").flag("no-rewrap", is_left).with(given.name("key"))

@@ -131,3 +131,25 @@ async fn the_clusters_time_goes_on_between_what_is_said() {
     };
     timeout(Duration::from_secs(30), follows).await.unwrap();
 }
+
+/// A key of the key service would be every account's without its record: one that cannot be read lets nobody in.
+#[test]
+fn a_key_that_cannot_be_read_is_closed() {
+    let key = format!("{}kms_keys/project", keys::IDENTITIES);
+    let record = br#"{"format": 1, "name": "project", "account": "100000000000"}"#;
+    let mut copy = Copy::default();
+    copy.apply(&key, Some(record));
+    assert!(copy.identities.kms_key("project").unwrap().policy.is_none());
+    let of_another = br#"{"format": 1, "name": "other", "account": "100000000000"}"#;
+    for unreadable in [&b"{"[..], br#"{"format": 99, "name": "project"}"#, of_another] {
+        copy.apply(&key, Some(unreadable));
+        copy.records.insert(key.clone(), unreadable.to_vec());
+        for _ in 0..2 {
+            let found = copy.identities.kms_key("project").expect("it is not every account's");
+            assert!(found.policy.is_some() && found.record.account.is_empty());
+            copy.read_identities();
+        }
+    }
+    copy.apply(&key, None);
+    assert!(copy.identities.kms_key("project").is_none());
+}

@@ -1,10 +1,11 @@
 //! Records of identities and how cluster state names them.
 
 use atoll_types::identities::{
-    AccessKeyRecord, AccountRecord, GroupRecord, IdentitiesRevision, ManagedPolicyRecord, OidcProviderRecord,
-    RoleRecord, StsKeyRecord, UserRecord,
+    AccessKeyRecord, AccountRecord, GroupRecord, IdentitiesRevision, KmsKeyRecord, ManagedPolicyRecord,
+    OidcProviderRecord, RoleRecord, StsKeyRecord, UserRecord,
 };
 use atoll_types::record_json::{RecordError, read_record};
+use atoll_types::records::RECORD_FORMAT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -51,6 +52,8 @@ pub enum RecordName {
     },
     /// An access key.
     AccessKey(String),
+    /// A key of the key service, by its name.
+    KmsKey(String),
     /// The key under which temporary credentials are made.
     StsKey,
     /// The number of changes.
@@ -94,6 +97,7 @@ impl RecordName {
             RecordName::Policy { account, name } => format!("policies/{account}/{name}"),
             RecordName::OidcProvider { account, id } => format!("oidc_providers/{account}/{id}"),
             RecordName::AccessKey(key) => format!("access_keys/{key}"),
+            RecordName::KmsKey(name) => format!("kms_keys/{name}"),
             RecordName::StsKey => "sts_key".into(),
             RecordName::Revision => "revision".into(),
         }
@@ -114,6 +118,7 @@ impl RecordName {
         match kind {
             "accounts" => Some(RecordName::Account(rest.into())),
             "access_keys" => Some(RecordName::AccessKey(rest.into())),
+            "kms_keys" => Some(RecordName::KmsKey(rest.into())),
             "users" => of_account().map(|(account, name)| RecordName::User { account, name }),
             "groups" => of_account().map(|(account, name)| RecordName::Group { account, name }),
             "roles" => of_account().map(|(account, name)| RecordName::Role { account, name }),
@@ -148,6 +153,8 @@ pub enum Record {
     OidcProvider(OidcProviderRecord),
     /// An access key.
     AccessKey(AccessKeyRecord),
+    /// A key of the key service.
+    KmsKey(KmsKeyRecord),
     /// The key under which temporary credentials are made.
     StsKey(StsKeyRecord),
     /// The number of changes.
@@ -165,9 +172,23 @@ impl Record {
             Record::Policy(record) => RecordName::policy(&record.account, &record.name),
             Record::OidcProvider(record) => RecordName::oidc_provider(&record.account, &record.url),
             Record::AccessKey(record) => RecordName::AccessKey(record.access_key.clone()),
+            Record::KmsKey(record) => RecordName::KmsKey(record.name.clone()),
             Record::StsKey(_) => RecordName::StsKey,
             Record::Revision(_) => RecordName::Revision,
         }
+    }
+
+    /// Stands in for a record that cannot be read, if something would be open to all without it.
+    pub fn closed(name: &RecordName) -> Option<Self> {
+        let RecordName::KmsKey(name) = name else { return None };
+        let (account, policy) = (String::new(), Some(String::new()));
+        Some(Record::KmsKey(KmsKeyRecord {
+            format: RECORD_FORMAT,
+            name: name.clone(),
+            account,
+            policy,
+            policy_principals: Default::default(),
+        }))
     }
 
     /// Reads the JSON of the record of this name.
@@ -183,6 +204,7 @@ impl Record {
             RecordName::Policy { .. } => read(json, Record::Policy),
             RecordName::OidcProvider { .. } => read(json, Record::OidcProvider),
             RecordName::AccessKey(_) => read(json, Record::AccessKey),
+            RecordName::KmsKey(_) => read(json, Record::KmsKey),
             RecordName::StsKey => read(json, Record::StsKey),
             RecordName::Revision => read(json, Record::Revision),
         }
@@ -203,6 +225,7 @@ mod tests {
             RecordName::policy("100000000000", "ReadAll"),
             RecordName::oidc_provider("100000000000", "https://issuer.example/realms/a/"),
             RecordName::AccessKey("AKIAX".into()),
+            RecordName::KmsKey("project-x".into()),
             RecordName::StsKey,
             RecordName::Revision,
         ];

@@ -25,8 +25,8 @@ fn inline<'a>(policies: &'a AttachedPolicies, of: &str, found: &mut Vec<StoredPo
 }
 
 impl Identities {
-    /// All policies that count: those of users, groups, roles and access keys, trust policies, and of managed policies the
-    /// default versions.
+    /// All policies that count: those of users, groups, roles, access keys and keys of the key service, trust policies, and
+    /// of managed policies the default versions.
     pub fn stored_policies(&self) -> Vec<StoredPolicy<'_>> {
         let mut found = Vec::new();
         for account in self.accounts().map(|account| &account.record.id) {
@@ -59,6 +59,10 @@ impl Identities {
                 kind: PolicyKind::Session,
             }));
         }
+        found.extend(self.kms_keys.values().filter_map(|key| {
+            let (document, kind) = (key.record.policy.as_deref()?, PolicyKind::Key);
+            Some(StoredPolicy { place: format!("policy of key {}", key.record.name), document, kind })
+        }));
         found
     }
 }

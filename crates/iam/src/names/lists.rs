@@ -116,6 +116,22 @@ pub(super) const STS_ACTIONS: &[&str] = &[
     "TagGetWebIdentityToken", "TagSession",
 ];
 
+/// Actions of KMS. Of these S3 asks for `Decrypt` and `GenerateDataKey`.
+#[rustfmt::skip]
+pub(super) const KMS_ACTIONS: &[&str] = &[
+    "CancelKeyDeletion", "ConnectCustomKeyStore", "CreateAlias", "CreateCustomKeyStore", "CreateGrant",
+    "CreateKey", "Decrypt", "DeleteAlias", "DeleteCustomKeyStore", "DeleteImportedKeyMaterial",
+    "DeriveSharedSecret", "DescribeCustomKeyStores", "DescribeKey", "DisableKey", "DisableKeyRotation",
+    "DisconnectCustomKeyStore", "EnableKey", "EnableKeyRotation", "Encrypt", "GenerateDataKey",
+    "GenerateDataKeyPair", "GenerateDataKeyPairWithoutPlaintext", "GenerateDataKeyWithoutPlaintext",
+    "GenerateMac", "GenerateRandom", "GetKeyPolicy", "GetKeyRotationStatus", "GetParametersForImport",
+    "GetPublicKey", "ImportKeyMaterial", "ListAliases", "ListGrants", "ListKeyPolicies", "ListKeyRotations",
+    "ListKeys", "ListResourceTags", "ListRetirableGrants", "PutKeyPolicy", "ReEncryptFrom", "ReEncryptTo",
+    "ReplicateKey", "RetireGrant", "RevokeGrant", "RotateKeyOnDemand", "ScheduleKeyDeletion", "Sign",
+    "SynchronizeMultiRegionKey", "TagResource", "UntagResource", "UpdateAlias", "UpdateCustomKeyStore",
+    "UpdateKeyDescription", "UpdatePrimaryRegion", "Verify", "VerifyMac",
+];
+
 /// Global condition keys, in lower case.
 #[rustfmt::skip]
 pub(super) const AWS_KEYS: &[&str] = &[
@@ -162,6 +178,10 @@ pub(super) const STS_KEYS: &[&str] = &[
     "awsservicename", "durationseconds", "externalid", "identitytokenaudience", "requestcontextproviders",
     "rolesessionname", "signingalgorithm", "sourceidentity", "taskpolicyarn", "transitivetagkeys",
 ];
+
+/// Condition keys of KMS that uses of keys have here, in lower case; `encryptioncontext:` and a name is one, too. AWS has
+/// more.
+pub(super) const KMS_KEYS: &[&str] = &["calleraccount", "encryptioncontextkeys", "viaservice"];
 
 /// Condition keys of SAML, in lower case.
 #[rustfmt::skip]
@@ -211,7 +231,7 @@ pub(super) const OTHER_SERVICES: &[&str] = &[
     "iot", "iot-device-tester", "iotanalytics", "iotdeviceadvisor", "iotevents", "iotfleethub", "iotfleetwise",
     "iotjobsdata", "iotmanagedintegrations", "iotsitewise", "iottwinmaker", "iotwireless", "iq",
     "iq-permission", "ivs", "ivschat", "kafka", "kafka-cluster", "kafkaconnect", "kendra", "kendra-ranking",
-    "kinesis", "kinesisanalytics", "kinesisvideo", "kms", "lakeformation", "lambda", "launchwizard", "lex",
+    "kinesis", "kinesisanalytics", "kinesisvideo", "lakeformation", "lambda", "launchwizard", "lex",
     "license-manager", "license-manager-linux-subscriptions", "license-manager-user-subscriptions", "lightsail",
     "logs", "lookoutequipment", "lookoutmetrics", "lookoutvision", "m2", "machinelearning", "macie2",
     "managedblockchain", "managedblockchain-query", "mapcredits", "marketplacecommerceanalytics",

@@ -117,6 +117,7 @@ pub(super) fn delete(call: &mut Call<'_>) -> Result<Outcome, IamError> {
         ("groups", identities.groups(account).next().is_some()),
         ("roles", identities.roles(account).next().is_some()),
         ("policies", identities.policies(account).next().is_some()),
+        ("keys of the key service", identities.kms_keys().any(|key| key.record.account == account)),
         ("OpenID Connect providers", identities.oidc_providers(account).next().is_some()),
     ];
     match left.iter().find(|(_, is_left)| *is_left) {

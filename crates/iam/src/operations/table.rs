@@ -5,7 +5,7 @@ use super::subject::About::{
     self, All, Attachment, KeyOwner, Listing, New, NewProvider, One, OwnUser, PolicyArn, ProviderArn, Renamed,
 };
 use super::{
-    Operation, Run, access_keys, accounts, attached_policies, groups, inline_policies, managed_policies,
+    Operation, Run, access_keys, accounts, attached_policies, groups, inline_policies, kms_keys, managed_policies,
     oidc_providers, policy_versions, roles, tags, users,
 };
 
@@ -27,6 +27,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
     of_operators("GetAccount", false, accounts::get),
     of_operators("ListAccounts", false, accounts::list),
     of_operators("UpdateAccount", true, accounts::update),
+    of_operators("CreateKey", true, kms_keys::create),
+    of_operators("DeleteKey", true, kms_keys::delete),
+    of_operators("DeleteKeyPolicy", true, kms_keys::delete_policy),
+    of_operators("GetKeyPolicy", false, kms_keys::get_policy),
+    of_operators("ListKeys", false, kms_keys::list),
+    of_operators("PutKeyPolicy", true, kms_keys::put_policy),
     look("GetAccountSummary", User, All, accounts::summary),
     look("ListAccountAliases", User, All, accounts::list_aliases),
     change("CreateUser", User, New(User), users::create),

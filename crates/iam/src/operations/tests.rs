@@ -400,3 +400,50 @@ fn subjects_have_the_paths_of_what_is_there() {
     let attached = subject("AttachUserPolicy", &[("UserName", "Alice"), ("PolicyArn", "arn:x")]);
     assert_eq!(attached.policy_arn.as_deref(), Some("arn:x"));
 }
+
+/// Policies of keys name users that are there, who count by their ids, and a key keeps its account without a policy.
+#[test]
+fn keys_have_accounts_and_policies() {
+    let mut world = World::new();
+    let policy = |principal: &str| {
+        format!(
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":{{"AWS":"arn:aws:iam::{FIRST_ACCOUNT}:{principal}"}},"Action":"kms:*","Resource":"*"}}]}}"#
+        )
+    };
+    let to_ann = policy("user/ann");
+    let put = [("KeyId", "project"), ("Policy", to_ann.as_str())];
+    assert_eq!(world.run("PutKeyPolicy", &put), Err("MalformedPolicyDocument"), "there is no such user");
+    for wrong in [READS, TRUST, "{}"] {
+        assert_eq!(
+            world.run("PutKeyPolicy", &[("KeyId", "project"), ("Policy", wrong)]),
+            Err("MalformedPolicyDocument")
+        );
+    }
+    for operation in ["GetKeyPolicy", "DeleteKeyPolicy"] {
+        assert_eq!(world.run(operation, &[("KeyId", "project")]), Err("NoSuchEntity"));
+    }
+    world.done("CreateUser", &[("UserName", "ann")]);
+    world.done("PutKeyPolicy", &put);
+    let key = world.identities.kms_key("project").unwrap().clone();
+    assert_eq!(key.record.account, FIRST_ACCOUNT);
+    assert_eq!(key.record.policy_principals.len(), 1);
+    let shown = world.done("GetKeyPolicy", &[("KeyId", "project")]);
+    assert_eq!(shown.text_at(&["Policy"]), Some(to_ann.as_str()));
+    world.done("DeleteKeyPolicy", &[("KeyId", "project")]);
+    let key = world.identities.kms_key("project").unwrap().clone();
+    assert!(key.policy.is_none() && key.record.account == FIRST_ACCOUNT);
+    assert_eq!(texts(&world.done("ListKeys", &[]), "Keys", "KeyId"), ["project"]);
+    world.done("DeleteKey", &[("KeyId", "project")]);
+    assert!(world.identities.kms_key("project").is_none());
+}
+
+#[test]
+fn an_account_with_a_key_stays() {
+    let mut world = World::new();
+    let made = world.done("CreateAccount", &[("AccountName", "team")]);
+    world.account = made.text_at(&["Account", "Id"]).unwrap().to_owned();
+    world.done("CreateKey", &[("KeyId", "project")]);
+    assert_eq!(world.run("DeleteAccount", &[]), Err("DeleteConflict"));
+    world.done("DeleteKey", &[("KeyId", "project")]);
+    world.done("DeleteAccount", &[]);
+}

@@ -150,7 +150,7 @@ impl<'a> Asking<'a> {
         self.permit.caller.as_deref()
     }
 
-    fn conditions(&self, asked: Option<&Asked<'a>>) -> RequestConditions<'a> {
+    pub(super) fn conditions(&self, asked: Option<&Asked<'a>>) -> RequestConditions<'a> {
         RequestConditions {
             headers: self.headers,
             uri: self.uri,

@@ -11,7 +11,7 @@ use super::answers::{class_name, entry_checksum_type, etag, set_checksums, size,
 use super::encryption::{check_customer_key, customer_headers};
 use super::entries::{Version, version_answer};
 use super::list::checked_limit;
-use crate::access::Asking;
+use crate::access::{Asking, KeyUse, SealedFor};
 use crate::digest::Algorithm;
 use crate::record::{Checksums, EntryHead, PartOfObject};
 
@@ -30,6 +30,12 @@ impl Service {
         let id = input.version_id.as_deref();
         let Version { head, pieces, .. } = self.object_for(&asking, &index, &input.key, id).await?;
         check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
+        if !head.checksums.is_empty()
+            && (wants(ObjectAttributes::CHECKSUM) || wants(ObjectAttributes::OBJECT_PARTS))
+        {
+            let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &input.key };
+            self.check_key_use(&sealed, KeyUse::Decrypt, &head.encryption)?;
+        }
         let parts = head.parts(&pieces).filter(|_| wants(ObjectAttributes::OBJECT_PARTS));
         Ok(S3Response::new(GetObjectAttributesOutput {
             checksum: checksum_of(&head).filter(|_| wants(ObjectAttributes::CHECKSUM)),

@@ -59,6 +59,10 @@ impl Service {
     ) -> S3Result<S3Response<PutBucketEncryptionOutput>> {
         let input = request.input;
         let wanted = parse(&input.server_side_encryption_configuration)?;
+        let rules = input.server_side_encryption_configuration.rules.iter();
+        for default in rules.filter_map(|rule| rule.apply_server_side_encryption_by_default.as_ref()) {
+            default.kms_master_key_id.as_deref().map_or(Ok(()), |key_id| self.check_key_account(key_id))?;
+        }
         let bucket = self.buckets.get(&input.bucket).await?;
         if let Some(name) = &wanted.key_name {
             // Otherwise only the first PUT would notice that the key does not exist.

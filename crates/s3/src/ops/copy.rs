@@ -22,7 +22,7 @@ use super::entries::{Version, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
-use crate::access::{Asked, Asking, GET_OBJECT, GET_TAGGING, Permit, SET_TAGS};
+use crate::access::{Asked, Asking, GET_OBJECT, GET_TAGGING, Permit, SET_TAGS, SealedFor};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -98,6 +98,7 @@ impl Service {
     /// Copies a range of the source's data to the target.
     pub(super) async fn copy_data(
         &self,
+        asking: &Asking<'_>,
         source: &mut Source,
         range: Option<Range<u64>>,
         target: Target<'_>,
@@ -111,8 +112,8 @@ impl Service {
                     "A copy source may have {BODY_BYTES_MAX} bytes; copy larger objects in parts"
                 ));
             }
-            let opening =
-                self.sealing_of(&source.index.bucket, &source.head.encryption, source.customer.clone()).await?;
+            let sealed = SealedFor { asking, bucket: &source.index.bucket, key: &source.key };
+            let opening = self.sealing_of(&sealed, &source.head.encryption, source.customer.clone()).await?;
             match self.copy_range(source, &opening, range, target, expected).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
                     let (index, id) = (&source.index, source.version_id.as_deref());
@@ -190,7 +191,8 @@ impl Service {
         }
         self.check_reading_by_conditions(&asking, &target, &key, None).await?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
-        let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
+        let sealed = SealedFor { asking: &asking, bucket: &target.bucket, key: &key };
+        let sealing = self.sealing_to_write(&sealed, wanted, &request.extensions).await?;
         let class = wanted_class(&request.headers);
         let is_changed = replaces
             || replaced_tags.is_some()
@@ -226,7 +228,7 @@ impl Service {
             budget: &budget,
             purpose: Purpose::Object,
         };
-        let stored = self.copy_data(&mut source, None, to, &expected).await?;
+        let stored = self.copy_data(&asking, &mut source, None, to, &expected).await?;
         let head = EntryHead {
             size: stored.bytes,
             etag: stored.etag(&sealing.encryption),

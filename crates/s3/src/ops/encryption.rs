@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_iam::arn::parse_kms_key_arn;
 use atoll_keys::{DEFAULT_KEY, KeyError, SecretKey, is_key_name};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,6 +12,7 @@ use s3s::dto::ServerSideEncryption;
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::Service;
+use crate::access::{KeyUse, SealedFor};
 use crate::bucket::Bucket;
 use crate::encryption::{Encryption, WrappingKey, is_customer_key};
 use crate::error::{GatewayError, custom_error};
@@ -268,14 +270,42 @@ impl WantedHeaders {
 }
 
 impl Service {
+    /// May who asks use the key of an object?
+    pub(super) fn check_key_use(
+        &self,
+        sealed: &SealedFor<'_>,
+        key_use: KeyUse,
+        encryption: &Encryption,
+    ) -> S3Result<()> {
+        match encryption {
+            Encryption::Kms { .. } => {
+                sealed.check(key_use, encryption, (&self.directory.identities(), &self.region))
+            }
+            Encryption::Bucket | Encryption::Customer { .. } | Encryption::Unsealed => Ok(()),
+        }
+    }
+
+    /// Makes sure that an ARN names the account that its key belongs to.
+    pub(super) fn check_key_account(&self, key_id: &str) -> S3Result<()> {
+        let Some((account, name)) = parse_kms_key_arn(key_id) else { return Ok(()) };
+        match self.directory.identities().kms_key(name) {
+            Some(entry) if account != entry.record.account => Err(no_such_kms_key(key_id)),
+            _ => Ok(()),
+        }
+    }
+
     /// How something new is encrypted, by the request and the bucket's default.
     pub(super) async fn sealing_to_write(
         &self,
-        bucket: &Bucket,
+        sealed: &SealedFor<'_>,
         wanted: WantedHeaders,
         extensions: &Extensions,
     ) -> S3Result<Sealing> {
+        let bucket = sealed.bucket;
+        let key_id = wanted.key_id.clone();
         let (encryption, customer) = wanted.resolve(bucket, extensions)?;
+        key_id.as_deref().map_or(Ok(()), |key_id| self.check_key_account(key_id))?;
+        self.check_key_use(sealed, KeyUse::GenerateDataKey, &encryption)?;
         if encryption == Encryption::Unsealed {
             self.buckets.check_unsealed_permit(&bucket.record).await?;
         }
@@ -297,24 +327,27 @@ impl Service {
     /// have data stored without sealing: OSDs keep it.
     pub(super) async fn sealing_of_upload(
         &self,
-        bucket: &Bucket,
+        sealed: &SealedFor<'_>,
         encryption: &Encryption,
         customer: Option<CustomerKey>,
     ) -> S3Result<Sealing> {
+        let bucket = sealed.bucket;
         if *encryption == Encryption::Unsealed {
             self.buckets.check_unsealed_permit(&bucket.record).await?;
         }
         check_key_of_write(bucket, encryption, customer.as_ref())?;
-        self.sealing_of(bucket, encryption, customer).await
+        self.sealing_of(sealed, encryption, customer).await
     }
 
     /// Opens what is encrypted so, for a request with these headers.
     pub(super) async fn sealing_of(
         &self,
-        bucket: &Bucket,
+        sealed: &SealedFor<'_>,
         encryption: &Encryption,
         customer: Option<CustomerKey>,
     ) -> S3Result<Sealing> {
+        let bucket = sealed.bucket;
+        self.check_key_use(sealed, KeyUse::Decrypt, encryption)?;
         let customer_md5 = check_customer_key(bucket, encryption, customer.as_ref())?;
         let key = match (encryption, customer) {
             (Encryption::Customer { .. }, Some(customer)) => customer.key,

@@ -21,7 +21,7 @@ use super::encryption::{
 };
 use super::entries::{Version, version_answer};
 use super::object_lock::set_lock;
-use crate::access::{Asked, Asking, GET_LEGAL_HOLD, GET_RETENTION, GET_TAGGING};
+use crate::access::{Asked, Asking, GET_LEGAL_HOLD, GET_RETENTION, GET_TAGGING, KeyUse, SealedFor};
 use crate::data::{Budget, DataReader, Hold, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
@@ -177,7 +177,7 @@ impl Service {
             if found.place.is_none() {
                 self.entry_hints.note(&index.bucket.record.id, key, found.record.clone());
             }
-            match self.open_version(&index, key, &opening, found).await? {
+            match self.open_version(&asking, &index, key, &opening, found).await? {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {}
                 opened => return Ok(self.answer(&asking, &input, &index, opened?)),
             }
@@ -201,7 +201,8 @@ impl Service {
             return None;
         }
         let record = guess.record.clone();
-        let (opened, entry) = futures::join!(self.open_version(index, key, opening, guess), index.entry(key));
+        let (opened, entry) =
+            futures::join!(self.open_version(asking, index, key, opening, guess), index.entry(key));
         let is_right = entry.is_ok_and(|entry| entry == Some(record));
         match opened {
             Ok(Err(GatewayError::Vanished { .. })) => None,
@@ -217,6 +218,7 @@ impl Service {
     /// Opens what a GET wants of a version. The inner error is that its data cannot be read.
     async fn open_version(
         &self,
+        asking: &Asking<'_>,
         index: &Index,
         key: &str,
         opening: &Opening,
@@ -225,7 +227,8 @@ impl Service {
         let Version { head, pieces, .. } = version;
         opening.conditions.check(&head)?;
         let wanted = Wanted::new(opening.range, opening.part_number, &head, &pieces)?;
-        let sealing = self.sealing_of(&index.bucket, &head.encryption, opening.customer.clone()).await?;
+        let sealed = SealedFor { asking, bucket: &index.bucket, key };
+        let sealing = self.sealing_of(&sealed, &head.encryption, opening.customer.clone()).await?;
         let (bytes, budget) = (wanted.bytes(&head), Some(opening.budget.clone()));
         let data = self.open_data(index, key, &sealing.key, &pieces, bytes, budget).await;
         Ok(data.map(|data| Opened { head, wanted, sealing, data: data.boxed() }))
@@ -285,6 +288,11 @@ impl Service {
         conditions.check(&head)?;
         let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
         let bytes = wanted.bytes(&head);
+        if input.checksum_mode.is_some() && !wanted.checksums.is_empty() {
+            // They tell something of the contents.
+            let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &input.key };
+            self.check_key_use(&sealed, KeyUse::Decrypt, &head.encryption)?;
+        }
         let mut found = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
         hide_what_is_not_asked(
             &asking,

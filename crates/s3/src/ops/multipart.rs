@@ -29,7 +29,7 @@ use super::entries::{pause_before, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
-use crate::access::Asking;
+use crate::access::{Asking, SealedFor};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::encryption::Encryption;
@@ -96,7 +96,8 @@ impl Service {
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let lock = lock_headers!(self, input, &index);
         let access = self.new_access(&asking, &request.headers, &index.bucket, &key)?;
-        let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
+        let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &key };
+        let sealing = self.sealing_to_write(&sealed, wanted, &request.extensions).await?;
         let head = UploadHead {
             initiated_ms: unix_ms(),
             owner: asking.permit.canonical_id().to_owned(),
@@ -225,6 +226,7 @@ impl Service {
         &self,
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
         let budget = self.budget_of(&request.extensions);
@@ -237,7 +239,8 @@ impl Service {
         let length = body_length(&request.headers, input.content_length);
         let trailers = Trailers::of(&request.extensions, request.trailing_headers);
         let received = Upload { body: input.body, length, expected, trailers };
-        let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
+        let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &input.key };
+        let sealing = self.sealing_of_upload(&sealed, &upload.head.encryption, customer).await?;
         let target = Target {
             index: &index,
             object_key: &input.key,
@@ -275,7 +278,8 @@ impl Service {
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
         let mut expected = Expected::default();
         add_upload_algorithm(&mut expected, &upload)?;
-        let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
+        let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &input.key };
+        let sealing = self.sealing_of_upload(&sealed, &upload.head.encryption, customer).await?;
         let target = Target {
             index: &index,
             object_key: &input.key,
@@ -283,7 +287,7 @@ impl Service {
             budget: &budget,
             purpose: Purpose::Part,
         };
-        let stored = self.copy_data(&mut source, range, target, &expected).await?;
+        let stored = self.copy_data(&asking, &mut source, range, target, &expected).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut result = CopyPartResult {
             e_tag: Some(etag(&head.etag)),

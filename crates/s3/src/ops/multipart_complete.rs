@@ -14,7 +14,7 @@ use super::encryption::{CustomerKey, check_key_of_write, customer_headers, encry
 use super::entries::WriteError;
 use super::multipart::{CLOSINGS_MAX, OpenUpload, PARTS_MAX, being_closed, check_part_encryption, unchanged};
 use super::put::check_checksum_type;
-use crate::access::Asking;
+use crate::access::{Asking, KeyUse, SealedFor};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
@@ -50,7 +50,8 @@ impl Service {
         let customer = customer_headers!(input).key(&request.extensions)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         self.check_reading_by_conditions(&asking, &index, &input.key, None).await?;
-        let head = match self.complete_at_last(&index, &input, &request.headers, customer.as_ref()).await {
+        let head = match self.complete_at_last(&asking, &index, &input, &request.headers, customer.as_ref()).await
+        {
             // Perhaps this very upload was completed by a request whose answer got lost.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
                 let entry = self.note(&input.bucket, index.entry(&input.key).await)?;
@@ -81,6 +82,7 @@ impl Service {
     /// Completes an upload, once more if its note was taken for that of a dead completion meanwhile.
     async fn complete_at_last(
         &self,
+        asking: &Asking<'_>,
         index: &Index,
         input: &CompleteMultipartUploadInput,
         headers: &HeaderMap,
@@ -88,7 +90,7 @@ impl Service {
     ) -> S3Result<EntryHead> {
         for attempt in 0..CLOSINGS_MAX {
             self.await_closing(index, &input.key, &input.upload_id, attempt).await?;
-            if let Some(head) = self.complete(index, input, headers, customer).await? {
+            if let Some(head) = self.complete(asking, index, input, headers, customer).await? {
                 return Ok(head);
             }
         }
@@ -99,6 +101,7 @@ impl Service {
     /// upload was not closed any more in the end.
     async fn complete(
         &self,
+        asking: &Asking<'_>,
         index: &Index,
         input: &CompleteMultipartUploadInput,
         headers: &HeaderMap,
@@ -115,6 +118,11 @@ impl Service {
         let upload = self.close_upload(index, key, upload_id).await?;
         let attempt = async {
             check_part_encryption(headers, &upload.head.encryption)?;
+            if upload.head.checksum_algorithm.is_some() {
+                // The checksum of the whole is made of those of the parts.
+                let sealed = SealedFor { asking, bucket: &index.bucket, key };
+                self.check_key_use(&sealed, KeyUse::Decrypt, &upload.head.encryption)?;
+            }
             if customer.is_some() {
                 check_key_of_write(&index.bucket, &upload.head.encryption, customer)?;
             }

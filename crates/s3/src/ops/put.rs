@@ -14,7 +14,7 @@ use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
 use super::object_lock::lock_headers;
 use super::tagging::header_tags;
-use crate::access::Asking;
+use crate::access::{Asking, SealedFor};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::names::{KEY_BYTES_MAX, null_place, version_key};
@@ -83,7 +83,8 @@ impl Service {
         self.check_reading_by_conditions(&asking, &index, &key, None).await?;
         // Better before the body is taken in than after it.
         self.check_conditions(&index, &key, &conditions).await?;
-        let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
+        let sealed = SealedFor { asking: &asking, bucket: &index.bucket, key: &key };
+        let sealing = self.sealing_to_write(&sealed, wanted, &request.extensions).await?;
         let trailers = Trailers::of(&request.extensions, request.trailing_headers);
         let upload = Upload { body: input.body, length, expected, trailers };
         let budget = self.budget_of(&request.extensions);

@@ -218,6 +218,53 @@ async fn boto3_kinds_of_encryption() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Who may use which key of the key service, with every operation on objects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_key_rights() {
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let default = r#"{"Effect":"Allow","Principal":{"AWS":"100000000000"},"Action":"kms:*","Resource":"*"}"#;
+    let other = default.replace("100000000000", "200000000000");
+    let pairs = r#"{"Effect":"Allow","Principal":"*","Action":"kms:*","Resource":"*",
+        "Condition":{"StringEquals":{"kms:EncryptionContext:team":"blue"}}}"#;
+    let both = format!("{default},{other}");
+    for (name, policy) in [
+        ("free", None),
+        ("owned", None),
+        ("asked", Some(default)),
+        ("shared", Some(&*both)),
+        ("pairs", Some(pairs)),
+    ] {
+        gateway.keys.create(name).await.unwrap();
+        let document = policy.map(|text| format!(r#"{{"Version":"2012-10-17","Statement":[{text}]}}"#));
+        match document {
+            Some(document) => operate(&gateway, "PutKeyPolicy", &[("KeyId", name), ("Policy", &document)]).await,
+            None if name == "owned" => operate(&gateway, "CreateKey", &[("KeyId", name)]).await,
+            None => {}
+        }
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_key_rights.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+}
+
+/// Does an operation as an operator for the first account.
+async fn operate(gateway: &TestGateway, operation: &str, parameters: &[(&str, &str)]) {
+    let parameters: Parameters = parameters.iter().copied().collect();
+    let run = |identities: &Identities| {
+        let context = Context {
+            identities,
+            account: identities.account(FIRST_ACCOUNT).cloned().unwrap(),
+            caller: None,
+            now_ms: 0,
+            random: [0; RANDOM_BYTES],
+            new_access_key: None,
+            last_used: None,
+        };
+        Operation::find(operation)?.run(&context, parameters.clone())
+    };
+    gateway.directory.change_identities(&run).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aws_command_line() {
     let gateway = start(|_| {}).await;
