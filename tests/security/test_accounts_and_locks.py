@@ -4,6 +4,7 @@ crates/s3/tests/s3_credentials.py has every operation of S3 on the bucket of ano
 """
 
 import datetime
+import json
 import time
 
 import boto3
@@ -282,16 +283,17 @@ def test_no_way_removes_a_locked_version(locked, way):
 
 
 @pytest.fixture(scope="module")
-def allowed(cluster):
-    """A user with S3 rights, and an object."""
+def sealed(cluster):
+    """A user with S3 rights, and an object that is sealed with a key of the account."""
     account = FirstAccount(cluster)
+    cluster.cli("key", "create", "project")
     user = account.user("reader")
-    document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
-    account.cli("policy", "put", "own", account.file("reader", document), "--user", "reader")
+    allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+    account.cli("policy", "put", "own", account.file("reader", allowed), "--user", "reader")
     s3 = cluster.s3()
-    s3.create_bucket(Bucket="kept")
-    s3.put_object(Bucket="kept", Key="k", Body=b"x")
-    read = lambda: code_of(user.s3.get_object, Bucket="kept", Key="k")
+    s3.create_bucket(Bucket="sealed")
+    s3.put_object(Bucket="sealed", Key="k", Body=b"x", ServerSideEncryption="aws:kms", SSEKMSKeyId="project")
+    read = lambda: code_of(user.s3.get_object, Bucket="sealed", Key="k")
     within("the user reads", read, "ok")
     return account, user, read
 
@@ -302,9 +304,66 @@ def within(what, ask, wanted):
     return time.monotonic() - began
 
 
-def test_what_is_taken_away_ends_within_its_bound(cluster, allowed, address, note):
+def test_a_key_policy_takes_a_right_away_and_gives_it_back(cluster, sealed, note):
+    account, user, read = sealed
+    simulated = lambda: cluster.cli(
+        "policy", "simulate", "--access-key", user.access, "kms:Decrypt", "project", ok=None
+    )
+    assert simulated().returncode == 0
+    cluster.cli("key", "policy", "set", "project", "--default")
+    note(f"a key policy counts after {within('a key policy', read, 'AccessDenied'):.2f} s")
+    assert simulated().returncode == 1
+    assert cluster.s3().get_object(Bucket="sealed", Key="k")["Body"].read() == b"x", "the root decides"
+    statement = {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": "arn:aws:kms:*:100000000000:key/project"}
+    right = account.file("right", {"Version": "2012-10-17", "Statement": [statement]})
+    account.cli("policy", "put", "keys", right, "--user", "reader")
+    within("a right", read, "ok")
+    assert simulated().returncode == 0
+    account.cli("policy", "drop", "keys", "--user", "reader")
+    within("no right", read, "AccessDenied")
+    shown = json.loads(cluster.cli("key", "policy", "get", "project").stdout)
+    assert shown["Statement"][0]["Principal"] == {"AWS": "arn:aws:iam::100000000000:root"}, shown
+    (key,) = [key for key in cluster.json("key", "ls") if key["name"] == "project"]
+    assert (key["account"], key["has_policy"]) == ("100000000000", True), key
+    cluster.cli("key", "policy", "rm", "project")
+    within("no key policy", read, "ok")
+
+
+def test_what_is_wrong_in_a_key_policy_is_refused(cluster, sealed):
+    account, _, _ = sealed
+    statement = {"Effect": "Allow", "Action": "kms:*", "Resource": "*", "Principal": {"AWS": "*"}}
+    for wrong in (
+        {"Action": "s3:GetObject"},
+        {"Action": "kms:Decript"},
+        {"Principal": {"AWS": "arn:aws:iam::100000000000:user/nobody"}},
+        {"Condition": {"Bool": {"kms:GrantIsForAWSResource": "true"}}},
+    ):
+        document = account.file("wrong", {"Version": "2012-10-17", "Statement": [statement | wrong]})
+        done = cluster.cli("key", "policy", "set", "project", document, ok=None)
+        assert done.returncode != 0, wrong
+    assert cluster.cli("key", "policy", "set", "missing", "--default", ok=None).returncode != 0
+    assert cluster.cli("key", "policy", "get", "project", ok=None).returncode != 0, "it has none"
+
+
+def test_a_key_policy_by_calls_as_by_commands(cluster, sealed, admin, reader):
+    _, _, read = sealed
+    path = "/api/v1/keys/project/policy"
+    principal = {"AWS": "arn:aws:iam::100000000000:root"}
+    statement = {"Effect": "Allow", "Action": "kms:*", "Resource": "*", "Principal": principal}
+    document = {"Version": "2012-10-17", "Statement": [statement]}
+    assert reader.call("PUT", path, {"document": document}).status == 403
+    assert admin.call("GET", path).status == 404
+    assert admin.call("PUT", path, {"document": document}).status == 200
+    within("a key policy", read, "AccessDenied")
+    assert reader.call("GET", path).document == document
+    assert admin.call("POST", f"{path}/remove", {"confirm": "another"}).status == 403
+    assert admin.call("POST", f"{path}/remove", {"confirm": "project"}).status == 200
+    within("no key policy", read, "ok")
+
+
+def test_what_is_taken_away_ends_within_its_bound(cluster, sealed, address, note):
     """Keys, users and operators; tests of hosts and of keys of processes are in tests/e2e."""
-    account, user, read = allowed
+    account, user, read = sealed
     account.cli("user", "key", "disable", user.access)
     note(f"a key that is disabled ends after {within('a key', read, 'InvalidAccessKeyId'):.2f} s")
     account.cli("user", "key", "enable", user.access)
