@@ -30,7 +30,7 @@ use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
 /// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
-const XML_BYTES_MAX: usize = 4 << 20;
+pub(crate) const XML_BYTES_MAX: usize = 4 << 20;
 
 /// How often access to the key service is looked after.
 const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);

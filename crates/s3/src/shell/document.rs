@@ -8,15 +8,26 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::HeaderMap;
+use http::{HeaderMap, header};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use s3s::{S3Error, S3Result, StdError};
+use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use crate::data::{Budget, Share};
 use crate::digest::Expected;
 use crate::error::GatewayError;
+use crate::gateway::XML_BYTES_MAX;
 use crate::known_documents::{check_elements, has_document};
 use crate::ops::body_error;
+
+fn too_large() -> S3Error {
+    s3_error!(MaxMessageLengthExceeded, "Your request was too big: a document may have {XML_BYTES_MAX} bytes")
+}
+
+/// Whether a request says that its body is larger than a document may be.
+fn is_said_to_be_too_large(headers: &HeaderMap) -> bool {
+    let bytes = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    bytes.is_some_and(|bytes| bytes > XML_BYTES_MAX as u64)
+}
 
 /// What a document has to be.
 struct Wanted {
@@ -38,6 +49,9 @@ impl Document {
     /// The request is for this operation, and is let in. Its body was not read yet.
     pub(crate) fn is_of(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
         if has_document(operation) {
+            if is_said_to_be_too_large(headers) {
+                return Err(too_large());
+            }
             // The checksums of a completion are those of the object.
             let digests = match operation {
                 "CompleteMultipartUpload" => Expected::md5_of(headers)?,
@@ -125,7 +139,7 @@ where
         let checked = match &frame {
             Ok(Some(frame)) => {
                 this.read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
-                Ok(())
+                if this.read.len() > XML_BYTES_MAX { Err(too_large()) } else { Ok(()) }
             }
             Ok(None) => {
                 let digests = wanted.digests.check_document(&this.read);
