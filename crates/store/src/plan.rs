@@ -275,7 +275,9 @@ fn change(
     for mutation in &transaction.mutations {
         match mutation {
             Mutation::Remove => {
-                changes.remove_object(object)?;
+                if metadata.parts.is_of(transaction.pg, &transaction.object) {
+                    changes.remove_object(object)?;
+                }
                 continue;
             }
             Mutation::CloneFrom { source } => {
@@ -288,7 +290,9 @@ fn change(
                 continue;
             }
             Mutation::RemoveOther { object: other } => {
-                remove_other(&mut changes, object, &metadata.parts.object(transaction.pg, other))?;
+                if metadata.parts.is_of(transaction.pg, other) {
+                    remove_other(&mut changes, object, &metadata.parts.object(transaction.pg, other))?;
+                }
                 continue;
             }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {

@@ -66,6 +66,12 @@ impl Parts {
         if name.as_str() == PG_META_OBJECT { part.root == pg } else { pg.holds(name, part.pg_num) }
     }
 
+    /// Whether a PG that names an object means one of its own. What a split has given to another PG is under the same
+    /// prefix, and a removal of it by a PG that does not know that it is gone removes nothing.
+    pub fn is_of(&self, pg: PgId, name: &ObjectName) -> bool {
+        name.as_str().starts_with('@') || self.holds(pg, name)
+    }
+
     /// The PG that an object belongs to, by its key in the tree.
     pub fn owner(&self, key: &ObjectKey) -> PgId {
         let is_own = |(pg, part): &(&PgId, &Part)| {

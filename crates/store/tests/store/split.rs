@@ -149,7 +149,9 @@ impl Test {
                 let pg_num = pgs[&index].pg_num;
                 let mut names = (0..).map(|number| ObjectName::new(&format!("o{number}")).unwrap());
                 let chosen = self.random.below(8) as usize;
-                let is_own = |name: &ObjectName| pg_num == 0 || pg(index).holds(name, pg_num);
+                // Who does not know of a split removes what another PG has by now, which is no change.
+                let is_stale = kind == 2 && self.random.chance(50);
+                let is_own = |name: &ObjectName| is_stale || pg_num == 0 || pg(index).holds(name, pg_num);
                 let name = names.by_ref().filter(is_own).nth(chosen).unwrap();
                 let objects = &mut pgs.get_mut(&index).unwrap().objects;
                 if kind == 2 {
