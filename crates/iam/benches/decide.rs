@@ -74,6 +74,7 @@ fn main() {
         access_key: "AKIA1".to_owned(),
         policies: (0..3).map(|number| (format!("policy-{number}"), identity_policy(number))).collect(),
         session_policies: Vec::new(),
+        key_policy: None,
         session_issued_unix_ms: None,
         tags: BTreeMap::new(),
     };

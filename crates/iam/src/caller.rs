@@ -55,8 +55,10 @@ pub struct Caller {
     /// What allows: inline, managed and those of groups, each with the name that explanations give it.
     /// Empty for the root.
     pub policies: Vec<(String, Arc<Policy>)>,
-    /// What narrows: the policy of a service account and those of a session. Each must allow, too.
+    /// Policies that a session began with. Each must allow, too, except for grants to the session itself.
     pub session_policies: Vec<(String, Arc<Policy>)>,
+    /// Policy of the access key that signed, or that began the session. It must allow, too, whatever else does.
+    pub key_policy: Option<(String, Arc<Policy>)>,
     /// When the session began, in milliseconds since the Unix epoch; `None` for keys for long.
     pub session_issued_unix_ms: Option<u64>,
     /// Tags of the user or role, for `aws:PrincipalTag/...`.
@@ -64,6 +66,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// All policies that this caller is subject to, with their names.
+    pub fn all_policies(&self) -> impl Iterator<Item = &(String, Arc<Policy>)> {
+        self.policies.iter().chain(&self.session_policies).chain(&self.key_policy)
+    }
+
     /// Its ARN, as `aws:PrincipalArn`-like policies and GetCallerIdentity show it: of a session the
     /// `assumed-role` ARN.
     pub fn arn(&self) -> String {

@@ -112,9 +112,13 @@ fn with_acl<'a>(
 /// Either side is enough, but an Allow to the whole account only hands on to the caller's own policies.
 fn within_account(own: Own<'_>, allow: Option<Close<'_>>, uncounted: Option<Reason>) -> Decision {
     let named = match allow {
-        // What is given to the session itself is not narrowed by what the session began with.
+        // A grant to the session itself is not narrowed by the policies that the session began with. The policy of
+        // the access key narrows it: who holds the key chooses the name of the session.
         Some((Closeness::Session, found)) => {
-            return Decision::allowed(Reason::Allowed(Grant::Statement(found.named())));
+            return match own.key_gap {
+                None => Decision::allowed(Reason::Allowed(Grant::Statement(found.named()))),
+                Some(name) => Decision::denied(Reason::SessionPolicyDoesNotAllow(name.to_owned())),
+            };
         }
         Some((Closeness::Identity, found)) => Some(Allowing::Statement(found)),
         Some((Closeness::Account, _)) | None => None,

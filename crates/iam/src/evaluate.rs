@@ -76,12 +76,14 @@ pub(crate) struct Own<'a> {
     pub(crate) allow: Option<Allowing<'a>>,
     /// A session policy that does not allow it.
     pub(crate) session_gap: Option<&'a str>,
+    /// The policy of the access key, if it does not allow it. It is among the session policies, too.
+    pub(crate) key_gap: Option<&'a str>,
 }
 
 /// Fails with the statement that denies.
 pub(crate) fn own_side<'a>(caller: &'a Caller, asked: &Asked<'_>) -> Result<Own<'a>, Found<'a>> {
-    let mut own =
-        Own { allow: matches!(caller.kind, CallerKind::Root).then_some(Allowing::Root), session_gap: None };
+    let allow = matches!(caller.kind, CallerKind::Root).then_some(Allowing::Root);
+    let mut own = Own { allow, session_gap: None, key_gap: None };
     for (name, policy) in &caller.policies {
         if let Some(found) = own_policy(policy, Source::Identity(name), own.allow.is_some(), asked)? {
             own.allow = Some(Allowing::Statement(found));
@@ -91,6 +93,12 @@ pub(crate) fn own_side<'a>(caller: &'a Caller, asked: &Asked<'_>) -> Result<Own<
         if own_policy(policy, Source::Session(name), false, asked)?.is_none() {
             own.session_gap.get_or_insert(name);
         }
+    }
+    if let Some((name, policy)) = &caller.key_policy
+        && own_policy(policy, Source::Session(name), false, asked)?.is_none()
+    {
+        own.key_gap = Some(name);
+        own.session_gap.get_or_insert(name);
     }
     Ok(own)
 }

@@ -22,7 +22,7 @@ pub use record::{Record, RecordName, provider_id};
 pub use session::{Session, SessionPrincipal};
 pub use stored_policies::StoredPolicy;
 
-use crate::arn::parse_policy_arn;
+use crate::arn::{entity_arn, oidc_provider_arn, parse_oidc_provider_arn, parse_policy_arn, parse_role_arn};
 use crate::caller::{Account, Caller, CallerKind};
 use crate::policy::{Policy, PolicyKind};
 
@@ -432,7 +432,7 @@ impl Identities {
             None => root(account.account.clone(), access_key),
             Some(user) => self.user_caller(account.account.clone(), user, access_key),
         };
-        caller.session_policies.extend(key.policy.clone());
+        caller.key_policy.clone_from(&key.policy);
         KeyLookup::Found(Box::new(caller))
     }
 
@@ -451,14 +451,14 @@ impl Identities {
         }
         let UserRecord { name, path, id, tags, .. } = user.record.clone();
         let kind = CallerKind::User { name, path, id };
-        let session_policies = Vec::new();
         let session_issued_unix_ms = None;
         Caller {
             account,
             kind,
             access_key: access_key.into(),
             policies,
-            session_policies,
+            session_policies: Vec::new(),
+            key_policy: None,
             session_issued_unix_ms,
             tags,
         }
@@ -488,7 +488,23 @@ impl Identities {
     /// A managed policy of this account by its ARN.
     pub fn policy_by_arn(&self, account: &str, arn: &str) -> Option<&Arc<ManagedPolicyEntry>> {
         let parsed = parse_policy_arn(arn).filter(|parsed| parsed.account == account)?;
-        self.policy(account, parsed.name).filter(|entry| entry.record.path == parsed.path)
+        let found = self.policy(account, parsed.name)?;
+        // Names are found whatever the case of their letters. ARNs differ by it, since rights are asked of ARNs.
+        (entity_arn(account, "policy", &found.record.path, &found.record.name) == arn).then_some(found)
+    }
+
+    /// A role by its ARN.
+    pub fn role_by_arn(&self, arn: &str) -> Option<&Arc<Entry<RoleRecord>>> {
+        let (account, _, name) = parse_role_arn(arn)?;
+        let found = self.role(account, name)?;
+        (entity_arn(account, "role", &found.record.path, &found.record.name) == arn).then_some(found)
+    }
+
+    /// An issuer of OpenID Connect tokens by its ARN.
+    pub fn oidc_provider_by_arn(&self, arn: &str) -> Option<&Arc<OidcProviderRecord>> {
+        let (account, id) = parse_oidc_provider_arn(arn)?;
+        let found = self.oidc_provider(account, id)?;
+        (oidc_provider_arn(account, &found.url) == arn).then_some(found)
     }
 }
 
@@ -499,6 +515,7 @@ fn root(account: Arc<Account>, access_key: &str) -> Caller {
         access_key: access_key.into(),
         policies: Vec::new(),
         session_policies: Vec::new(),
+        key_policy: None,
         session_issued_unix_ms: None,
         tags: Default::default(),
     }

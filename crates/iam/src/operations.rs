@@ -169,6 +169,13 @@ impl Operation {
         (self.name == "GetAccessKeyLastUsed").then(|| parameters.get("AccessKeyId")).flatten()
     }
 
+    /// The actions that a caller needs for it. As on AWS, one that makes something and gives it tags needs the action
+    /// that tags such a thing, too.
+    pub fn actions(&self, gives_tags: bool) -> Vec<String> {
+        let made = self.name.strip_prefix("Create").filter(|_| gives_tags);
+        std::iter::once(format!("iam:{}", self.name)).chain(made.map(|made| format!("iam:Tag{made}"))).collect()
+    }
+
     /// What it is about, for decisions on whether the caller may do it.
     pub fn subject(&self, context: &Context<'_>, parameters: &Parameters) -> Subject {
         self.about.subject(context, parameters)

@@ -11,7 +11,8 @@ use atoll_iam::{
 use atoll_types::access::{Acl, AclGrant, AclGrantee, AclPermission};
 use serde_json::{Value, json};
 use support::{
-    Request, bucket_side, get_object, parse, root, session, user, with_acl, with_policy, with_session_policy,
+    Request, bucket_side, get_object, parse, root, session, user, with_acl, with_key_policy, with_policy,
+    with_session_policy,
 };
 
 const OWNER: &str = "canonical-a";
@@ -124,7 +125,13 @@ fn only_the_arn_of_a_session_bypasses_its_policies() {
     ] {
         assert_eq!(ask(Some(&ops), &bucket("Allow", &aws(principal))).is_allowed, is_allowed, "{principal}");
     }
-    let service_account = with_session_policy(anna(), &other);
+    // The policy of the access key that began the session is not bypassed: its bearer chose the session's name.
+    let own_arn = bucket("Allow", &aws("arn:aws:sts::1111-a:assumed-role/ops/s1"));
+    let of_key = with_key_policy(session("a", "/p/", "ops", "s1"), &other);
+    expect(&ask(Some(&of_key), &own_arn), false, &Reason::SessionPolicyDoesNotAllow("key".to_owned()));
+    let of_wide_key = with_key_policy(with_session_policy(of_key, &other), &own("Allow", "*"));
+    assert!(ask(Some(&of_wide_key), &own_arn).is_allowed);
+    let service_account = with_key_policy(anna(), &other);
     assert!(!ask(Some(&service_account), &bucket("Allow", &aws("arn:aws:iam::1111-a:user/anna"))).is_allowed);
     // Other accounts always need their own side.
     let foreign = with_policy(session("b", "/", "ops", "s1"), &own("Allow", "*"));

@@ -135,6 +135,7 @@ fn ask(policy: Policy, kind: PolicyKind) {
         access_key: "AKIA".to_owned(),
         policies: held(kind == PolicyKind::Identity),
         session_policies: held(kind == PolicyKind::Session),
+        key_policy: None,
         session_issued_unix_ms: None,
         tags: BTreeMap::new(),
     };

@@ -204,7 +204,7 @@ impl Users {
 
 /// Says that policies of a caller, stored before names were checked, have effects that their writer did not mean.
 fn warn_of_unknown_names(caller: &Caller) {
-    for (of, policy) in caller.policies.iter().chain(&caller.session_policies) {
+    for (of, policy) in caller.all_policies() {
         if let Some(name) = policy.unknown_name() {
             tracing::warn!(caller = caller.arn(), of, %name, "a policy has a name that is not known");
         }

@@ -340,7 +340,7 @@ def users_do_in_iam_what_policies_allow():
         text = document(
             allow(["iam:GetUser", "iam:*AccessKey*"], "arn:aws:iam::*:user/${aws:username}"),
             allow("iam:AttachUserPolicy", Condition={"ArnEquals": {"iam:PolicyARN": READ_ONLY}}),
-            allow("iam:CreateUser", Condition={"StringEquals": {"aws:RequestTag/team": "blue"}}),
+            allow(["iam:CreateUser", "iam:TagUser"], Condition={"StringEquals": {"aws:RequestTag/team": "blue"}}),
             allow(["iam:DeleteUser", "iam:ListUsers"]),
             allow("iam:UpdateUser", f"arn:aws:iam::*:user/{second}*"),
             deny("iam:ListUsers", Condition={"IpAddress": {"aws:SourceIp": "127.0.0.0/8"}}),

@@ -86,7 +86,7 @@ impl Identities {
         }
         if let Some(document) = &session.key_policy {
             let name = "policy of the access key that began the session".to_owned();
-            caller.session_policies.push((name, compiled(document, PolicyKind::Session)));
+            caller.key_policy = Some((name, compiled(document, PolicyKind::Session)));
         }
         Some(caller)
     }
@@ -108,6 +108,7 @@ impl Identities {
             access_key: access_key.into(),
             policies,
             session_policies: Vec::new(),
+            key_policy: None,
             session_issued_unix_ms: None,
             tags,
         }

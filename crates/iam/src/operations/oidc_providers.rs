@@ -24,10 +24,10 @@ pub(crate) fn is_issuer_url(url: &str) -> bool {
 
 fn named(call: &mut Call<'_>) -> Result<OidcProviderRecord, IamError> {
     let arn = call.parameters.required("OpenIDConnectProviderArn")?;
-    let Some((account, id)) = parse_oidc_provider_arn(&arn) else {
+    if parse_oidc_provider_arn(&arn).is_none() {
         return IamError::invalid(format!("Invalid ARN: {arn}"));
-    };
-    let found = call.context.identities.oidc_provider(account, id);
+    }
+    let found = call.context.identities.oidc_provider_by_arn(&arn);
     let found = found.filter(|provider| provider.account == call.context.account_id());
     found
         .map(|provider| (**provider).clone())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::holders::{self, HolderKind};
 use super::{Context, Parameters};
-use crate::arn::{oidc_provider_arn, parse_policy_arn};
+use crate::arn::oidc_provider_arn;
 use crate::caller::CallerKind;
 
 /// What an operation is about.
@@ -74,8 +74,7 @@ impl About {
             }
             About::PolicyArn => {
                 let arn = text("PolicyArn");
-                let parsed = parse_policy_arn(arn).filter(|parsed| parsed.account == context.account_id());
-                let policy = parsed.and_then(|parsed| context.identities.policy(parsed.account, parsed.name));
+                let policy = context.identities.policy_by_arn(context.account_id(), arn);
                 let tags = policy.map(|policy| policy.record.tags.clone()).unwrap_or_default();
                 Subject { arn: arn.into(), tags, ..Subject::default() }
             }

@@ -447,3 +447,45 @@ fn an_account_with_a_key_stays() {
     world.done("DeleteKey", &[("KeyId", "project")]);
     world.done("DeleteAccount", &[]);
 }
+
+#[test]
+fn arns_are_told_apart_by_their_case() {
+    let mut world = World::new();
+    world.done("CreatePolicy", &[("PolicyName", "Strong"), ("Path", "/Ops/"), ("PolicyDocument", READS)]);
+    world.done("CreateRole", &[("RoleName", "Admin"), ("Path", "/Ops/"), ("AssumeRolePolicyDocument", TRUST)]);
+    let provider = [("Url", "https://idp.example/Good"), ("ClientIDList.member.1", "a")];
+    world.done("CreateOpenIDConnectProvider", &provider);
+    let account = world.account.clone();
+    let identities = &world.identities;
+    let arn = |resource: &str| format!("arn:aws:iam::{account}:{resource}");
+    assert!(identities.policy_by_arn(&account, &arn("policy/Ops/Strong")).is_some());
+    assert!(identities.role_by_arn(&arn("role/Ops/Admin")).is_some());
+    assert!(identities.oidc_provider_by_arn(&arn("oidc-provider/idp.example/Good")).is_some());
+    for other in ["policy/Ops/strong", "policy/ops/Strong", "policy/Strong", "policy//Ops/Strong"] {
+        assert!(identities.policy_by_arn(&account, &arn(other)).is_none(), "{other}");
+        assert!(identities.managed_policy(&account, &arn(other)).is_none(), "{other}");
+    }
+    for other in ["role/Ops/admin", "role/ops/Admin", "role/Admin", "role//Ops/Admin"] {
+        assert!(identities.role_by_arn(&arn(other)).is_none(), "{other}");
+    }
+    for other in ["oidc-provider/idp.example/good", "oidc-provider/IDP.example/Good"] {
+        assert!(identities.oidc_provider_by_arn(&arn(other)).is_none(), "{other}");
+    }
+}
+
+#[test]
+fn what_is_made_with_tags_needs_the_right_to_tag() {
+    for operation in Operation::all().iter().filter(|operation| operation.name.starts_with("Create")) {
+        let actions = operation.actions(true);
+        assert_eq!(actions[0], format!("iam:{}", operation.name));
+        assert_eq!((actions.len(), operation.actions(false).len()), (2, 1));
+    }
+    for kind in ["User", "Role", "Policy"] {
+        let create = Operation::find(&format!("Create{kind}")).unwrap();
+        assert_eq!(
+            create.actions(true)[1],
+            format!("iam:{}", Operation::find(&format!("Tag{kind}")).unwrap().name)
+        );
+    }
+    assert_eq!(Operation::find("TagUser").unwrap().actions(true), ["iam:TagUser"]);
+}

@@ -45,6 +45,7 @@ pub fn caller(account_name: &str, kind: CallerKind) -> Caller {
         access_key: "AKIA".to_owned(),
         policies: Vec::new(),
         session_policies: Vec::new(),
+        key_policy: None,
         session_issued_unix_ms: None,
         tags: BTreeMap::new(),
     }
@@ -78,6 +79,11 @@ pub fn with_policy(mut caller: Caller, policy: &Value) -> Caller {
 pub fn with_session_policy(mut caller: Caller, policy: &Value) -> Caller {
     let name = format!("session-{}", caller.session_policies.len());
     caller.session_policies.push((name, parse(policy, PolicyKind::Session)));
+    caller
+}
+
+pub fn with_key_policy(mut caller: Caller, policy: &Value) -> Caller {
+    caller.key_policy = Some(("key".to_owned(), parse(policy, PolicyKind::Session)));
     caller
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use atoll_iam::ConditionValues;
 use http::{HeaderMap, Uri, header};
-use s3s::dto::{Timestamp, TimestampFormat};
+use s3s::dto::{CopySource, Timestamp, TimestampFormat};
 
 use super::gate::signed_region;
 use crate::authentication::{Authentication, Mechanism};
@@ -142,9 +142,22 @@ impl<'a> RequestConditions<'a> {
             "if-match" | "if-none-match" => self.header(name),
             "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
             "requestobjecttagkeys" => self.request_tags().into_iter().map(|(key, _)| key).collect(),
+            "x-amz-copy-source" => self.copy_source(),
             _ if name.starts_with("x-amz-") => self.header(name),
             _ => self.of_tags(name),
         }
+    }
+
+    /// `s3:x-amz-copy-source` as it is obeyed, however a client spells it: decoded, without a version, and both with a slash
+    /// before the bucket and without one, since policies are written either way.
+    fn copy_source(&self) -> Vec<Cow<'a, str>> {
+        let spelled = self.header("x-amz-copy-source");
+        let sources = spelled.iter().filter_map(|text| CopySource::parse(text).ok());
+        let of_buckets = sources.filter_map(|source| match source {
+            CopySource::Bucket { bucket, key, .. } => Some(format!("/{bucket}/{key}")),
+            _ => None,
+        });
+        of_buckets.flat_map(|path| [Cow::Owned(path[1..].to_owned()), Cow::Owned(path)]).collect()
     }
 
     /// `s3:ObjectCreationOperation`: an upload in parts makes its object when it is completed.
@@ -322,5 +335,13 @@ mod tests {
         assert!(none.values("s3:object-lock-mode").is_empty(), "the body counts, and no header");
         let hidden = RequestConditions { prefix: Some("private/x"), ..conditions };
         assert_eq!(hidden.values("s3:prefix"), ["private/x"]);
+        for spelled in ["from/a/plan", "/from/a/plan", "from%2Fa/%70lan", "%2Ffrom/a/plan?versionId=null"] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static("x-amz-copy-source"),
+                HeaderValue::from_static(spelled),
+            )]);
+            let copies = RequestConditions { headers: &headers, ..conditions };
+            assert_eq!(copies.values("s3:x-amz-copy-source"), ["from/a/plan", "/from/a/plan"], "{spelled}");
+        }
     }
 }

@@ -92,10 +92,7 @@ impl<'a> Asked<'a> {
     /// Whether a policy that counts uses condition keys that begin so.
     fn policies_use(&self, keys: &str, caller: Option<&Caller>) -> bool {
         let of_caller = || {
-            caller.is_some_and(|caller| {
-                let all = caller.policies.iter().chain(&caller.session_policies);
-                all.into_iter().any(|(_, policy)| policy.uses_condition_key(keys))
-            })
+            caller.is_some_and(|caller| caller.all_policies().any(|(_, policy)| policy.uses_condition_key(keys)))
         };
         self.bucket.policy().is_some_and(|policy| policy.uses_condition_key(keys)) || of_caller()
     }

@@ -142,20 +142,15 @@ impl Action<'_> {
             Some(arn) => conditions.with("iam:policyarn", [arn]),
             None => conditions,
         };
-        let action = format!("iam:{}", self.operation.name);
-        for resource in [Some(&subject.arn), subject.renamed_arn.as_ref()].into_iter().flatten() {
-            let question = Question {
-                caller: context.caller,
-                action: &action,
-                resource,
-                resource_side: None,
-                conditions: &conditions,
-            };
-            let decision = decide(&question);
-            if !decision.is_allowed {
-                let sentence = sentence(&question);
-                tracing::debug!(reason = %decision.reason, "denied: {sentence}");
-                return Err(IamError::AccessDenied(sentence + &reason(&action, &decision)));
+        for action in self.operation.actions(!tags.is_empty()) {
+            for resource in [Some(&subject.arn), subject.renamed_arn.as_ref()].into_iter().flatten() {
+                may(&Question {
+                    caller: context.caller,
+                    action: &action,
+                    resource,
+                    resource_side: None,
+                    conditions: &conditions,
+                })?;
             }
         }
         Ok(subject)
@@ -170,6 +165,16 @@ impl Action<'_> {
             tracing::info!(caller, action = self.operation.name, subject, "identities were changed");
         }
     }
+}
+
+fn may(question: &Question<'_>) -> Result<(), IamError> {
+    let decision = decide(question);
+    if decision.is_allowed {
+        return Ok(());
+    }
+    let sentence = sentence(question);
+    tracing::debug!(reason = %decision.reason, "denied: {sentence}");
+    Err(IamError::AccessDenied(sentence + &reason(question.action, &decision)))
 }
 
 /// How AWS says that somebody may not do something.

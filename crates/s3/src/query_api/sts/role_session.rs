@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use atoll_iam::arn::parse_role_arn;
 use atoll_iam::operations::{Answer, IamError, Parameters, check_document};
 use atoll_iam::{Entry, Identities, PolicyKind, Session, SessionPrincipal};
 use atoll_types::identities::RoleRecord;
@@ -55,8 +54,7 @@ impl RoleSession {
 
     /// The role, with the id of its account.
     pub(super) fn role<'a>(&self, identities: &'a Identities) -> Option<&'a Arc<Entry<RoleRecord>>> {
-        let (account, path, name) = parse_role_arn(&self.role_arn)?;
-        identities.role(account, name).filter(|role| role.record.path == path)
+        identities.role_by_arn(&self.role_arn)
     }
 
     /// The seconds that it lasts: of a chain of roles an hour at most.
