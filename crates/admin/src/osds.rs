@@ -6,6 +6,7 @@ use atoll_cluster::{ClusterClient, Transaction, keys};
 use atoll_coordinator::{PgStatus, View, statuses};
 use atoll_types::OsdId;
 use atoll_types::coordination::NextOsdRecord;
+use atoll_types::limits::OSD_WEIGHT_MAX;
 use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
 use atoll_types::size::format_size;
 
@@ -230,10 +231,12 @@ pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<
 }
 
 fn check_weight(weight: f64) -> Result<(), AdminError> {
-    if weight.is_finite() && weight >= 0.0 {
+    if (0.0..=OSD_WEIGHT_MAX).contains(&weight) {
         return Ok(());
     }
-    AdminError::refused(format!("a weight is a number from 0 on, by convention the size in TiB, and not {weight}"))
+    AdminError::refused(format!(
+        "a weight is a number from 0 to {OSD_WEIGHT_MAX}, by convention the size in TiB, and not {weight}"
+    ))
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), AdminError> {

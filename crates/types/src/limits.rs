@@ -51,6 +51,12 @@ pub const CONNECTION_REQUESTS_MAX: usize = 1_024;
 pub const CLIENT_CALLS_MAX: usize = 4_096;
 /// Connections that one process accepts at once.
 pub const CONNECTIONS_MAX: usize = 4_096;
+/// Largest weight of an OSD: by convention its size in TiB.
+pub const OSD_WEIGHT_MAX: f64 = 10_000.0;
+/// Largest number of an OSD.
+pub const OSD_ID_MAX: u32 = 65_535;
+/// OSDs of one host.
+pub const HOST_OSDS_MAX: usize = 512;
 /// PGs in one pool.
 pub const PG_NUM_MAX: u32 = 65_536;
 /// Copies of an object in a replicated pool.

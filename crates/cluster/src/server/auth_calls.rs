@@ -271,7 +271,9 @@ impl auth_server::Auth for Services {
         let name = std::mem::take(&mut asked.request.name);
         self.look(&asked.caller)?;
         self.refuse_owner(&name)?;
-        let header = self.change_auth(asked, move |auth| auth.delete_user(&name)).await?;
+        let user = name.clone();
+        let header = self.change_auth(asked, move |auth| auth.delete_user(&user)).await?;
+        self.end_leases_of(&name).await?;
         Ok(Response::new(AuthUserDeleteResponse { header }))
     }
 

@@ -2,6 +2,7 @@
 //! by requests about users and keys, for with these it could do as much to others.
 
 use atoll_types::hosts::{HOST_USER_PREFIX, HostChange, HostRecord, HostRequest};
+use atoll_types::limits::{HOST_OSDS_MAX, OSD_ID_MAX, OSD_WEIGHT_MAX};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, RECORD_FORMAT};
 use tonic::Status;
@@ -64,7 +65,7 @@ fn check_revision(change: &Change, key: &str, expected: i64) -> Result<(), Statu
 fn put_osd(change: &mut Change, host: &HostRecord, osd: &OsdRecord, revision: i64) -> Result<(), Status> {
     let key = keys::osd(osd.id);
     check_revision(change, &key, revision)?;
-    let is_weight = osd.weight.is_finite() && osd.weight >= 0.0;
+    let is_weight = (0.0..=OSD_WEIGHT_MAX).contains(&osd.weight) && osd.id.0 <= OSD_ID_MAX;
     let before = change.state().keys.get(key.as_bytes()).map(|entry| read_record::<OsdRecord>(&entry.value));
     let authorized = keys::authorized_key(&osd.public_key);
     let is_own = match before {
@@ -73,7 +74,12 @@ fn put_osd(change: &mut Change, host: &HostRecord, osd: &OsdRecord, revision: i6
         }
         Some(Err(_)) => false,
         // No key that somebody has, in another role perhaps.
-        None => !osd.is_out && !change.state().keys.contains_key(authorized.as_bytes()),
+        None => {
+            let has_room =
+                records::<OsdRecord>(change, keys::OSDS).filter(|(_, osd)| osd.host == host.host).count()
+                    < HOST_OSDS_MAX;
+            has_room && !osd.is_out && !change.state().keys.contains_key(authorized.as_bytes())
+        }
     };
     if osd.host != host.host || !is_weight || !is_own {
         return Err(status::permission_denied());

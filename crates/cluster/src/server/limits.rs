@@ -12,6 +12,10 @@ pub const TXN_OPERATIONS: usize = 512;
 pub const STORED_BYTES: u64 = 1 << 30;
 /// Leases alive at a time.
 pub const LEASES: usize = 100_000;
+/// Those that one user other than root has granted since the server started.
+pub const LEASES_OF_USER: usize = 10_000;
+/// Longest lease of a user other than root.
+pub const LEASE_SECONDS_OF_USER: i64 = 3_600;
 /// Longest lease, as in etcd.
 pub const LEASE_SECONDS: i64 = 9_000_000_000;
 /// Shortest lease: less is rounded up, as etcd does.

@@ -1,12 +1,15 @@
 //! What each request needs a permission for.
 
+use std::sync::Arc;
+
 use tonic::Status;
 
 use super::audit_heads;
 use super::auth::{Access, Caller};
 use super::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request};
 use super::state::State;
-use super::status;
+use super::{limits, status};
+use crate::keys;
 
 impl State {
     pub fn check_range_allowed(&self, caller: &Caller, request: &RangeRequest) -> Result<(), Status> {
@@ -75,6 +78,30 @@ impl State {
             self.auth.check_range(caller, key, &[], Access::Read)?;
         }
         Ok(())
+    }
+
+    /// The user who is to own a lease that the caller grants, if the number of that user's leases is bounded. Who may
+    /// write nothing needs no lease.
+    pub fn check_grant_allowed(&self, caller: &Caller, seconds: i64) -> Result<Option<Arc<str>>, Status> {
+        let Caller::User(name) = caller else {
+            return self.auth.check_root(caller).map(|()| None);
+        };
+        let user = self.auth.users.get(&**name).ok_or_else(status::invalid_token)?;
+        if self.auth.check_root(caller).is_ok() {
+            return Ok(None);
+        }
+        if user.roles.is_empty() {
+            return Err(status::permission_denied());
+        }
+        if seconds > limits::LEASE_SECONDS_OF_USER {
+            return Err(status::lease_ttl_too_large());
+        }
+        Ok(Some(Arc::clone(name)))
+    }
+
+    /// Whether the caller may forget what keys were: that is the coordinator's to do.
+    pub fn check_compact_allowed(&self, caller: &Caller) -> Result<(), Status> {
+        self.auth.check_range(caller, keys::COORDINATOR.as_bytes(), &[], Access::Write)
     }
 
     /// Whether the caller is still known: a stream may be older than that.

@@ -112,8 +112,13 @@ impl kv_server::Kv for Services {
     }
 
     async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let revision = request.get_ref().revision;
-        self.shared.writer.submit(move |change| change.compact(revision)).await?;
+        let done = self.shared.writer.submit(move |change| {
+            change.state().check_compact_allowed(&caller)?;
+            change.compact(revision)
+        });
+        self.noted(peer, done.await)?;
         Ok(Response::new(CompactionResponse { header: self.header() }))
     }
 }
@@ -124,14 +129,24 @@ impl lease_server::Lease for Services {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
+        let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let asked = request.into_inner();
         if asked.ttl > limits::LEASE_SECONDS {
             return Err(status::lease_ttl_too_large());
         }
+        let owner = self.noted(peer, self.shared.state()?.check_grant_allowed(&caller, asked.ttl))?;
         let seconds = asked.ttl.max(limits::LEASE_SECONDS_MIN);
         let id = if asked.id == 0 { random_lease_id()? } else { asked.id };
+        if owner.as_ref().is_some_and(|owner| !self.clock().has_room(owner)) {
+            return Err(status::too_many_leases_of_user());
+        }
         self.shared.writer.submit(move |change| change.grant_lease(id, seconds)).await?;
-        self.clock().start(id, seconds, Instant::now());
+        let mut clock = self.clock();
+        clock.start(id, seconds, Instant::now());
+        if let Some(owner) = owner {
+            clock.own(id, owner);
+        }
+        drop(clock);
         Ok(Response::new(LeaseGrantResponse { header: self.header(), id, ttl: seconds, error: String::new() }))
     }
 
@@ -219,10 +234,25 @@ impl lease_server::Lease for Services {
 }
 
 impl Services {
+    /// Ends the leases that a user granted, with their keys: the user is gone.
+    pub async fn end_leases_of(&self, user: &str) -> Result<(), Status> {
+        let leases: Vec<i64> = self.clock().owned_by(user).collect();
+        let end = move |change: &mut Change| {
+            for id in leases {
+                if change.state().leases.contains_key(&id) {
+                    change.revoke_lease(id)?;
+                }
+            }
+            Ok(())
+        };
+        self.shared.writer.submit(end).await
+    }
+
     /// A term of zero tells the holder that the lease is lost.
     fn keep_alive(&self, caller: &Caller, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
         let state = self.shared.state()?;
         state.check_known(caller)?;
+        state.check_lease_allowed(caller, id)?;
         let renewed = state
             .leases
             .get(&id)

@@ -69,6 +69,10 @@ pub fn too_many_leases() -> Status {
     Status::resource_exhausted("the embedded server holds as many leases as it may; revoke some")
 }
 
+pub fn too_many_leases_of_user() -> Status {
+    Status::resource_exhausted("the embedded server holds as many leases of this user as it may; revoke some")
+}
+
 pub fn auth_not_enabled() -> Status {
     Status::failed_precondition("etcdserver: authentication is not enabled")
 }
