@@ -17,6 +17,9 @@ use crate::{OnFailure, REGISTERED, Sink, line_of};
 const BATCH_MAX: usize = 1_024;
 /// Bytes after which no more are added to them.
 const BATCH_BYTES: usize = 256 << 10;
+/// Lines that come this long after another are written with it. The thread is not woken for them: to wake it for each
+/// line costs more than the line.
+const GATHER_PAUSE: Duration = Duration::from_millis(5);
 /// How often lines are signed.
 const HEAD_PAUSE: Duration = Duration::from_secs(60);
 /// After so long there is a signature whether or not there were lines.
@@ -219,7 +222,10 @@ impl Writer {
             let ends_at = self.sampling.lock().unwrap_or_else(PoisonError::into_inner).ends_at();
             let wakes_at = if self.needs_sync() { ends_at.min(self.synced_at + SYNC_PAUSE) } else { ends_at };
             match self.waiting.recv_timeout(wakes_at.saturating_duration_since(Instant::now())) {
-                Ok(line) => self.collect(&line),
+                Ok(line) => {
+                    std::thread::sleep(GATHER_PAUSE);
+                    self.collect(&line);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.end_interval();

@@ -14,6 +14,36 @@ pub(crate) struct AuditedDeletion {
     pub error: Option<String>,
 }
 
+/// Bytes of a line for what DeleteObjects was to delete, as JSON. Clients choose keys, and escapes make them longer.
+const DELETED_BYTES_MAX: usize = 64 << 10;
+
+/// All that one DeleteObjects was to delete.
+#[derive(Debug, Default)]
+pub(crate) struct AuditedDeletions {
+    /// Those that fit into a line.
+    pub listed: Vec<AuditedDeletion>,
+    /// The number of the others.
+    pub unlisted: usize,
+    /// Nothing was deleted.
+    pub are_refused: bool,
+}
+
+impl AuditedDeletions {
+    pub fn new(mut all: Vec<AuditedDeletion>) -> Self {
+        let are_refused = !all.is_empty() && all.iter().all(|one| one.error.is_some());
+        let mut left_bytes = DELETED_BYTES_MAX;
+        let fitting = all.iter().take_while(|one| {
+            let size_bytes = serde_json::to_string(one).map_or(usize::MAX, |text| text.len());
+            let left = left_bytes.checked_sub(size_bytes);
+            left_bytes = left.unwrap_or_default();
+            left.is_some()
+        });
+        let (count, all_count) = (fitting.count(), all.len());
+        all.truncate(count);
+        AuditedDeletions { listed: all, unlisted: all_count - count, are_refused }
+    }
+}
+
 /// Who asked for what, and what became of it. No secret is in it: of a URL it has the path only.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuditRecord<'a> {
@@ -25,7 +55,7 @@ pub(crate) struct AuditRecord<'a> {
     /// The action of IAM or STS, as policies name it.
     pub action: Option<&'a str>,
     /// The ARN that the action is about.
-    pub subject: Option<&'a str>,
+    pub subject: Option<Bounded<'a>>,
     pub method: Option<Bounded<'a>>,
     pub path: Bounded<'a>,
     /// Absent if the request was refused before it was known that it may look at it.
@@ -37,6 +67,9 @@ pub(crate) struct AuditRecord<'a> {
     /// What DeleteObjects was to delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted: Option<&'a [AuditedDeletion]>,
+    /// The number of those for which the line has no room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_unlisted: Option<usize>,
     /// What became of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<&'a [DocumentChange]>,
@@ -55,4 +88,27 @@ pub(crate) struct AuditRecord<'a> {
     /// Names of fields of which only the beginning is here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<&'static str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_room_for_some_keys_only() {
+        let deletion = |key: &str, error: Option<&str>| AuditedDeletion {
+            key: key.to_owned(),
+            version_id: None,
+            error: error.map(str::to_owned),
+        };
+        let short = AuditedDeletions::new(vec![deletion("a", None), deletion("b", Some("AccessDenied"))]);
+        assert_eq!((short.listed.len(), short.unlisted, short.are_refused), (2, 0, false));
+        // Each backslash becomes two.
+        let key = "\\".repeat(1_024);
+        let long = AuditedDeletions::new((0..1_000).map(|_| deletion(&key, Some("AccessDenied"))).collect());
+        assert!((16..32).contains(&long.listed.len()), "{}", long.listed.len());
+        assert_eq!((long.listed.len() + long.unlisted, long.are_refused), (1_000, true));
+        assert!(serde_json::to_string(&long.listed).unwrap().len() < DELETED_BYTES_MAX + 100);
+        assert!(!AuditedDeletions::new(Vec::new()).are_refused);
+    }
 }

@@ -18,7 +18,7 @@ use atoll_types::TraceContext;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
-use crate::audit::{AuditRecord, AuditedDeletion};
+use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions};
 use crate::metrics;
 use crate::shell::Arrival;
 
@@ -67,7 +67,7 @@ pub(crate) struct Observed {
     subject: OnceLock<String>,
     /// The version that was made, or that the answer is about.
     version_id: OnceLock<String>,
-    deleted: OnceLock<Vec<AuditedDeletion>>,
+    deleted: OnceLock<AuditedDeletions>,
     /// What became of policies.
     policies: OnceLock<Vec<DocumentChange>>,
     request_id: OnceLock<String>,
@@ -151,7 +151,7 @@ impl Observed {
 
     /// What one request with many keys was to delete.
     pub(crate) fn deletes(&self, deleted: Vec<AuditedDeletion>) {
-        let _ = self.deleted.set(deleted);
+        let _ = self.deleted.set(AuditedDeletions::new(deleted));
     }
 
     /// What became of policies.
@@ -251,19 +251,21 @@ impl Observed {
             query.split('&').find_map(|one| one.strip_prefix("versionId="))
         });
         let version_id = version_id.map(|id| Bounded::new(id, VERSION_BYTES_MAX));
+        let subject = self.subject.get().map(|subject| Bounded::new(subject, PATH_BYTES_MAX));
         let record = AuditRecord {
             source: SOURCE,
             time_unix_ms: slow::begun_unix_ms(duration_us),
             request_id: self.request_id.get().map(|id| &id[..]),
             operation: self.operation(),
             action: self.action.get().map(|action| &action[..]),
-            subject: self.subject.get().map(|subject| &subject[..]),
+            subject,
             method,
             path,
             bucket: self.bucket.get().map(|bucket| &bucket[..]),
             version_id,
             copy_source,
-            deleted: self.deleted.get().map(|deleted| &deleted[..]),
+            deleted: self.deleted.get().map(|deleted| &deleted.listed[..]),
+            deleted_unlisted: self.deleted.get().map(|deleted| deleted.unlisted).filter(|count| *count > 0),
             policies: self.policies.get().map(|policies| &policies[..]),
             account: caller.map(|caller| &caller.account.id[..]),
             principal: caller.map(|caller| caller.arn()),
@@ -281,6 +283,7 @@ impl Observed {
                 ("user_agent", user_agent.unwrap_or_default()),
                 ("version_id", version_id.unwrap_or_default()),
                 ("copy_source", copy_source.unwrap_or_default()),
+                ("subject", subject.unwrap_or_default()),
             ]),
         };
         match caller {
@@ -291,7 +294,8 @@ impl Observed {
 
     /// Whether it was answered with an error, or not at all.
     fn is_refused(&self) -> bool {
-        self.status.get().is_none_or(|status| *status >= 400)
+        let is_error = self.status.get().is_none_or(|status| *status >= 400);
+        is_error || self.deleted.get().is_some_and(|deleted| deleted.are_refused)
     }
 
     /// Whose slow operations it is kept with.
