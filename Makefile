@@ -15,7 +15,7 @@ TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKER
 # Scenarios side by side: each module is one worker's. What fails runs again, alone, after the others.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --second-runs
 
-.PHONY: demo build dist sbom advisories fuzz check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
+.PHONY: demo build lab dist sbom advisories fuzz check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -38,6 +38,10 @@ venv: test-packages
 
 build: packages
 	cargo build --release -p atoll
+
+# The program of atoll bench run, guard, model, report and compare, and of atoll sim.
+lab: build
+	cargo build --release -p atoll-lab
 
 # A package for others, in target/package: it takes 16 to 40 minutes to build, and less CPU to run.
 dist: packages
@@ -111,7 +115,7 @@ transit-tests:
 
 # Tests that look at clocks go first.
 binary: test-packages
-	@nice env $(TEST_CARGO) build --profile $(PROFILE) -p atoll
+	@nice env $(TEST_CARGO) build --profile $(PROFILE) -p atoll -p atoll-lab
 
 e2e: venv binary
 	@tools/command_reference.py target/$(PROFILE)/atoll --check

@@ -15,7 +15,7 @@ mkdir -p "$counts"
 
 # With a target named, flags are not for build scripts and macros.
 build() {
-    RUSTFLAGS="$1" cargo build --profile dist --target "$target" -p atoll "${@:2}"
+    RUSTFLAGS="$1" cargo build --profile dist --target "$target" -p atoll -p atoll-lab "${@:2}"
 }
 
 echo "building with counters"
@@ -32,10 +32,10 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 name=atoll-$version-linux-${target%%-*}
 rm -rf "target/package/$name"
 mkdir -p "target/package/$name"
-install "target/$target/dist/atoll" target/package/atoll
-install -t "target/package/$name" target/package/atoll
+install -t target/package "target/$target/dist/atoll" "target/$target/dist/atoll-lab"
+install -t "target/package/$name" target/package/atoll target/package/atoll-lab
 tools/sbom.py --platform "$target" > "target/package/$name/sbom.json"
 cp -r README.md LICENSE CHANGELOG.md monitoring "target/package/$name"
 tar -C target/package --zstd -cf "target/package/$name.tar.zst" "$name"
 rm -rf "target/package/$name"
-ls -l "target/package/$name.tar.zst" target/package/atoll
+ls -l "target/package/$name.tar.zst" target/package/atoll target/package/atoll-lab

@@ -25,6 +25,7 @@ use crate::commands::identity::user::UserCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::join::JoinArguments;
 use crate::commands::key::KeyCommand;
+use crate::commands::laboratory::LaboratoryArguments;
 use crate::commands::metrics::MetricsCommand;
 use crate::commands::nbd::NbdCommand;
 use crate::commands::nvme::NvmeCommand;
@@ -34,7 +35,6 @@ use crate::commands::pg::PgCommand;
 use crate::commands::pool::PoolCommand;
 use crate::commands::preflight::PreflightArguments;
 use crate::commands::settings::SettingsCommand;
-use crate::commands::sim::SimArguments;
 use crate::commands::slow::SlowArguments;
 use crate::commands::state::StateCommand;
 use crate::commands::status::CredentialsArguments;
@@ -44,8 +44,8 @@ use crate::commands::up::UpArguments;
 use crate::commands::{AuditedCommand, publish_heads};
 use crate::commands::{
     admin, approval, audit, bench, bucket, cluster, events, flag, gateway, health, host, identity, image, join,
-    key, metrics, nbd, nvme, operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top,
-    up,
+    key, laboratory, metrics, nbd, nvme, operator, osd, pg, pool, preflight, settings, slow, state, status, store,
+    top, up,
 };
 use crate::watch;
 
@@ -139,7 +139,8 @@ pub enum Command {
     /// Check host readiness and suggest fixes: drives, CPU, memory, clock, io_uring, network
     Preflight(PreflightArguments),
     /// Search for failures of the PG protocol in simulated clusters
-    Sim(SimArguments),
+    #[command(disable_help_flag = true)]
+    Sim(LaboratoryArguments),
     /// Show what has happened: failures, fail-overs, recoveries, commands
     Events(EventsArguments),
     /// Check that no line of an audit log was changed or taken out, and list what is known of the logs
@@ -236,7 +237,7 @@ impl Command {
             Command::Policy(command) => identity::policy::run(&command)?,
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,
-            Command::Sim(arguments) => sim::run(&arguments)?,
+            Command::Sim(arguments) => laboratory::run("sim", &arguments)?,
             Command::Events(arguments) => events::run(&arguments)?,
             Command::Top(arguments) => top::run(&arguments)?,
             Command::Audit(command) => return audit::run(&command),

@@ -1,9 +1,12 @@
 //! Load generators and figures: block I/O on images, NBD exports, files and devices, objects through any
-//! S3 endpoint, a store alone on its device beside fio, a drive alone, each OSD by itself. Every run
-//! measures operations, latency, and the CPU time of the processes that do the work.
+//! S3 endpoint, a store alone on its device beside fio, a drive alone, each OSD by itself, clients while data moves.
+//! Every run measures operations, latency, and the CPU time of the processes that do the work.
 //!
 //! This crate generates load and counts. It does not know how the cluster does its work; what runs
 //! mean when they are compared is `atoll-lab`'s.
+
+/// Set for benchmarks that a matrix runs: they end with it. Without this they would run on without a cluster.
+pub const EXIT_WITH_PARENT: &str = "ATOLL_BENCH_EXIT_WITH_PARENT";
 
 mod block;
 mod disk;
@@ -13,6 +16,8 @@ mod fio;
 mod load;
 mod object;
 mod osds;
+mod recovery;
+mod servers;
 mod store;
 
 pub use block::{
@@ -30,6 +35,11 @@ pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,
 };
 pub use osds::{OsdFigures, OsdReport, OsdSubject, OsdsBench};
+pub use recovery::{
+    ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
+    run_recovery,
+};
+pub use servers::servers;
 pub use store::{
     PreparedStoreBench, Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, StoreRun, Workload,
     WorkloadReport,

@@ -9,15 +9,6 @@ pub enum LabError {
     /// A run could not be done.
     #[error(transparent)]
     Bench(#[from] atoll_bench::BenchError),
-    /// An image could not be read or written.
-    #[error(transparent)]
-    Image(#[from] atoll_image::ImageError),
-    /// Cluster state could not be read or changed.
-    #[error("cluster state: {0}")]
-    Cluster(String),
-    /// The event loop could not be set up.
-    #[error(transparent)]
-    Reactor(#[from] atoll_reactor::ReactorError),
     /// The operating system refused something.
     #[error(transparent)]
     System(#[from] std::io::Error),

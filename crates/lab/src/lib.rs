@@ -1,36 +1,31 @@
-//! The laboratory: what is made of measurements. Matrices run the same loads on differently set up clusters and
-//! keep a record of every run; the guard compares CPU time per operation with a recorded budget; the
-//! model predicts what a described cluster can do; reports turn records into pages with plots; the
-//! recovery run shows what clients notice while data moves.
+//! The laboratory: comparisons of measurements, and simulations. Matrices run the same loads on differently set up
+//! clusters and keep a record of every run. The guard compares CPU time per operation with a recorded budget. The
+//! model predicts the rates of a described cluster. Reports turn records into pages with plots. Campaigns simulate
+//! PGs.
 //!
 //! Load and figures come from `atoll-bench`. Clusters are started and measured by running the program
 //! `atoll`; of its data directories this crate knows what `atoll-node` says. The commands are in
-//! [`commands`]: the program `atoll` has them as `atoll bench ...`, and the program `atoll-lab`, which
-//! needs no OSD or gateway linked in, has them alone.
+//! [`commands`] and belong to the program `atoll-lab`. `atoll bench run`, its like and `atoll sim` run that program.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod commands;
 mod error;
+mod facts;
 mod guard;
 mod matrix;
 pub mod model;
-mod recovery;
 mod report;
-mod servers;
 
 pub use error::LabError;
-pub use guard::{Budget, ByKind, CellCost, CellVerdict, Guard, GuardReport, GuardStep, Verdict, Yardstick, judge};
-pub use matrix::{
-    Begun, CellName, DataFacts, EXIT_WITH_PARENT, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT,
-    Record, RecordLine, RecordWriter, Run, SHIPPED, Started, Stops, Subject,
+pub use guard::{
+    Budget, ByKind, CellCost, CellVerdict, Guard, GuardReport, GuardStep, Rise, Verdict, Yardstick, judge,
 };
-pub use recovery::{
-    ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
-    run_recovery,
+pub use matrix::{
+    Begun, CellName, DataFacts, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine,
+    RecordWriter, Run, SHIPPED, Started, Stops, Subject,
 };
 pub use report::{
     Change, ChangedCell, Comparison, Interval, Mark, Metric, Ratio, Spread, Table, TableCell, write_reports,
 };
-pub use servers::servers;

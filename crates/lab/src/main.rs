@@ -1,4 +1,4 @@
-//! The program `atoll-lab`: the commands of the laboratory alone, for a host that only measures or makes reports.
+//! The program `atoll-lab`: the commands of the laboratory, for hosts that measure, make reports or simulate.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -12,16 +12,17 @@ use atoll_lab::commands::guard::GuardArguments;
 use atoll_lab::commands::model::ModelArguments;
 use atoll_lab::commands::report::ReportArguments;
 use atoll_lab::commands::run::RunBenchArguments;
-use atoll_lab::commands::{compare, guard, model, report, run};
+use atoll_lab::commands::sim::SimArguments;
+use atoll_lab::commands::{compare, guard, model, report, run, sim};
 use atoll_terminal::print_note;
 use clap::{Parser, Subcommand};
 
-/// Matrices of measurements, the CPU regression guard, the capacity model, and reports.
+/// Matrices of measurements, the CPU regression guard, the capacity model, reports, and simulations.
 #[derive(Parser)]
 #[command(name = "atoll-lab", version, propagate_version = true)]
 struct Arguments {
     /// The program 'atoll' that is measured [default: the one beside this program]
-    #[arg(long, value_name = "PATH", global = true)]
+    #[arg(long, value_name = "PATH", global = true, env = "ATOLL_PROGRAM", hide_env_values = true)]
     atoll: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -44,6 +45,8 @@ enum Command {
     /// Compare two records
     #[command(after_help = compare::HELP)]
     Compare(CompareArguments),
+    /// Search for failures of the PG protocol in simulated clusters
+    Sim(SimArguments),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Model(arguments) => model::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use atoll_bench::servers;
 use atoll_bench::{
     AccessPattern, BlockWorkload, Durability, FioBench, FioTarget, Measurement, NbdAddress, Prefill, Processes,
     Setting, run_processes,
 };
-use atoll_lab::servers;
 use atoll_types::size::parse_size_bytes;
 use clap::{Args, ValueEnum};
 

@@ -9,15 +9,7 @@ mod osds;
 mod recovery;
 mod store;
 
-use std::path::PathBuf;
-
-use anyhow::Context;
-use atoll_lab::EXIT_WITH_PARENT;
-use atoll_lab::commands::compare::{self, CompareArguments};
-use atoll_lab::commands::guard::{self, GuardArguments};
-use atoll_lab::commands::model::{self, ModelArguments};
-use atoll_lab::commands::report::{self, ReportArguments};
-use atoll_lab::commands::run::{self, RunBenchArguments};
+use atoll_bench::EXIT_WITH_PARENT;
 use clap::Subcommand;
 
 use self::block::BlockBenchArguments;
@@ -26,6 +18,7 @@ use self::object::ObjectBenchArguments;
 use self::osds::OsdsBenchArguments;
 use self::recovery::RecoveryBenchArguments;
 use self::store::StoreBenchArguments;
+use super::laboratory::{self, LaboratoryArguments};
 
 #[derive(Subcommand)]
 pub enum BenchCommand {
@@ -36,11 +29,11 @@ pub enum BenchCommand {
     #[command(after_help = object::HELP)]
     Object(ObjectBenchArguments),
     /// Run a matrix of loads on differently configured clusters, and write its report
-    #[command(after_help = run::HELP)]
-    Run(RunBenchArguments),
+    #[command(disable_help_flag = true)]
+    Run(LaboratoryArguments),
     /// Check for CPU regressions against a recorded budget
-    #[command(after_help = guard::HELP)]
-    Guard(GuardArguments),
+    #[command(disable_help_flag = true)]
+    Guard(LaboratoryArguments),
     /// One client of another 'atoll bench', which tells it what to do
     #[command(hide = true)]
     Client,
@@ -54,17 +47,17 @@ pub enum BenchCommand {
     #[command(after_help = recovery::HELP)]
     Recovery(RecoveryBenchArguments),
     /// Predict what a described cluster can do, and what limits it; runs nothing
-    #[command(after_help = model::HELP)]
-    Model(ModelArguments),
+    #[command(disable_help_flag = true)]
+    Model(LaboratoryArguments),
     /// Measure a drive alone with the eight tests that operators run before deployment
     #[command(after_help = disk::HELP)]
     Disk(DiskBenchArguments),
     /// Write the report of a matrix's record: a page with plots, and Markdown
-    #[command(after_help = report::HELP)]
-    Report(ReportArguments),
+    #[command(disable_help_flag = true)]
+    Report(LaboratoryArguments),
     /// Compare two records
-    #[command(after_help = compare::HELP)]
-    Compare(CompareArguments),
+    #[command(disable_help_flag = true)]
+    Compare(LaboratoryArguments),
 }
 
 /// Runs a bench command.
@@ -75,20 +68,15 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Block(arguments) => block::run(&arguments),
         BenchCommand::Object(arguments) => object::run(arguments),
-        BenchCommand::Run(arguments) => run::run(arguments, own_program()?),
-        BenchCommand::Guard(arguments) => guard::run(&arguments, own_program()?),
+        BenchCommand::Run(arguments) => laboratory::run("run", &arguments),
+        BenchCommand::Guard(arguments) => laboratory::run("guard", &arguments),
         BenchCommand::Client => client::run(),
         BenchCommand::Store(arguments) => store::run(arguments),
         BenchCommand::Osds(arguments) => osds::run(&arguments),
         BenchCommand::Recovery(arguments) => recovery::run(&arguments),
-        BenchCommand::Model(arguments) => model::run(&arguments),
+        BenchCommand::Model(arguments) => laboratory::run("model", &arguments),
         BenchCommand::Disk(arguments) => disk::run(arguments),
-        BenchCommand::Report(arguments) => report::run(&arguments),
-        BenchCommand::Compare(arguments) => compare::run(&arguments),
+        BenchCommand::Report(arguments) => laboratory::run("report", &arguments),
+        BenchCommand::Compare(arguments) => laboratory::run("compare", &arguments),
     }
-}
-
-/// This program's own file, which matrices start clusters with.
-fn own_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program's own file")
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use atoll_bench::servers;
 use atoll_bench::{
     Measurement, ObjectOperation, ObjectTarget, ObjectWorkload, OperationMix, Processes, Setting,
     SizeDistribution, run_processes,
 };
 use atoll_cluster::keys;
-use atoll_lab::servers;
 use atoll_types::records::BucketRecord;
 use clap::{Args, ValueEnum};
 

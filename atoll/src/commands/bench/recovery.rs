@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use atoll_admin::pools::POOL_IMAGES;
 use atoll_admin::{images, osds};
+use atoll_bench::{
+    BenchError, ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep,
+    RecoveryView, run_recovery, servers,
+};
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::{View, statuses};
 use atoll_image::{AttachedImage, Bridge};
-use atoll_lab::{
-    ClientLoad, LabError, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep,
-    RecoveryView, run_recovery, servers,
-};
 use atoll_terminal::print_line;
 use atoll_types::OsdId;
 use atoll_types::size::{format_size, parse_size_bytes};
@@ -154,16 +154,16 @@ struct Cluster {
 }
 
 impl RecoveryCluster for Cluster {
-    async fn set_out(&self, is_out: bool) -> Result<(), LabError> {
+    async fn set_out(&self, is_out: bool) -> Result<(), BenchError> {
         let (state, osd) = (self.state.clone(), self.osd);
         let changed = self.bridge.run(async move { osds::set_out(&state, osd, is_out).await }).await;
-        changed.map(drop).map_err(|error| LabError::Cluster(error.to_string()))
+        changed.map(drop).map_err(|error| BenchError::Cluster(error.to_string()))
     }
 
-    async fn look(&self) -> Result<RecoveryView, LabError> {
+    async fn look(&self) -> Result<RecoveryView, BenchError> {
         let state = self.state.clone();
         let view = self.bridge.run(async move { View::read(&state).await }).await;
-        let view = view.map_err(|error| LabError::Cluster(error.to_string()))?;
+        let view = view.map_err(|error| BenchError::Cluster(error.to_string()))?;
         let pgs = statuses(&view.map);
         let usage = || view.usage.values();
         Ok(RecoveryView {

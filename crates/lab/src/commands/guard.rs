@@ -10,14 +10,15 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::run::{make_directory, matrix_bar, say, show, stop_when_told_to_end};
-use crate::guard::{Budget, CellVerdict, Guard, GuardReport, GuardStep, Verdict};
+use crate::facts::facts;
+use crate::guard::{Budget, CellVerdict, Guard, GuardReport, GuardStep, Rise, Verdict};
 use crate::matrix::{Matrix, Stops};
-use crate::servers::facts;
 
 /// Examples, for the end of the help text.
 pub const HELP: &str = "\
 Examples:
   atoll bench guard --record                       measure all cells and keep them as the budget
+  atoll bench guard --record --because 'each S3 request has an audit line now'
   atoll bench guard                                fails if one costs over 15 % more than the budget says
   atoll bench guard --only 'depth 32: randwrite' --only 'put 64 KiB' --tolerance 10
   atoll bench guard --dir /mnt/nvme/guard --json | jq '.cells[] | {subject, load, ratio, verdict}'
@@ -35,9 +36,12 @@ pub struct GuardArguments {
     /// The recorded budget
     #[arg(long, value_name = "FILE", default_value = "docs/benchmarks/budget.json")]
     pub budget: PathBuf,
-    /// Measure all cells and write the budget anew
-    #[arg(long, conflicts_with_all = ["only", "tolerance"])]
+    /// Measure all cells and replace the budget; a cell that costs more than the tolerance allows needs --because
+    #[arg(long, conflicts_with = "only")]
     pub record: bool,
+    /// Reason for the rise of cells, kept in the budget
+    #[arg(long, value_name = "REASON", requires = "record", value_parser = parse_reason)]
+    pub because: Option<String>,
     /// How much more than recorded a cell may cost, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = parse_tolerance)]
     pub tolerance: f64,
@@ -55,6 +59,14 @@ pub struct GuardArguments {
 fn parse_tolerance(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| (1.0..=1000.0).contains(percent));
     percent.ok_or_else(|| format!("'{text}' is not a number of percent from 1 to 1000"))
+}
+
+fn parse_reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.len() {
+        10..=1_000 => Ok(text.into()),
+        _ => Err("a reason has 10 to 1,000 characters".into()),
+    }
 }
 
 const MATRIX: &str = "data-path";
@@ -96,17 +108,34 @@ pub fn run(arguments: &GuardArguments, atoll: PathBuf) -> anyhow::Result<()> {
 }
 
 fn record(arguments: &GuardArguments, guard: &Guard, bar: &ProgressBar) -> anyhow::Result<()> {
-    let budget = guard.record(&facts, &|step| show_guard(bar, &step))?;
-    budget.write(&arguments.budget)?;
+    // A budget that cannot be read is replaced by hand, so that its reasons are not lost unseen.
+    let before = if arguments.budget.exists() { Some(Budget::read(&arguments.budget)?) } else { None };
+    let mut budget = guard.record(&facts, &|step| show_guard(bar, &step))?;
     bar.finish_and_clear();
+    if let Some(before) = &before {
+        let followed = budget.follow(before, arguments.tolerance, arguments.because.as_deref());
+        followed.map_err(|rises| refusal(arguments, &rises))?;
+    }
+    budget.write(&arguments.budget)?;
     if arguments.json {
-        return print_json(&json!({ "budget": arguments.budget, "cells": budget.cells }));
+        return print_json(&json!({ "budget": arguments.budget, "cells": budget.cells, "rises": budget.rises }));
     }
     let rows: Vec<Vec<String>> =
         budget.cells.iter().map(|one| vec![one.cell.to_string(), format!("{:.1}", one.cpu_us_per_op)]).collect();
     print_table(&["CELL", "CPU US/OP"], &rows);
     print_line!("recorded in {}", arguments.budget.display());
     Ok(())
+}
+
+fn refusal(arguments: &GuardArguments, rises: &[Rise]) -> anyhow::Error {
+    let rises: Vec<String> = rises.iter().map(|rise| format!("\n  {rise}")).collect();
+    anyhow::anyhow!(
+        "{} is kept, because cells cost over {} % more than in it:{}\nFind out why (docs/internals/performance.md, \"The guard\"), \
+         or record it with --because REASON",
+        arguments.budget.display(),
+        arguments.tolerance,
+        rises.concat()
+    )
 }
 
 fn check(arguments: &GuardArguments, guard: &Guard, budget: &Budget, bar: &ProgressBar) -> anyhow::Result<()> {
@@ -122,7 +151,7 @@ fn check(arguments: &GuardArguments, guard: &Guard, budget: &Budget, bar: &Progr
     anyhow::ensure!(
         report.passes,
         "{} of {} cells do not pass ({}). Where code became dearer, find out why: docs/internals/performance.md, \"The guard\"; what \
-         is meant to cost more is recorded by 'atoll bench guard --record'",
+         is meant to cost more is recorded by 'atoll bench guard --record --because REASON'",
         failed.len(),
         report.cells.len(),
         failed.join("; ")

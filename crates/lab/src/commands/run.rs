@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::facts::facts;
 use crate::matrix::{Matrix, MatrixRun, MatrixStep, SHIPPED, Stops};
-use crate::servers::facts;
 
 /// Examples, for the end of the help text.
 pub const HELP: &str = "\

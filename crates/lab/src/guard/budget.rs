@@ -1,12 +1,14 @@
 //! The file of what operations cost when it was recorded.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use atoll_bench::HostFacts;
 use atoll_files::Access;
 use serde::{Deserialize, Serialize};
 
+use super::verdict::{Verdict, judge};
 use super::yardstick::ByKind;
 use crate::error::LabError;
 use crate::matrix::CellName;
@@ -14,6 +16,8 @@ use crate::matrix::CellName;
 const FORMAT: u32 = 1;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const CELLS_MAX: usize = 10_000;
+/// Rises that a budget keeps.
+const RISES_MAX: usize = 100;
 
 /// What one cell costs, and how fast the machine was meanwhile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +33,29 @@ pub struct CellCost {
     pub yardstick_us: ByKind,
 }
 
+/// A cell that costs more than in the budget before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rise {
+    /// `SUBJECT, LOAD`.
+    pub cell: String,
+    /// CPU time per operation in the budget before.
+    pub before_us_per_op: f64,
+    /// CPU time per operation in the budget that was recorded then.
+    pub after_us_per_op: f64,
+    /// After by before, divided by the ratio of the machine's speeds.
+    pub ratio: f64,
+    /// The reason that was given.
+    pub because: String,
+}
+
+impl fmt::Display for Rise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = (self.before_us_per_op, self.after_us_per_op);
+        write!(f, "{}: {before:.1} to {after:.1} us, ratio {:.2}", self.cell, self.ratio)
+    }
+}
+
 /// All cells of a matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,13 +69,16 @@ pub struct Budget {
     pub host: HostFacts,
     /// What each costs.
     pub cells: Vec<CellCost>,
+    /// Rises over the tolerance since the first budget, each with its reason. The newest are last.
+    #[serde(default)]
+    pub rises: Vec<Rise>,
 }
 
 impl Budget {
     /// What was measured just now.
     pub fn new(matrix: &str, host: HostFacts, cells: Vec<CellCost>) -> Self {
         let atoll_version = env!("CARGO_PKG_VERSION").to_owned();
-        Budget { format: FORMAT, matrix: matrix.into(), atoll_version, host, cells }
+        Budget { format: FORMAT, matrix: matrix.into(), atoll_version, host, cells, rises: Vec::new() }
     }
 
     /// Reads one.
@@ -66,6 +96,34 @@ impl Budget {
         })?;
         budget.check().map_err(|why| wrong(format!("it makes no sense: {why}; record it anew with --record")))?;
         Ok(budget)
+    }
+
+    /// Takes the place of the budget before. Rises over the tolerance need a reason, and are listed with it; without
+    /// one they are the error.
+    pub fn follow(
+        &mut self,
+        before: &Budget,
+        tolerance_percent: f64,
+        because: Option<&str>,
+    ) -> Result<(), Vec<Rise>> {
+        let verdicts = judge(&before.cells, &self.cells, tolerance_percent);
+        let rises = verdicts.into_iter().filter(|one| one.verdict == Verdict::TooDear).filter_map(|one| {
+            Some(Rise {
+                cell: one.cell.to_string(),
+                before_us_per_op: one.recorded_us_per_op?,
+                after_us_per_op: one.now_us_per_op?,
+                ratio: one.ratio?,
+                because: because.unwrap_or_default().into(),
+            })
+        });
+        let rises: Vec<Rise> = rises.collect();
+        if because.is_none() && !rises.is_empty() {
+            return Err(rises);
+        }
+        self.rises = before.rises.iter().cloned().chain(rises).collect();
+        let excess = self.rises.len().saturating_sub(RISES_MAX);
+        self.rises.drain(..excess);
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -123,6 +181,27 @@ mod tests {
         assert_eq!(Budget::read(&path).unwrap().cells, budget().cells);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
         assert!(budget().write(&directory.path().join("none/budget.json")).is_err());
+    }
+
+    #[test]
+    fn a_rise_needs_a_reason_and_keeps_it() {
+        let dearer = |factor: f64| {
+            let mut dearer = budget();
+            dearer.cells[0].cpu_us_per_op *= factor;
+            dearer
+        };
+        let mut little = dearer(1.1);
+        assert_eq!(little.follow(&budget(), 15.0, None), Ok(()));
+        assert!(little.rises.is_empty(), "it is within the tolerance");
+        let mut much = dearer(1.3);
+        let refused = much.follow(&budget(), 15.0, None).unwrap_err();
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].to_string().contains("120.5 to 156.7 us, ratio 1.30"), "{}", refused[0]);
+        much.follow(&budget(), 15.0, Some("each request has an audit line")).unwrap();
+        let mut next = dearer(1.0);
+        next.follow(&much, 15.0, None).unwrap();
+        assert_eq!(next.rises, much.rises, "reasons are kept");
+        assert_eq!(next.rises[0].because, "each request has an audit line");
     }
 
     #[test]

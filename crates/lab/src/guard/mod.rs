@@ -6,7 +6,7 @@ mod run;
 mod verdict;
 mod yardstick;
 
-pub use budget::{Budget, CellCost};
+pub use budget::{Budget, CellCost, Rise};
 pub use run::{Guard, GuardReport, GuardStep};
 pub use verdict::{CellVerdict, Verdict, judge};
 pub use yardstick::{ByKind, Yardstick};

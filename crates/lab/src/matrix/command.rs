@@ -4,13 +4,10 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use atoll_bench::EXIT_WITH_PARENT;
 use serde::de::DeserializeOwned;
 
 use crate::error::LabError;
-
-/// Set for benchmarks that a matrix runs: without it they would go on without a cluster when the matrix
-/// is told to end.
-pub const EXIT_WITH_PARENT: &str = "ATOLL_BENCH_EXIT_WITH_PARENT";
 
 /// Runs a command to its end; returns what it printed. Its errors are shown as they come if it is
 /// long, else they are part of the error.

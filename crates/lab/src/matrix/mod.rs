@@ -10,7 +10,6 @@ mod runner;
 mod subject;
 
 pub use cluster::Stops;
-pub use command::EXIT_WITH_PARENT;
 pub use definition::{CellName, Matrix, SHIPPED};
 pub use record::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
 pub use runner::{MatrixRun, MatrixStep};

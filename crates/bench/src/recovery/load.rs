@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_bench::{Counts, Pace, Random};
+use crate::{Counts, Pace, Random};
 use atoll_image::AttachedImage;
 use atoll_reactor::LocalRuntime;
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::ClientLoad;
-use crate::error::LabError;
+use crate::error::BenchError;
 
 const PAYLOADS: usize = 16;
 /// An image that is lost gives errors at once; do not spin on them.
@@ -35,13 +35,13 @@ impl Load {
         image: Rc<AttachedImage>,
         size_bytes: u64,
         settings: Option<ClientLoad>,
-    ) -> Result<Self, LabError> {
+    ) -> Result<Self, BenchError> {
         let mut random = Random::new(13);
         let block_bytes = settings.map_or(1, |load| load.block_bytes);
         let slots = size_bytes.checked_div(block_bytes).unwrap_or(0);
         let is_possible = settings.is_none_or(|load| load.depth > 0 && load.rate_per_second != Some(0));
         if slots == 0 || !is_possible || block_bytes > 32 << 20 {
-            return Err(LabError::Invalid(format!("{settings:?} on {size_bytes} bytes makes no load")));
+            return Err(BenchError::Invalid(format!("{settings:?} on {size_bytes} bytes makes no load")));
         }
         Ok(Load {
             runtime,

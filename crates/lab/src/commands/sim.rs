@@ -6,12 +6,11 @@ use std::thread::available_parallelism;
 
 use anyhow::bail;
 use atoll_sim::{Campaign, Failure, Report, Setup, simulate, text_of};
-use atoll_terminal::print_line;
+use atoll_terminal::{print_json, print_line, print_table, progress_bar};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::output::{print_json, print_table, progress_bar};
-
+/// Arguments of `atoll sim`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_bench::{Counts, Latency, round};
+use crate::{Counts, Latency, round};
 use serde::Serialize;
 
 use super::RecoveryBench;

@@ -12,14 +12,14 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atoll_bench::{Prefill, ProcessTimes, Processes, prefill};
+use crate::{Prefill, ProcessTimes, Processes, prefill};
 use atoll_image::AttachedImage;
 use atoll_reactor::LocalRuntime;
 
 use self::load::Load;
 use self::report::Measured;
 pub use self::report::{RecoveryPhase, RecoveryReport};
-use crate::error::LabError;
+use crate::error::BenchError;
 
 /// What the cluster does, as the run sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,10 +39,10 @@ pub struct RecoveryView {
 /// The cluster, for a run that marks an OSD out and in again.
 pub trait RecoveryCluster {
     /// Marks the OSD out, or in.
-    fn set_out(&self, is_out: bool) -> impl Future<Output = Result<(), LabError>>;
+    fn set_out(&self, is_out: bool) -> impl Future<Output = Result<(), BenchError>>;
 
     /// Looks how far the cluster is.
-    fn look(&self) -> impl Future<Output = Result<RecoveryView, LabError>>;
+    fn look(&self) -> impl Future<Output = Result<RecoveryView, BenchError>>;
 }
 
 /// What clients do all the while.
@@ -110,7 +110,7 @@ pub async fn run_recovery(
     cluster: &impl RecoveryCluster,
     bench: &RecoveryBench,
     progress: &dyn Fn(RecoveryStep, u64, u64),
-) -> Result<RecoveryReport, LabError> {
+) -> Result<RecoveryReport, BenchError> {
     let size_bytes = bench.size_bytes.min(image.size_bytes());
     let filling = |done, all| progress(RecoveryStep::Filling, done, all);
     prefill(&image, size_bytes, Prefill::Holes, None, &filling).await?;
@@ -132,12 +132,12 @@ pub async fn run_recovery(
 }
 
 impl<C: RecoveryCluster> Run<'_, C> {
-    async fn measure(&self) -> Result<([Measured; 4], RecoveryView), LabError> {
+    async fn measure(&self) -> Result<([Measured; 4], RecoveryView), BenchError> {
         let seen = self.cluster.look().await?;
         if seen.pgs_left > 0 {
             let text = "some PGs do not serve with all their copies where they should be; wait until \
                         'atoll health' says that all is well";
-            return Err(LabError::Invalid(text.into()));
+            return Err(BenchError::Invalid(text.into()));
         }
         let before = self.baseline().await;
         let out = self.move_data(true).await?;
@@ -155,7 +155,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
     }
 
     /// Measures from marking the OSD until all PGs are where they should be.
-    async fn move_data(&self, is_out: bool) -> Result<Measured, LabError> {
+    async fn move_data(&self, is_out: bool) -> Result<Measured, BenchError> {
         let step = if is_out { RecoveryStep::Out } else { RecoveryStep::In };
         let recovered_before = self.cluster.look().await?.recovered_bytes;
         let phase = self.begin();
@@ -181,7 +181,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
 
     /// Waits until the OSD has deleted its stray copies: what it still has would not have to be
     /// copied back.
-    async fn wait_for_removal(&self) -> Result<(), LabError> {
+    async fn wait_for_removal(&self) -> Result<(), BenchError> {
         let started = Instant::now();
         loop {
             let seen = self.cluster.look().await?;
@@ -195,7 +195,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
                     seen.objects_on_osd,
                     REMOVAL_MAX.as_secs()
                 );
-                return Err(LabError::Invalid(text));
+                return Err(BenchError::Invalid(text));
             }
             self.runtime.sleep(LOOK_PAUSE).await;
         }
