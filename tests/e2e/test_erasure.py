@@ -27,7 +27,7 @@ from lib.net import (
     stopped,
     within,
 )
-from lib.operator import told
+from lib.operator import is_well, told
 from lib.verdicts import DataFailure, intact
 from lib.waiting import CommandFailed, NotYet, not_yet, under_load, wait_for
 
@@ -114,7 +114,7 @@ class World:
                     raise NotYet(f"a process of {host.name} is not well: {host.process_ids()}")
             with not_yet(CommandFailed):
                 health = self.json("health", ok=(0, 1, 2))
-            if health["status"] != "ok":
+            if not is_well(health):
                 raise NotYet(told(health))
             redundancy = {pool["id"]: pool["redundancy"] for pool in self.pools().values()}
             for key, record in self.etcd.records("/atoll/pgs/").items():

@@ -8,9 +8,10 @@ import stat
 
 import pytest
 from lib.cluster import MIB
+from lib.operator import told
 from lib.s3 import read
 from lib.verdicts import intact
-from lib.waiting import wait_for
+from lib.waiting import NotYet, wait_for
 
 BUCKET, IMAGE = "kept-bucket", "kept-image"
 
@@ -21,7 +22,9 @@ def body(number):
 
 def is_well(cluster):
     found = json.loads(cluster.cli("health", "--json", ok=(0, 1, 2)).stdout)
-    return all(problem["severity"] == "note" for problem in found["problems"])
+    if any(problem["severity"] != "note" for problem in found["problems"]):
+        raise NotYet(told(found))
+    return True
 
 
 def whole(cluster, export):

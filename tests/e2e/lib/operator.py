@@ -83,6 +83,12 @@ def problems(cluster, ok=(0, 1, 2)):
     return done.returncode, {problem["code"]: problem for problem in json.loads(done.stdout)["problems"]}
 
 
+def is_well(health):
+    """Whether nothing is wrong but that an etcd without users asks for no password."""
+    severe = {problem["code"] for problem in health["problems"] if problem["severity"] != "note"}
+    return severe <= {"STATE_WITHOUT_LOGIN"}
+
+
 def told(health):
     """What 'atoll health' says, on one line."""
     return "; ".join(f"{p['code']}: {p['summary']} {p['subjects'][:6]}" for p in health["problems"])

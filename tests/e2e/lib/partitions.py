@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces, stopped
-from lib.operator import told
+from lib.operator import is_well, told
 from lib.registers import failures, longest
 from lib.verdicts import intact
 from lib.waiting import CommandFailed, NotYet, not_yet, under_load, wait_for
@@ -98,7 +98,7 @@ class World:
             with not_yet(CommandFailed):
                 health = json.loads(self.hosts[-1].cli("health", "--json", ok=(0, 1, 2)).stdout)
                 records = self.etcd.records("/atoll/pgs/")
-            if health["status"] != "ok":
+            if not is_well(health):
                 raise NotYet(told(health))
             for key, record in records.items():
                 if record["activated_epoch"] != record["epoch"] or len(record["members"]) != 3:
