@@ -39,8 +39,7 @@ Examples:
         /// Listen here instead
         #[arg(long, value_name = "IP:PORT")]
         listen: Option<String>,
-        /// Log operators out of this console after so long, if that is less than the setting session_seconds of the
-        /// cluster
+        /// Lifetime of sessions of this console, if less than the setting session_seconds of the cluster
         #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS")]
         session_seconds: Option<u64>,
         /// Where a line of JSON for each call that may change something goes: a file, or the URL of a collector that

@@ -36,10 +36,10 @@ pub struct DecisionArguments {
     operator: OperatorArguments,
 }
 
-/// Who says so.
+/// The operator who approves or denies.
 #[derive(Args, Clone)]
 pub struct OperatorArguments {
-    /// The operator who says so, with the role admin
+    /// Operator with the role admin who approves or denies
     #[arg(long, value_name = "NAME")]
     operator: String,
     /// A file with the operator's password, or - for standard input
@@ -47,10 +47,10 @@ pub struct OperatorArguments {
     password_file: PathBuf,
 }
 
-/// Who says so, where nobody need.
+/// The operator who asks, if the command needs one.
 #[derive(Args, Clone)]
 pub struct OptionalOperatorArguments {
-    /// The operator who says so, with the role admin
+    /// Operator with the role admin who asks
     #[arg(long, value_name = "NAME")]
     operator: Option<String>,
     /// A file with the operator's password, or - for standard input [default: -]

@@ -30,9 +30,9 @@ Examples:
   atoll audit verify --host h2 /copies/h2/*.jsonl    logs of another host, by what cluster state knows of them
   atoll audit verify --key 9f2c... --json        lines of this process must be there, under its key
 
-Each line has a digest of itself and of the line before, and each minute a line has a signature of the latest digest, which
-cluster state gets, too. A host cannot take back what it has said there in an earlier hour, so the log of a host whose root
-has made it anew, cut it, or replaced it is not whole. Ask on another host: a host that was broken into says what it likes.
+Each line has a digest of itself and of the line before. Each minute a line signs the latest digest, and cluster state
+stores this signature. A host cannot change its signatures of earlier hours there, so a log that root has rewritten, cut or
+replaced is not whole. Run this on another host: the program of a host that was broken into may lie.
 Without cluster state (--offline, or none that answers) only the chain itself is looked at: who may write the files can then
 replace a run under another key, or remove the latest lines.
 
@@ -83,7 +83,7 @@ pub fn run(command: &AuditCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What cluster state knows of the logs of a host, or why that is not known.
+/// Returns the heads of the logs of a host in cluster state, or the reason why they cannot be read.
 fn known_of_host(arguments: &VerifyArguments) -> Result<Vec<AuditHeadRecord>, String> {
     if arguments.offline {
         return Err("--offline".into());
@@ -98,7 +98,7 @@ fn known_of_host(arguments: &VerifyArguments) -> Result<Vec<AuditHeadRecord>, St
 
 /// The lines that a log has to have. In a log with a name of its own these are those of runs that are in it.
 fn known_of_log(log: &Path, known: &[AuditHeadRecord]) -> Vec<KnownHead> {
-    // That of a collector is called by its source, and has a name of its own where it is kept.
+    // Heads name a log for a collector by its source; its file has that name before the extension.
     let name_of = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let names = [name_of(log.file_name()), name_of(log.file_stem())];
     let head = |record: &AuditHeadRecord| KnownHead {
@@ -165,7 +165,7 @@ fn heads(arguments: &HeadsArguments) -> anyhow::Result<()> {
         arguments.host.as_ref().map_or_else(|| keys::AUDIT_HEADS.to_owned(), |host| keys::audit_heads_of(host));
     let listed =
         connected(&arguments.output, async |_, client| Ok(client.list::<AuditHeadRecord>(&prefix).await?))?;
-    // Of each log the latest.
+    // The latest head of each log.
     let mut latest: BTreeMap<(String, String), AuditHeadRecord> = BTreeMap::new();
     for (_, record, _) in listed.entries {
         let name = (record.host.clone(), record.log.clone());

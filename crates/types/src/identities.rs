@@ -272,7 +272,7 @@ pub struct StsKeyRecord {
 pub struct PreviousStsKey {
     /// The key, wrapped by the key-management service.
     pub wrapped_key: String,
-    /// Unix time when the last session under it has ended, in milliseconds.
+    /// Unix time of the end of the last session under it, in milliseconds.
     pub until_unix_ms: u64,
 }
 

@@ -82,7 +82,7 @@ pub(super) async fn enrol(
     Ok(json!({ "secret": begun.secret, "url": begun.url, "qr_rows": qr_rows(&begun.url) }))
 }
 
-/// Confirms one's own by a code. This session goes on, and the operator's others end.
+/// Confirms the caller's second factor by a code. Ends the operator's sessions, except for this one.
 pub(super) async fn confirm(
     shared: &Arc<Shared>,
     peer: Option<&Peer>,

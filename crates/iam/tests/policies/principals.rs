@@ -1,12 +1,10 @@
 //! Whom statements are about, and who may assume a role.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Request, bucket_side, get_object, parse, root, session, user, with_policy, with_session_policy,
+};
 use atoll_iam::{AssumeQuestion, Caller, Policy, PolicyKind, Reason, TrustPrincipal, decide_assume_role, trusts};
 use serde_json::{Value, json};
-use support::{Request, bucket_side, get_object, parse, root, session, user, with_policy, with_session_policy};
 
 fn bucket(effect: &str, element: &str, principal: &Value) -> Value {
     json!({"Version": "2012-10-17", "Statement": [

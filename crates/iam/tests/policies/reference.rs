@@ -1,13 +1,9 @@
 //! The engine decides as the plain evaluator does, for random policies and questions.
 
-#![allow(clippy::unwrap_used)]
-
 mod evaluator;
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Request, parse, root, session, user};
 use atoll_iam::{AclSide, Caller, Policy, PolicyKind, Question, ResourceSide, decide};
 use atoll_types::access::{Acl, AclGrant, AclGrantee, AclPermission};
 use evaluator::{AclWorld, BUCKET_OWNER, Who, World};
@@ -18,7 +14,6 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
-use support::{Request, parse, root, session, user};
 
 const ACTION_PATTERNS: [&str; 7] =
     ["*", "s3:*", "s3:Get*", "S3:getobject", "s3:?etObject", "s3:PutBucketPolicy", "s3:*BucketPolicy"];

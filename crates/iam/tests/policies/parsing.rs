@@ -1,13 +1,9 @@
 //! What is a policy and what is not; which are public; which are about a bucket.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::parse;
 use atoll_iam::{Policy, PolicyKind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use support::parse;
 
 fn error(json: &str, kind: PolicyKind) -> String {
     match Policy::parse(json, kind) {

@@ -1,19 +1,15 @@
 //! The order of evaluation, a row for each rule.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Request, bucket_side, get_object, parse, root, session, user, with_acl, with_key_policy, with_policy,
+    with_session_policy,
+};
 use atoll_iam::{
     AclSide, Caller, Decision, Grant, PolicyKind, PolicySource, Question, Reason, ResourceSide, StatementRef, acl,
     decide,
 };
 use atoll_types::access::{Acl, AclGrant, AclGrantee, AclPermission};
 use serde_json::{Value, json};
-use support::{
-    Request, bucket_side, get_object, parse, root, session, user, with_acl, with_key_policy, with_policy,
-    with_session_policy,
-};
 
 const OWNER: &str = "canonical-a";
 

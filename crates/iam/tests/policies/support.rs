@@ -1,7 +1,5 @@
 //! Callers, policies and requests of the tests.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,14 +1,10 @@
 //! Decisions about keys of the key service.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Request, parse, root, user, with_policy, with_session_policy};
 use atoll_iam::{Caller, KeyQuestion, Policy, PolicyKind, decide_key};
 use serde_json::{Value, json};
-use support::{Request, parse, root, user, with_policy, with_session_policy};
 
 const KEY: &str = "arn:aws:kms:us-east-1:1111-a:key/project";
 

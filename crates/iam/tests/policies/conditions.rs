@@ -1,10 +1,8 @@
 //! Operators of conditions, by the tables of AWS, and policy variables.
 
-mod support;
-
+use crate::support::{Request, parse, session, user, with_policy};
 use atoll_iam::{Caller, PolicyKind, Question, decide};
 use serde_json::{Value, json};
-use support::{Request, parse, session, user, with_policy};
 
 fn policy(condition: &Value) -> Value {
     json!({"Version": "2012-10-17", "Statement":
