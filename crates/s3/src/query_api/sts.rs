@@ -1,7 +1,6 @@
 //! The actions of STS, which give out temporary credentials.
 
 mod assume_role;
-mod identity_token;
 mod issuers;
 mod role_session;
 mod web_identity;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_outgoing::{Caller, CallerSettings, Chooser, Method, OutgoingError, StatusCode, failing_late};
-use jsonwebtoken::jwk::{Jwk, PublicKeyUse};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+
+use crate::issuer_keys::IssuerKeys;
 
 /// How long keys are used without asking again.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -22,7 +22,6 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 const DOCUMENT_BYTES_MAX: usize = 256 << 10;
 /// Issuers that are remembered.
 const ISSUERS_MAX: usize = 4_096;
-const KEYS_MAX: usize = 100;
 /// Issuers that are asked at once.
 const AT_ONCE: usize = 16;
 
@@ -42,7 +41,7 @@ struct Issuer(tokio::sync::Mutex<Option<Known>>);
 
 struct Known {
     since: Instant,
-    keys: Result<Arc<[Jwk]>, NoKeys>,
+    keys: Result<IssuerKeys, NoKeys>,
 }
 
 /// What an issuer says about itself.
@@ -52,26 +51,12 @@ struct Discovery {
     jwks_uri: String,
 }
 
-#[derive(Deserialize)]
-struct KeySet {
-    keys: Vec<serde_json::Value>,
-}
-
-/// The key of this id. A token may leave the id out if there is only one.
-pub(super) fn find<'a>(keys: &'a [Jwk], id: Option<&str>) -> Option<&'a Jwk> {
-    match (id, keys) {
-        (Some(id), _) => keys.iter().find(|key| key.common.key_id.as_deref() == Some(id)),
-        (None, [only]) => Some(only),
-        (None, _) => None,
-    }
-}
-
 impl Known {
     /// Whether the issuer need not be asked.
     fn serves(&self, id: Option<&str>) -> bool {
         let age = self.since.elapsed();
         match &self.keys {
-            Ok(keys) => age < LIFETIME && (age < NEW_KEY_PAUSE || find(keys, id).is_some()),
+            Ok(keys) => age < LIFETIME && (age < NEW_KEY_PAUSE || keys.has(id)),
             Err(_) => age < FAILURE_PAUSE,
         }
     }
@@ -98,7 +83,7 @@ impl Issuers {
     }
 
     /// The keys of the issuer with this URL, asked for anew if the key of this id is not among them.
-    pub(super) async fn keys(&self, url: &str, id: Option<&str>) -> Result<Arc<[Jwk]>, NoKeys> {
+    pub(super) async fn keys(&self, url: &str, id: Option<&str>) -> Result<IssuerKeys, NoKeys> {
         let issuer = self.issuer(url);
         let mut known = issuer.0.lock().await;
         if let Some(known) = known.as_ref().filter(|known| known.serves(id)) {
@@ -116,28 +101,29 @@ impl Issuers {
 }
 
 impl Issuers {
-    async fn fetch(&self, issuer: &str) -> Result<Arc<[Jwk]>, String> {
+    async fn fetch(&self, issuer: &str) -> Result<IssuerKeys, String> {
         let issuer = issuer.trim_end_matches('/');
-        let discovery: Discovery = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
+        let url = format!("{issuer}/.well-known/openid-configuration");
+        let discovery: Discovery = parsed(&url, serde_json::from_slice(&self.get(&url).await?))?;
         if discovery.issuer.trim_end_matches('/') != issuer {
             return Err(format!("it says that it is '{}'", discovery.issuer));
         }
-        let set: KeySet = self.get(&discovery.jwks_uri).await?;
-        // One that is of a kind of its own does not spoil the others.
-        let keys = set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
-        let keys = keys.filter(|key| matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature)));
-        Ok(keys.take(KEYS_MAX).collect())
+        parsed(&discovery.jwks_uri, IssuerKeys::parse(&self.get(&discovery.jwks_uri).await?))
     }
 
-    async fn get<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
+    async fn get(&self, url: &str) -> Result<Vec<u8>, String> {
         let failed = |error: OutgoingError| error.to_string();
         let answer =
             self.caller.send(self.caller.request(Method::GET, url).map_err(failed)?).await.map_err(failed)?;
         if answer.status != StatusCode::OK {
             return Err(format!("{url} is answered with {}", answer.status));
         }
-        serde_json::from_slice(&answer.body).map_err(|error| format!("{url} is not what it should be: {error}"))
+        Ok(answer.body)
     }
+}
+
+fn parsed<T>(url: &str, document: Result<T, serde_json::Error>) -> Result<T, String> {
+    document.map_err(|error| format!("{url} is not what it should be: {error}"))
 }
 
 #[cfg(test)]
@@ -145,25 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_by_id() {
-        let key = |id: &str| -> Jwk {
-            let json = serde_json::json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": id });
-            serde_json::from_value(json).unwrap()
-        };
-        let both = [key("a"), key("b")];
-        assert_eq!(find(&both, Some("b")), Some(&both[1]));
-        assert_eq!(find(&both, Some("c")), None);
-        assert_eq!(find(&both, None), None);
-        assert_eq!(find(&both[..1], None), Some(&both[0]));
-    }
-
-    #[test]
     fn what_is_known_serves_for_a_time() {
         let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        let no_keys = || IssuerKeys::parse(br#"{"keys":[]}"#).unwrap();
         let known = |seconds, keys| Known { since: ago(seconds), keys };
         assert!(known(1, Err(NoKeys)).serves(Some("a")));
         assert!(!known(6, Err(NoKeys)).serves(Some("a")));
-        assert!(known(1, Ok([].into())).serves(Some("a")), "it was just asked");
-        assert!(!known(31, Ok([].into())).serves(Some("a")));
+        assert!(known(1, Ok(no_keys())).serves(Some("a")), "it was just asked");
+        assert!(!known(31, Ok(no_keys())).serves(Some("a")));
     }
 }

@@ -5,10 +5,10 @@ use atoll_iam::arn::{oidc_provider_arn, parse_role_arn};
 use atoll_iam::{Policy, PolicyKind, TrustPrincipal, provider_id, trusts};
 use atoll_types::identities::{OidcProviderRecord, RoleRecord};
 
-use super::identity_token::{Claims, IdentityToken};
-use super::issuers::{self, NoKeys};
+use super::issuers::NoKeys;
 use super::role_session::{BegunBy, RoleSession};
 use crate::clock::unix_ms;
+use crate::identity_token::{Claims, IdentityToken, SKEW_SECONDS, TokenError};
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
 
@@ -20,7 +20,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     let asked = RoleSession::take(&mut parameters)?;
     let token = parameters.required("WebIdentityToken")?;
     parameters.finish()?;
-    let token = IdentityToken::parse(&token)?;
+    let token = IdentityToken::parse(&token).map_err(not_valid)?;
     // As they were heard of last: strangers must not make the gateway ask cluster state.
     let identities = request.gateway.service.directory.identities();
     let account = parse_role_arn(&asked.role_arn).map(|(account, ..)| account).unwrap_or_default();
@@ -42,6 +42,15 @@ fn no_provider(issuer: &str) -> QueryError {
     QueryError::InvalidIdentityToken(format!("No OpenIDConnect provider found in your account for {issuer}"))
 }
 
+fn not_valid(error: TokenError) -> QueryError {
+    match error {
+        TokenError::Expired => QueryError::ExpiredIdentityToken,
+        TokenError::Invalid(text) => {
+            QueryError::InvalidIdentityToken(format!("The web identity token cannot be validated: {text}"))
+        }
+    }
+}
+
 fn denied() -> QueryError {
     QueryError::denied(format!("Not authorized to perform {ACTION}"))
 }
@@ -58,10 +67,10 @@ async fn verified(
     }
     let keys = request.gateway.issuers.keys(&provider.url, token.key_id()).await;
     let keys = keys.map_err(|NoKeys| QueryError::IdpCommunication)?;
-    let key = issuers::find(&keys, token.key_id()).ok_or_else(|| {
+    let key = keys.find(token.key_id()).ok_or_else(|| {
         QueryError::InvalidIdentityToken("The issuer of the web identity token does not have its key".into())
     })?;
-    token.verify(key, &provider.client_ids, unix_ms())
+    token.verify(key, &provider.client_ids, SKEW_SECONDS, unix_ms()).map_err(not_valid)
 }
 
 /// Makes sure that the role trusts who bears the token.
