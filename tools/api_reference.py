@@ -52,6 +52,7 @@ REASONS = {
         "cluster key",
         "metrics token",
         "nvme host",
+        "operator oidc",
     ],
     "It destroys for good what the call puts into the trash, or keys without which data is lost.": [
         "image rm",

@@ -417,6 +417,32 @@ def test_a_code_counts_once_on_all_servers(address, other, operator, cluster):
     assert Caller(address).log_in(user).status == 200
 
 
+def test_a_changed_password_needs_the_second_factor(address, operator, cluster):
+    """Who has taken a session over and knows the password has no more than before."""
+    user = operator("both", "read-only")
+    caller = Caller.logged_in(address, user)
+    _, recovery = enrolled(caller, user)
+    change = lambda **code: caller.call(
+        "PUT", "/api/v1/session/password", {"password": user.password, "new_password": "a new password", **code}
+    )
+    assert code_of(change()) == (401, "CODE_MISSING") and code_of(change(code="")) == (401, "CODE_MISSING")
+    assert code_of(change(code="000000")) == (401, "CODE_WRONG")
+    assert Caller(address).log_in(user, code=recovery[0]).status == 200, "the password is as it was"
+    assert change(code=recovery[1]).status == 204
+    assert Caller(address).log_in(user, code=recovery[2]).status == 401
+    assert Caller(address).log_in(User("both", "a new password"), code=recovery[2]).status == 200
+
+
+def test_ages_of_tokens_and_second_factors_are_listed(address, operator, token, cluster):
+    user = operator("aged", "read-only")
+    enrolled(Caller.logged_in(address, user), user)
+    token("aged-token", "--role", "read-only")
+    ages = {age["secret"]: age for age in cluster.json("key", "ages")}
+    for secret in ("password of operator aged", "second factor of operator aged", "token aged-token for the admin API"):
+        assert time.time() - ages[secret]["since_unix_ms"] / 1000 < 120, ages.keys()
+        assert ages[secret]["rotated_by"].startswith("atoll operator "), ages[secret]
+
+
 def test_wrong_codes_have_a_limit_on_all_servers(address, other, operator):
     user = operator("guesser", "read-only")
     _, recovery = enrolled(Caller.logged_in(address, user), user)

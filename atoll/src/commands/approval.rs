@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use atoll_admin::approvals::{self, ProvedOperator};
+use anyhow::Context;
+use atoll_admin::approvals::{self, ProvedOperator, SecondProof};
 use atoll_cluster::ClusterClient;
 use atoll_terminal::print_line;
 use atoll_types::approvals::ApprovalRecord;
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::arguments::OutputArguments;
-use super::open_cluster::connected;
+use super::open_cluster::{OpenCluster, connected};
 use super::operator::read_password;
 use super::output::{ago, print_json, print_table, utc};
 
@@ -19,7 +20,10 @@ pub enum ApprovalCommand {
     /// List what operators have asked for
     Ls(OutputArguments),
     /// Approve what another operator has asked for; who has asked gives the command again then
-    #[command(after_help = "Example:\n  atoll approval approve 3f9a02c1 --operator bob --password-file -")]
+    #[command(after_help = "\
+Examples:
+  atoll approval approve 3f9a02c1 --operator bob --password-file -
+  atoll approval approve 3f9a02c1 --operator bob --password-file ./password --code-file -   with a second factor")]
     Approve(DecisionArguments),
     /// Deny what an operator has asked for, or take it back
     #[command(after_help = "Example:\n  atoll approval deny 3f9a02c1 --operator bob --password-file -")]
@@ -45,6 +49,9 @@ pub struct OperatorArguments {
     /// A file with the operator's password, or - for standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     password_file: PathBuf,
+    /// A file with a code of the operator's second factor, if there is one; - for standard input, after the password
+    #[arg(long, value_name = "FILE")]
+    code_file: Option<PathBuf>,
 }
 
 /// The operator who asks, if the command needs one.
@@ -56,21 +63,42 @@ pub struct OptionalOperatorArguments {
     /// A file with the operator's password, or - for standard input [default: -]
     #[arg(long, value_name = "FILE", requires = "operator")]
     password_file: Option<PathBuf>,
+    /// A file with a code of the operator's second factor, if there is one; - for standard input, after the password
+    #[arg(long, value_name = "FILE", requires = "operator")]
+    code_file: Option<PathBuf>,
 }
 
 impl OptionalOperatorArguments {
     /// Those that were given.
     pub fn given(&self) -> Option<OperatorArguments> {
         let password_file = self.password_file.clone().unwrap_or_else(|| "-".into());
-        self.operator.clone().map(|operator| OperatorArguments { operator, password_file })
+        let code_file = self.code_file.clone();
+        self.operator.clone().map(|operator| OperatorArguments { operator, password_file, code_file })
     }
 }
 
 impl OperatorArguments {
-    /// Compares the password.
-    pub async fn prove(&self, client: &ClusterClient) -> anyhow::Result<ProvedOperator> {
+    /// Compares the password, and looks at the code if the operator has a second factor.
+    pub async fn prove(&self, open: &OpenCluster, client: &ClusterClient) -> anyhow::Result<ProvedOperator> {
+        let (password, code) = self.read()?;
+        let service = code.as_ref().map(|_| open.keys()).transpose()?;
+        let proof = code.as_deref().zip(service.as_deref());
+        let proof = proof.map(|(code, service)| SecondProof { service, code });
+        Ok(ProvedOperator::by_password(client, &self.operator, &password, proof).await?)
+    }
+
+    fn read(&self) -> anyhow::Result<(String, Option<String>)> {
         let password = read_password(&self.password_file)?;
-        Ok(ProvedOperator::by_password(client, &self.operator, &password).await?)
+        let both = self.code_file.as_deref().filter(|file| *file == self.password_file);
+        match (both, &self.code_file) {
+            (Some(_), _) => {
+                let (password, code) =
+                    password.split_once('\n').context("the second line, with the code, is missing")?;
+                Ok((password.trim_end_matches('\r').to_owned(), Some(code.to_owned())))
+            }
+            (None, Some(file)) => Ok((password, Some(read_password(file)?))),
+            (None, None) => Ok((password, None)),
+        }
     }
 }
 
@@ -114,8 +142,8 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
 
 fn decide(arguments: &DecisionArguments, is_approved: bool) -> anyhow::Result<()> {
     let DecisionArguments { output, id, operator } = arguments;
-    let record = connected(output, async |_, client| {
-        let operator = operator.prove(&client).await?;
+    let record = connected(output, async |open, client| {
+        let operator = operator.prove(open, &client).await?;
         Ok(approvals::decide(&client, id, &operator, is_approved).await?)
     })?;
     if output.json {

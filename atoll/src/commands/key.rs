@@ -276,20 +276,27 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for key in &all {
         for version in &key.versions {
-            let KeyUses { images, buckets, users, sts_keys, nvme_secrets, signing_keys, second_factors } =
-                version.has_wrapped;
+            let uses: KeyUses = version.has_wrapped;
             let age = match version.created_unix_ms {
                 0 => "-".into(),
                 created => ago(created),
             };
             let note = if version.wraps { "wraps" } else { "opens only" };
-            let counts = [images, buckets, users, sts_keys, nvme_secrets, signing_keys, second_factors]
-                .map(|count| count.to_string());
+            let counts = [
+                uses.images,
+                uses.buckets,
+                uses.users,
+                uses.sts_keys,
+                uses.nvme_secrets,
+                uses.signing_keys,
+                uses.second_factors,
+                uses.oidc_secrets,
+            ];
             let owner = key.account.clone().unwrap_or_else(|| "all".into());
             let policy = if key.has_policy { "set" } else { "-" };
             let mut row = vec![key.name.clone(), key.service.into(), owner, policy.into()];
             row.extend([version.id.clone(), age, note.into()]);
-            row.extend(counts);
+            row.extend(counts.map(|count| count.to_string()));
             rows.push(row);
         }
     }
@@ -308,6 +315,8 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
             "STS KEYS",
             "NVME SECRETS",
             "SIGNING KEYS",
+            "SECOND FACTORS",
+            "OIDC SECRETS",
         ],
         &rows,
     );
@@ -440,7 +449,7 @@ async fn destroy(
     let open = OpenCluster::open(&output.data)?;
     let state = open.connect().await?;
     let retained = match operator {
-        Some(operator) => Some(operator.prove(&state).await?),
+        Some(operator) => Some(operator.prove(&open, &state).await?),
         None => None,
     };
     let consent = keys::Consent { force, retained };

@@ -100,6 +100,8 @@ pub enum SettingArgument {
     ApiTokenDaysMax,
     /// Roles of operators who need a second factor, with commas between them; '': none
     TotpRequiredRoles,
+    /// Let operators log in to the console with passwords: true or false, which needs 'atoll operator oidc set'
+    LocalLogin,
 }
 
 /// What a setting belongs to.
@@ -113,6 +115,7 @@ enum SettingKind {
     Transport(PeerRole),
     Login(LoginSetting),
     TotpRequiredRoles,
+    LocalLogin,
 }
 
 impl SettingArgument {
@@ -143,6 +146,7 @@ impl SettingArgument {
             SettingArgument::SessionIdleSeconds => SettingKind::Login(LoginSetting::SessionIdleSeconds),
             SettingArgument::SessionSeconds => SettingKind::Login(LoginSetting::SessionSeconds),
             SettingArgument::TotpRequiredRoles => SettingKind::TotpRequiredRoles,
+            SettingArgument::LocalLogin => SettingKind::LocalLogin,
             SettingArgument::ApiTokenDaysMax => SettingKind::Login(LoginSetting::ApiTokenDaysMax),
         }
     }
@@ -178,6 +182,7 @@ pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
 
 async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -> anyhow::Result<()> {
     let number = || value.parse::<u64>().with_context(|| format!("'{value}' is not a number from 0 on"));
+    let is_true = || value.parse::<bool>().with_context(|| format!("'{value}' is neither true nor false"));
     match kind {
         SettingKind::Number(setting) => {
             settings::set(state, setting, number()?).await?;
@@ -186,8 +191,7 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
             settings::set_trace_endpoint(state, value).await?;
         }
         SettingKind::TraceSlow => {
-            let is_on = value.parse().with_context(|| format!("'{value}' is neither true nor false"))?;
-            settings::set_trace_slow(state, is_on).await?;
+            settings::set_trace_slow(state, is_true()?).await?;
         }
         SettingKind::OutgoingNetworks(chooser) => {
             settings::set_outgoing_networks(state, chooser, value).await?;
@@ -197,6 +201,9 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
         }
         SettingKind::TotpRequiredRoles => {
             settings::set_totp_required_roles(state, value).await?;
+        }
+        SettingKind::LocalLogin => {
+            settings::set_local_login(state, is_true()?).await?;
         }
         SettingKind::Login(setting) => {
             settings::set_login(state, setting, number()?).await?;
@@ -259,6 +266,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("session_seconds", &all.session_seconds, "an operator's session ends after so long"),
         row("api_token_days_max", &all.api_token_days_max, "a token for the admin API lasts so long at most"),
         row("totp_required_roles", &all.totp_required_roles, "operators with these roles need a second factor"),
+        row("local_login", &all.local_login, "operators log in with passwords"),
     ];
     print_table(&["SETTING", "VALUE", "MEANING"], &rows);
     Ok(())

@@ -6,6 +6,7 @@ use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_coordinator::unix_ms;
 use atoll_keys::{random_bytes, sha256};
 use atoll_types::api_tokens::{ApiTokenRecord, TokenMaker, TokenScope};
+use atoll_types::login_oidc::OIDC_USER_PREFIX;
 use atoll_types::operators::OperatorRole;
 use atoll_types::records::RECORD_FORMAT;
 
@@ -99,6 +100,10 @@ async fn maker_of(client: &ClusterClient, new: &NewToken<'_>) -> Result<Option<T
         Some((operator, _)) => {
             Ok(Some(TokenMaker { name: name.to_owned(), created_unix_ms: operator.created_unix_ms }))
         }
+        None if name.starts_with(OIDC_USER_PREFIX) => AdminError::refused(
+            "a token ends with its maker, and nobody reports when somebody leaves the OpenID Connect provider: make it as an \
+             operator with a password, or on a host",
+        ),
         None => AdminError::refused(format!("there is no operator '{name}' any more")),
     }
 }

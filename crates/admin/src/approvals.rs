@@ -3,30 +3,63 @@
 
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_coordinator::unix_ms;
-use atoll_keys::random_bytes;
+use atoll_keys::{KeyService, random_bytes};
 use atoll_types::approvals::{ApprovalDecision, ApprovalRecord};
 use atoll_types::operators::{OperatorRecord, OperatorRole};
 use atoll_types::records::RECORD_FORMAT;
 
 use crate::error::AdminError;
 use crate::operators;
+use crate::second_factor::{self, Verdict};
 
 /// A request is over after so long, whatever was said.
 const LIFETIME_MS: u64 = 24 * 60 * 60 * 1_000;
 const ID_BYTES: usize = 4;
+
+/// A code of an operator's second factor, and the key service that can look at it.
+#[derive(Clone, Copy)]
+pub struct SecondProof<'a> {
+    /// Opens the secret of the second factor.
+    pub service: &'a dyn KeyService,
+    /// A code of the authenticator, or a recovery code.
+    pub code: &'a str,
+}
 
 /// An operator who has proved to be one, by a password or a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvedOperator(String);
 
 impl ProvedOperator {
-    /// By a password.
-    pub async fn by_password(client: &ClusterClient, name: &str, password: &str) -> Result<Self, AdminError> {
+    /// By a password, and by a code if the operator has a second factor, as a log-in.
+    pub async fn by_password(
+        client: &ClusterClient,
+        name: &str,
+        password: &str,
+        proof: Option<SecondProof<'_>>,
+    ) -> Result<Self, AdminError> {
         let found = operators::find(client, name).await?.map(|(record, _)| record);
-        match operators::is_password(found.as_ref(), password) {
-            true => Ok(ProvedOperator(name.to_owned())),
-            false => AdminError::refused("there is no such operator, or the password is another".to_owned()),
+        let Some(operator) = found.as_ref().filter(|_| operators::is_password(found.as_ref(), password)) else {
+            return AdminError::refused("there is no such operator, or the password is another");
+        };
+        if operator.has_second_factor() {
+            let Some(SecondProof { service, code }) = proof else {
+                return AdminError::refused(format!(
+                    "'{name}' has a second factor: give a code of it as well, with --code-file"
+                ));
+            };
+            match second_factor::check(client, service, name, code).await? {
+                Verdict::Right => {}
+                Verdict::Wrong => {
+                    return AdminError::refused("the code is wrong, or was used already; wait for the next one");
+                }
+                Verdict::Pause(seconds) => {
+                    return AdminError::refused(format!(
+                        "there were too many wrong codes; try again in {seconds} s"
+                    ));
+                }
+            }
         }
+        Ok(ProvedOperator(name.to_owned()))
     }
 
     /// By a session that the caller has looked at.

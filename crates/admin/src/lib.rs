@@ -19,6 +19,7 @@ pub mod identities;
 pub mod images;
 pub mod key_policies;
 pub mod keys;
+pub mod login_oidc;
 pub mod metrics_tokens;
 pub mod nvme_hosts;
 pub mod operators;

@@ -47,7 +47,7 @@ pub async fn enrol(client: &ClusterClient, service: &dyn KeyService, name: &str)
     let secret = SecretKey::random();
     let id = hex::encode(random_bytes::<16>());
     let wrapped_secret = service.wrap(&context(&id), &secret).await?;
-    let begun = TotpRecord { id, wrapped_secret, ..TotpRecord::default() };
+    let begun = TotpRecord { id, wrapped_secret, enrolled_unix_ms: unix_ms(), ..TotpRecord::default() };
     let edit = |before: OperatorRecord| match &before.totp {
         Some(totp) if totp.is_confirmed => AdminError::refused(format!(
             "'{name}' has a second factor already; an operator with the role security takes it away by \

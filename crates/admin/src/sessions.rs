@@ -1,15 +1,16 @@
 //! Sessions of operators. They are in cluster state, so that every host knows of their end; only the digests of their
 //! tokens are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_coordinator::unix_ms;
 use atoll_keys::sha256;
-use atoll_types::operators::{LoginSettingsRecord, OperatorRecord, SessionRecord};
+use atoll_types::login_oidc::{OIDC_USER_PREFIX, OidcRecord};
+use atoll_types::operators::{LoginSettingsRecord, OperatorRecord, OperatorRoles, SessionRecord};
 
 use crate::AdminError;
-use crate::operators;
+use crate::{login_oidc, operators};
 
 /// Sessions of one operator; beyond that the least recently used one ends.
 const SESSIONS_OF_OPERATOR_MAX: usize = 100;
@@ -23,35 +24,85 @@ pub fn id_of(token: &str) -> String {
 
 /// Settings of log-ins. A host with rights of an earlier release takes the defaults.
 pub async fn settings(client: &ClusterClient) -> Result<LoginSettingsRecord, AdminError> {
-    match client.get::<LoginSettingsRecord>(keys::LOGIN_SETTINGS).await {
-        Ok(found) => Ok(found.map(|(record, _)| record).unwrap_or_default()),
+    match settings_and_revision(client).await {
+        Ok((settings, _)) => Ok(settings),
         Err(ClusterError::Forbidden { .. }) => Ok(LoginSettingsRecord::default()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns whether a session goes on: its operator is as at the log-in, and it was not idle for too long.
+pub(crate) async fn settings_and_revision(
+    client: &ClusterClient,
+) -> Result<(LoginSettingsRecord, i64), ClusterError> {
+    Ok(client.get::<LoginSettingsRecord>(keys::LOGIN_SETTINGS).await?.unwrap_or_default())
+}
+
+/// What lets somebody in, as cluster state has it now.
+#[derive(Clone, Debug)]
+pub enum Holder {
+    /// An operator with a password.
+    Operator(OperatorRecord),
+    /// The OpenID Connect provider, which has named the person and the groups.
+    Provider(OidcRecord),
+}
+
+impl Holder {
+    /// State that a session depends on.
+    pub fn stamp(&self) -> String {
+        match self {
+            Holder::Operator(operator) => operator.stamp(),
+            Holder::Provider(provider) => provider.stamp(),
+        }
+    }
+
+    /// Roles in a session; `None`: it is not one of this holder, or has none any more.
+    pub fn roles(&self, session: &SessionRecord) -> Option<OperatorRoles> {
+        match (self, &session.oidc) {
+            (Holder::Operator(operator), None) => Some(operator.role.clone()),
+            (Holder::Provider(provider), Some(identity)) => provider.roles_of(&identity.groups),
+            _ => None,
+        }
+    }
+
+    /// Returns whether such log-ins are on.
+    fn is_on(&self, settings: &LoginSettingsRecord) -> bool {
+        matches!(self, Holder::Provider(_)) || settings.local_login
+    }
+}
+
+/// What has let the user of a session in.
+pub async fn holder(client: &ClusterClient, session: &SessionRecord) -> Result<Option<Holder>, AdminError> {
+    if session.oidc.is_some() {
+        return Ok(login_oidc::find(client).await?.map(|(provider, _)| Holder::Provider(provider)));
+    }
+    Ok(operators::find(client, &session.user).await?.map(|(operator, _)| Holder::Operator(operator)))
+}
+
+/// Returns whether a session goes on: what has let its user in is as at the log-in, and it was not idle for too long.
 pub fn is_live(
     session: &SessionRecord,
-    operator: Option<&OperatorRecord>,
+    holder: Option<&Holder>,
     settings: &LoginSettingsRecord,
     now_unix_ms: u64,
 ) -> bool {
     let until = |begun: u64, seconds: u64| begun.saturating_add(seconds.saturating_mul(1_000));
-    operator.is_some_and(|operator| operator.stamp() == session.stamp)
+    let is_held = |holder: &Holder| {
+        holder.stamp() == session.stamp && holder.roles(session).is_some() && holder.is_on(settings)
+    };
+    holder.is_some_and(is_held)
         && now_unix_ms < session.expires_unix_ms
         && now_unix_ms < until(session.created_unix_ms, settings.session_seconds)
         && now_unix_ms < until(session.used_unix_ms, settings.session_idle_seconds)
 }
 
-/// A session that was found, with the revision of its record, and its operator.
+/// A session that was found, with the revision of its record, and what has let its user in.
 pub struct Found {
     /// The session.
     pub session: SessionRecord,
     /// Revision of its record.
     pub revision: i64,
-    /// Its operator.
-    pub operator: OperatorRecord,
+    /// What has let its user in.
+    pub holder: Holder,
     /// Settings of log-ins.
     pub settings: LoginSettingsRecord,
 }
@@ -62,11 +113,11 @@ pub async fn find(client: &ClusterClient, id: &str) -> Result<Option<Found>, Adm
     let (session, settings) =
         tokio::try_join!(async { Ok(client.get::<SessionRecord>(&key).await?) }, settings(client))?;
     let Some((session, revision)) = session else { return Ok(None) };
-    let operator = operators::find(client, &session.user).await?.map(|(operator, _)| operator);
-    if !is_live(&session, operator.as_ref(), &settings, unix_ms()) {
+    let holder = holder(client, &session).await?;
+    if !is_live(&session, holder.as_ref(), &settings, unix_ms()) {
         return Ok(None);
     }
-    Ok(operator.map(|operator| Found { session, revision, operator, settings }))
+    Ok(holder.map(|holder| Found { session, revision, holder, settings }))
 }
 
 /// Keeps a session that begins. Of the operator's others, those go that have ended, and the oldest if there are too many.
@@ -110,11 +161,15 @@ pub async fn renew(
 /// All sessions that go on, with their ids, the latest first.
 pub async fn list(client: &ClusterClient) -> Result<Vec<(String, SessionRecord)>, AdminError> {
     let listing = client.list::<SessionRecord>(keys::OPERATOR_SESSIONS).await?;
-    let operators: BTreeMap<String, OperatorRecord> = operators::list(client).await?.into_iter().collect();
+    let operators = operators::list(client).await?.into_iter();
+    let operators: BTreeMap<String, Holder> =
+        operators.map(|(name, operator)| (name, Holder::Operator(operator))).collect();
+    let provider = login_oidc::find(client).await?.map(|(provider, _)| Holder::Provider(provider));
     let (settings, now) = (settings(client).await?, unix_ms());
     let live = listing.entries.into_iter().filter_map(|(key, session, _)| {
         let id = key.strip_prefix(keys::OPERATOR_SESSIONS)?.to_owned();
-        is_live(&session, operators.get(&session.user), &settings, now).then_some((id, session))
+        let holder = if session.oidc.is_some() { provider.as_ref() } else { operators.get(&session.user) };
+        is_live(&session, holder, &settings, now).then_some((id, session))
     });
     let mut live: Vec<_> = live.collect();
     live.sort_by_key(|(_, session)| std::cmp::Reverse(session.created_unix_ms));
@@ -145,26 +200,36 @@ pub async fn log_out(client: &ClusterClient, id: &str) -> Result<(), ClusterErro
     client.delete(&keys::operator_session(id)).await.map(drop)
 }
 
-/// Ends all sessions of an operator, or of all. Those that a host without the key service keeps for itself end, too.
-/// Returns the names of the operators.
+/// Ends all sessions of an operator or of somebody whom the provider has named, or of all. Those that a host without the
+/// key service keeps for itself end, too. Returns the names.
 pub async fn end_all(client: &ClusterClient, user: Option<&str>) -> Result<Vec<String>, AdminError> {
-    let names: Vec<String> = match user {
-        Some(user) => vec![user.to_owned()],
+    let mut names: BTreeSet<String> = match user {
+        Some(user) => BTreeSet::from([user.to_owned()]),
         None => operators::list(client).await?.into_iter().map(|(name, _)| name).collect(),
     };
-    for name in &names {
+    for name in names.iter().filter(|name| !name.starts_with(OIDC_USER_PREFIX)) {
         operators::end_sessions(client, name).await?;
     }
     let listing = client.list::<SessionRecord>(keys::OPERATOR_SESSIONS).await?;
-    for (key, _, revision) in listing.entries.iter().filter(|(_, session, _)| names.contains(&session.user)) {
-        forget(client, key, *revision).await?;
+    for (key, session, revision) in listing.entries {
+        let is_meant = names.contains(&session.user) || (user.is_none() && session.oidc.is_some());
+        match session.oidc {
+            // Nothing else ends it, so it goes even while it is in use.
+            Some(_) if is_meant => {
+                client.delete(&key).await?;
+                names.insert(session.user);
+            }
+            None if is_meant => forget(client, &key, revision).await?,
+            _ => {}
+        }
     }
-    Ok(names)
+    Ok(names.into_iter().collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_types::login_oidc::OidcIdentity;
     use atoll_types::operators::OperatorRole;
 
     fn operator() -> OperatorRecord {
@@ -193,6 +258,7 @@ mod tests {
             created_unix_ms: 1_000_000,
             used_unix_ms: 1_000_000,
             expires_unix_ms: 1_000_000 + 100_000,
+            oidc: None,
         };
         let settings = LoginSettingsRecord {
             session_idle_seconds: 10,
@@ -200,7 +266,8 @@ mod tests {
             ..LoginSettingsRecord::default()
         };
         let live = |session: &SessionRecord, operator: Option<&OperatorRecord>, after_s: u64| {
-            is_live(session, operator, &settings, 1_000_000 + after_s * 1_000)
+            let holder = operator.cloned().map(Holder::Operator);
+            is_live(session, holder.as_ref(), &settings, 1_000_000 + after_s * 1_000)
         };
         assert!(live(&session, Some(&operator), 9));
         assert!(!live(&session, Some(&operator), 10), "idle");
@@ -212,6 +279,52 @@ mod tests {
         assert!(!live(&session, None, 1), "its operator is gone");
         let changed = OperatorRecord { role: OperatorRole::ReadOnly.into(), ..operator.clone() };
         assert!(!live(&session, Some(&changed), 1), "another role");
-        assert!(!live(&session, Some(&OperatorRecord { generation: 1, ..operator }), 1), "they were ended");
+        let ended = OperatorRecord { generation: 1, ..operator.clone() };
+        assert!(!live(&session, Some(&ended), 1), "they were ended");
+        let off = LoginSettingsRecord { local_login: false, ..settings };
+        assert!(!is_live(&session, Some(&Holder::Operator(operator)), &off, 1_001_000), "passwords are off");
+    }
+
+    #[test]
+    fn a_session_by_the_provider_ends_with_any_change_of_its_record() {
+        let provider = OidcRecord {
+            format: 1,
+            id: "first".into(),
+            issuer: "https://login.example".into(),
+            client_id: "atoll".into(),
+            secret: None,
+            scopes: "openid".into(),
+            name_claim: "name".into(),
+            groups_claim: "groups".into(),
+            roles: BTreeMap::from([("disks".to_owned(), OperatorRole::Storage.into())]),
+            console_urls: BTreeSet::new(),
+            skew_seconds: 60,
+            authorities_pem: String::new(),
+            changed_unix_ms: 0,
+        };
+        let groups = BTreeSet::from(["disks".to_owned()]);
+        let session = SessionRecord {
+            format: 1,
+            user: "oidc:ann".into(),
+            stamp: provider.stamp(),
+            csrf_token: String::new(),
+            host: "h".into(),
+            address: "::1".into(),
+            created_unix_ms: 1_000_000,
+            used_unix_ms: 1_000_000,
+            expires_unix_ms: 2_000_000,
+            oidc: Some(OidcIdentity { subject: "7".into(), groups }),
+        };
+        let settings = LoginSettingsRecord { local_login: false, ..LoginSettingsRecord::default() };
+        let live = |holder: Option<Holder>| is_live(&session, holder.as_ref(), &settings, 1_001_000);
+        let held = Holder::Provider(provider.clone());
+        assert_eq!(held.roles(&session).unwrap().names(), ["storage"]);
+        assert!(live(Some(held)));
+        assert!(!live(None), "there is no provider");
+        assert!(!live(Some(Holder::Provider(OidcRecord { id: "other".into(), ..provider.clone() }))), "a change");
+        let unmapped = OidcRecord { roles: BTreeMap::new(), ..provider };
+        assert!(!live(Some(Holder::Provider(unmapped))), "no group has a role");
+        let namesake = OperatorRecord { salt: "x".into(), ..operator() };
+        assert!(!live(Some(Holder::Operator(namesake))), "an operator is no provider");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use atoll_cluster::{ClusterClient, keys};
+use atoll_cluster::{ClusterClient, Transaction, keys};
 use atoll_outgoing::{Chooser, Networks, Rules, Url};
 use atoll_types::coordination::{
     BUSY_POLL_US_MAX, DEVICE_SILENCE_SECONDS_MAX, DEVICE_SILENCE_SECONDS_MIN, FULL_PERCENT_MAX, SettingsRecord,
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{AdminError, retried};
-use crate::sessions;
+use crate::{login_oidc, sessions};
 
 /// A setting that operators may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub struct AllSettings {
     pub api_token_days_max: u64,
     /// Roles of operators who need a second factor, with commas between them.
     pub totp_required_roles: String,
+    /// Operators log in to the console with passwords.
+    pub local_login: bool,
 }
 
 /// Reads all settings.
@@ -108,6 +110,7 @@ pub async fn read(client: &ClusterClient) -> Result<AllSettings, AdminError> {
         api_token_days_max: login.api_token_days_max,
         totp_required_roles: OperatorRoles::new(login.totp_required_roles)
             .map_or_else(String::new, |r| r.to_string()),
+        local_login: login.local_login,
     })
 }
 
@@ -313,6 +316,28 @@ pub async fn set_totp_required_roles(
     }
     let edit = |record: &mut LoginSettingsRecord| record.totp_required_roles.clone_from(&roles);
     change(client, keys::LOGIN_SETTINGS, edit).await
+}
+
+/// Changes whether operators log in with passwords. Off only while people can log in by OpenID Connect.
+pub async fn set_local_login(client: &ClusterClient, is_on: bool) -> Result<LoginSettingsRecord, AdminError> {
+    let attempt = async || {
+        let (before, revision) = sessions::settings_and_revision(client).await?;
+        let after = LoginSettingsRecord { local_login: is_on, ..before };
+        let mut transaction =
+            Transaction::new().check(keys::LOGIN_SETTINGS, revision).put(keys::LOGIN_SETTINGS, &after)?;
+        if !is_on {
+            let Some((_, provider_revision)) = login_oidc::find(client).await? else {
+                return AdminError::refused(
+                    "nobody could log in to the console: first name a provider of OpenID Connect with \
+                     'atoll operator oidc set'",
+                );
+            };
+            transaction = transaction.check(keys::LOGIN_OIDC, provider_revision);
+        }
+        client.transact(&transaction).await?;
+        Ok(after)
+    };
+    retried(attempt).await
 }
 
 /// Changes how frames are protected on new connections.

@@ -26,6 +26,8 @@ use crate::peer_keys;
 use crate::pools::{self, NewPool, PoolChange};
 use crate::settings::{self, Setting};
 
+mod logins;
+
 fn osd(id: u32) -> OsdRecord {
     OsdRecord {
         format: 1,
@@ -479,8 +481,8 @@ async fn a_second_operator_approves_once() {
         let operator = operator.clone();
         async move { approvals::require(client, "key destroy --key x", &operator).await }
     };
-    assert!(ProvedOperator::by_password(client, "ann", "another password").await.is_err());
-    assert!(ProvedOperator::by_password(client, "ann", "a long password").await.is_ok());
+    assert!(ProvedOperator::by_password(client, "ann", "another password", None).await.is_err());
+    assert!(ProvedOperator::by_password(client, "ann", "a long password", None).await.is_ok());
     assert!(refusal(act(&eve).await).contains("role admin"));
     assert!(refusal(act(&ann).await).contains("atoll operator create"), "there is nobody else");
 

@@ -1,5 +1,5 @@
 //! What cluster state holds that the key service has wrapped: the keys of images and buckets, the
-//! secrets of access keys and of NVMe hosts, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
+//! secrets of access keys, of NVMe hosts and of log-ins, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use atoll_s3::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
+use atoll_types::login_oidc::OidcRecord;
 use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};
 use atoll_types::operators::OperatorRecord;
 use atoll_types::records::{BucketRecord, ImageRecord, RemovedImageRecord};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::AdminError;
-use crate::second_factor;
+use crate::{login_oidc, second_factor};
 
 /// What of a cluster a key has wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,13 +38,15 @@ pub struct KeyUses {
     pub signing_keys: u64,
     /// Secrets of operators' one-time passwords.
     pub second_factors: u64,
+    /// Keys of the secret of the OpenID Connect client.
+    pub oidc_secrets: u64,
 }
 
 impl KeyUses {
     /// All together.
     pub fn total(&self) -> u64 {
         let wrapping = self.images + self.buckets + self.users + self.sts_keys + self.nvme_secrets;
-        wrapping + self.signing_keys + self.second_factors
+        wrapping + self.signing_keys + self.second_factors + self.oidc_secrets
     }
 }
 
@@ -57,6 +60,7 @@ impl std::fmt::Display for KeyUses {
             (self.nvme_secrets, "part of an NVMe secret"),
             (self.signing_keys, "key of signed records"),
             (self.second_factors, "second factor"),
+            (self.oidc_secrets, "OpenID Connect secret"),
         ];
         let some = counts.iter().filter(|(count, _)| *count > 0);
         let texts: Vec<String> =
@@ -140,6 +144,17 @@ impl Wrapped for OperatorRecord {
     }
 }
 
+impl Wrapped for OidcRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        let secret = self.secret.iter_mut();
+        secret.map(|secret| (login_oidc::context(&secret.id), &mut secret.wrapped_key)).collect()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.oidc_secrets
+    }
+}
+
 impl Wrapped for NvmeHostRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
         let controller = self.controller_secret.as_mut().map(|secret| (SecretRole::Controller, secret));
@@ -187,6 +202,7 @@ impl UsesByVersion {
         uses.add::<NvmeHostRecord>(state, keys::NVME_HOSTS).await?;
         uses.add::<NvmeTlsRecord>(state, keys::NVME_TLS).await?;
         uses.add::<OperatorRecord>(state, keys::OPERATORS).await?;
+        uses.add::<OidcRecord>(state, keys::LOGIN_OIDC).await?;
         for by in
             atoll_authority::wrapped_keys(state).await?.iter().filter_map(|wrapped| WrappedBy::parse(wrapped))
         {
@@ -273,6 +289,7 @@ pub async fn rewrap_all(
     walk.records::<NvmeHostRecord>(keys::NVME_HOSTS).await?;
     walk.records::<NvmeTlsRecord>(keys::NVME_TLS).await?;
     walk.records::<OperatorRecord>(keys::OPERATORS).await?;
+    walk.records::<OidcRecord>(keys::LOGIN_OIDC).await?;
     let mut report = walk.report;
     let (rewrapped, unchanged) = atoll_authority::rewrap(state, service).await?;
     report.rewrapped += rewrapped;

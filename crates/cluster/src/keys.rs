@@ -106,6 +106,8 @@ pub const OPERATOR_SESSIONS: &str = "/atoll/operator_sessions/";
 pub const API_TOKENS: &str = "/atoll/api_tokens/";
 /// Settings of log-ins.
 pub const LOGIN_SETTINGS: &str = "/atoll/login_settings";
+/// The OpenID Connect provider by which people log in.
+pub const LOGIN_OIDC: &str = "/atoll/login_oidc";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 
@@ -411,6 +413,7 @@ mod tests {
             OPERATOR_SESSIONS,
             API_TOKENS,
             LOGIN_SETTINGS,
+            LOGIN_OIDC,
             KEY_BACKUPS,
             AUDIT_HEADS,
             OSD_FAILURES,

@@ -36,7 +36,7 @@ const fn named(what: &'static str) -> Protection {
 }
 
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 50] = [
+pub const KINDS: [(&str, Protection); 51] = [
     (keys::AUTHORITY, Protection::Authority),
     (keys::MANIFEST, denies("no absence of a record of the named kinds is accepted")),
     (
@@ -52,6 +52,7 @@ pub const KINDS: [(&str, Protection); 50] = [
     (keys::APPROVALS, denies("what it asks for is not approved")),
     (keys::OPERATOR_SESSIONS, denies("the session has ended")),
     (keys::LOGIN_SETTINGS, named("lifetimes of sessions would be the defaults")),
+    (keys::LOGIN_OIDC, denies("nobody logs in by OpenID Connect, and such sessions have ended")),
     (keys::API_TOKENS, denies("the token is refused")),
     (keys::METRICS_TOKENS, denies("the token reads no metrics")),
     (keys::IMAGES, denies("the image cannot be attached")),

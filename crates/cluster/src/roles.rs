@@ -79,7 +79,7 @@ const fn own(keys: &'static str) -> Kind {
 }
 
 /// All kinds of keys. [`Admin`] reads and writes all of them.
-pub const KINDS: [Kind; 47] = [
+pub const KINDS: [Kind; 48] = [
     kind(keys::LAST_USED, &[Gateway], &[Gateway]),
     own(keys::ADMIN_SERVERS),
     kind(keys::APPROVALS, NOBODY, NOBODY),
@@ -104,6 +104,7 @@ pub const KINDS: [Kind; 47] = [
     kind(keys::IMAGES, IMAGE_SERVERS, IMAGE_SERVERS),
     kind(keys::JOIN_TOKENS, NOBODY, NOBODY),
     own(keys::KEY_BACKUPS),
+    kind(keys::LOGIN_OIDC, NOBODY, NOBODY),
     kind(keys::LOGIN_SETTINGS, EVERYBODY, NOBODY),
     kind(keys::MANIFEST, EVERYBODY, NOBODY),
     kind(keys::METRICS_TOKENS, EVERYBODY, NOBODY),

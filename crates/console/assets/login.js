@@ -3,12 +3,16 @@
 import { change } from "./api.js";
 import { h, show } from "./dom.js";
 import { errorBox } from "./messages.js";
+import { leaveForProvider } from "./session.js";
+
+const METHODS = "session/methods";
+const PROVIDER = "session/oidc";
 
 /** Shows the form; `then(session)` goes on. */
 export function showLogin(then, hasEnded) {
     document.title = "Log in - Atoll";
     const main = document.getElementById("main");
-    const state = { error: null, isBusy: false, needsCode: false };
+    const state = { error: null, isBusy: false, needsCode: false, methods: { password: true, oidc: false } };
     const submit = async (event) => {
         event.preventDefault();
         if (state.isBusy) return;
@@ -35,6 +39,21 @@ export function showLogin(then, hasEnded) {
     main.replaceChildren();
     draw();
     main.querySelector("input").focus();
+    readMethods().then((methods) => {
+        if (!main.querySelector("form.login")) return;
+        state.methods = methods;
+        draw();
+    });
+}
+
+/** How one can log in. Without an answer, as if with a password: the server says then what is wrong. */
+async function readMethods() {
+    try {
+        const answer = await fetch(METHODS, { cache: "no-store", credentials: "omit", redirect: "error" });
+        return await answer.json();
+    } catch {
+        return { password: true, oidc: false };
+    }
 }
 
 function form(state, submit, hasEnded) {
@@ -64,6 +83,25 @@ function form(state, submit, hasEnded) {
                   "Your session has ended. Log in to go on where you were.",
               )
             : null,
+        state.methods.oidc
+            ? h(
+                  "button",
+                  {
+                      key: "oidc",
+                      type: "button",
+                      id: "oidc",
+                      class: state.methods.password ? null : "primary",
+                      on: { click: () => leaveForProvider(PROVIDER) },
+                  },
+                  "Log in with OpenID Connect",
+              )
+            : null,
+        state.methods.password ? passwordFields(state, field) : null,
+    );
+}
+
+function passwordFields(state, field) {
+    return [
         field("user", "User", "text", "username"),
         field("password", "Password", "password", "current-password"),
         state.needsCode ? field("code", "Code of the authenticator, or a recovery code", "text", "one-time-code") : null,
@@ -73,5 +111,5 @@ function form(state, submit, hasEnded) {
             { type: "submit", class: "primary", disabled: state.isBusy },
             state.isBusy ? "Logging in…" : "Log in",
         ),
-    );
+    ];
 }

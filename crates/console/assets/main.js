@@ -9,7 +9,7 @@ import { closeMenu, drawNavigation } from "./navigation.js";
 import { closePage, openPage } from "./page.js";
 import { findRoute, parseAddress } from "./router.js";
 import { ROUTES } from "./routes.js";
-import { currentSession, forgetSession, mayHaveSession, onSessionEnd, sessionBegan } from "./session.js";
+import { currentSession, forgetSession, mayHaveSession, onSessionEnd, sessionBegan, takeLeftAt } from "./session.js";
 
 const RETRY_MS = 3000;
 let isFirst = true;
@@ -74,7 +74,9 @@ async function logOut() {
 }
 
 async function start() {
-    if (!mayHaveSession()) {
+    const leftAt = takeLeftAt();
+    if (leftAt) history.replaceState(null, "", leftAt);
+    if (!leftAt && !mayHaveSession()) {
         logIn(false);
         return;
     }
@@ -83,7 +85,7 @@ async function start() {
     } catch (error) {
         if (error.status === 401) {
             forgetSession();
-            logIn(true);
+            logIn(!leftAt);
             return;
         }
         drawNavigation(null, logOut);

@@ -4,6 +4,8 @@ import { now } from "./clock.js";
 
 // Says until when somebody is logged in here, so that the server is not asked in vain.
 const KEY = "atoll-session-until";
+// Where one was in this tab when one left for the provider.
+const LEFT_AT_KEY = "atoll-left-at";
 let session = null;
 let whenEnded = () => {};
 let endTimer = null;
@@ -41,6 +43,27 @@ function remember(untilMs) {
         else localStorage.setItem(KEY, String(untilMs));
     } catch {
         // Without storage the server is asked each time.
+    }
+}
+
+/** Goes to the provider of log-ins; the page comes back to where one is. */
+export function leaveForProvider(address) {
+    try {
+        sessionStorage.setItem(LEFT_AT_KEY, location.hash || "#/");
+    } catch {
+        // Without storage one comes back to the start.
+    }
+    location.assign(address);
+}
+
+/** Where one was when one left for the provider; null if one comes from elsewhere. */
+export function takeLeftAt() {
+    try {
+        const leftAt = sessionStorage.getItem(LEFT_AT_KEY);
+        sessionStorage.removeItem(LEFT_AT_KEY);
+        return leftAt?.startsWith("#") ? leftAt : null;
+    } catch {
+        return null;
     }
 }
 

@@ -12,7 +12,7 @@ use atoll_s3::{Tls, TlsError, TlsSettings};
 use axum::Router;
 use tokio::net::TcpListener;
 
-use crate::api::Sessions;
+use crate::api::{OidcLogins, Sessions};
 use crate::cluster_state::ClusterState;
 use crate::commands::RunCommands;
 use crate::copies::Copies;
@@ -75,6 +75,7 @@ pub(crate) struct Shared {
     /// Of [`AdminServerConfig`].
     pub session_max: Option<Duration>,
     pub login_turns: LoginTurns,
+    pub oidc: OidcLogins,
     /// Whose password is being looked at.
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
@@ -139,6 +140,7 @@ impl AdminServer {
             sessions: Sessions::default(),
             session_max,
             login_turns: LoginTurns::new(NETWORK_LOGINS_MAX, LOGINS_MAX),
+            oidc: OidcLogins::default(),
             password_turn: tokio::sync::Mutex::default(),
             commands,
             audit,

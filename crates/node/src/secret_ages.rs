@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use atoll_admin::{metrics_tokens, nvme_hosts, operators};
+use atoll_admin::{api_tokens, login_oidc, metrics_tokens, nvme_hosts, operators};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::health::{Problem, Severity};
 use atoll_keys::{KeyRing, KeyService};
@@ -48,6 +48,7 @@ pub async fn secret_ages(
     let mut found = of_host(directory, cluster);
     found.extend(of_cluster_state(state).await?);
     found.extend(of_logins(state).await?);
+    found.extend(of_clients(state).await?);
     if directory.key_service_file().exists() {
         found.extend(of_key_service(&KeyRing::open(&directory.key_service_file())?).await?);
     }
@@ -84,6 +85,7 @@ async fn of_cluster_state(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeE
     Ok(found)
 }
 
+/// Of operators, and of programs that act for them.
 async fn of_logins(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
     let mut found = Vec::new();
     let mut add = |secret: String, place: String, since, rotated_by| {
@@ -91,9 +93,33 @@ async fn of_logins(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
     };
     for (name, operator) in operators::list(state).await? {
         let since = operator.password_unix_ms.unwrap_or(operator.created_unix_ms);
-        let place = keys::operator(&name);
-        add(format!("password of operator {name}"), place, since, "atoll operator set NAME --new-password");
+        let place = || keys::operator(&name);
+        add(format!("password of operator {name}"), place(), since, "atoll operator set NAME --new-password");
+        if let Some(totp) = &operator.totp {
+            let rotated_by = "atoll operator totp reset NAME, then enrol";
+            add(format!("second factor of operator {name}"), place(), totp.enrolled_unix_ms, rotated_by);
+        }
     }
+    for (token, _) in api_tokens::list(state).await? {
+        let rotated_by = "atoll operator token create, then revoke";
+        let secret = format!("token {} for the admin API", token.name);
+        add(secret, keys::API_TOKENS.into(), token.created_unix_ms, rotated_by);
+    }
+    if let Some((provider, _)) = login_oidc::find(state).await?
+        && let Some(secret) = provider.secret
+    {
+        let rotated_by = "atoll operator oidc set --client-secret-file";
+        add("secret of the OpenID Connect client".into(), keys::LOGIN_OIDC.into(), secret.set_unix_ms, rotated_by);
+    }
+    Ok(found)
+}
+
+/// Of clients of metrics, images and S3.
+async fn of_clients(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
+    let mut found = Vec::new();
+    let mut add = |secret: String, place: String, since, rotated_by| {
+        found.push(SecretAge::new(secret, place, since, rotated_by));
+    };
     for (name, token) in metrics_tokens::list(state).await? {
         let place = keys::metrics_token(&name);
         let rotated_by = "atoll metrics token create, then rm";

@@ -21,6 +21,7 @@ pub mod image_key;
 mod images;
 pub mod join;
 pub mod limits;
+pub mod login_oidc;
 pub mod monitoring;
 pub mod nvme_hosts;
 pub mod operation;

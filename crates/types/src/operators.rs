@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::login_oidc::OidcIdentity;
+
 /// What an operator may do. The table of calls (`openapi.json` of the console) says which of these may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OperatorRole {
@@ -164,6 +166,9 @@ pub struct TotpRecord {
     pub wrong: u32,
     /// Unix time of the last wrong one, in milliseconds.
     pub wrong_unix_ms: u64,
+    /// Unix time when the secret was made, in milliseconds; 0: by an earlier release.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub enrolled_unix_ms: u64,
 }
 
 impl OperatorRecord {
@@ -187,7 +192,7 @@ pub struct SessionRecord {
     pub format: u32,
     /// The operator.
     pub user: String,
-    /// [`OperatorRecord::stamp`] of the operator when the session began.
+    /// [`OperatorRecord::stamp`] of the operator when the session began, or that of the provider's record.
     pub stamp: String,
     /// Token in the header of calls with changes.
     pub csrf_token: String,
@@ -201,6 +206,9 @@ pub struct SessionRecord {
     pub used_unix_ms: u64,
     /// It ends then, whatever it does: Unix time, in milliseconds.
     pub expires_unix_ms: u64,
+    /// Identity at the OpenID Connect provider; `None`: an operator with a password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<OidcIdentity>,
 }
 
 /// Settings of log-ins.
@@ -217,6 +225,8 @@ pub struct LoginSettingsRecord {
     pub api_token_days_max: u64,
     /// Operators with one of these roles need a second factor.
     pub totp_required_roles: BTreeSet<OperatorRole>,
+    /// Operators log in with passwords.
+    pub local_login: bool,
 }
 
 /// No token lasts for longer than a year.
@@ -235,6 +245,7 @@ impl Default for LoginSettingsRecord {
             session_seconds: 8 * 3_600,
             api_token_days_max: 90,
             totp_required_roles: BTreeSet::new(),
+            local_login: true,
         }
     }
 }

@@ -10,7 +10,7 @@ const KMS_KEYS: &str = "/atoll/iam/kms_keys/";
 pub fn grants(key: &str, record: &Value) -> String {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     type Describe = fn(&Value) -> String;
-    let kinds: [(&str, Describe); 11] = [
+    let kinds: [(&str, Describe); 12] = [
         (keys::OPERATORS, |record| format!("logs in to the console as {}", names_of(&record["role"]))),
         (keys::API_TOKENS, |record| {
             let scope = &record["scope"];
@@ -19,6 +19,7 @@ pub fn grants(key: &str, record: &Value) -> String {
         (keys::OPERATOR_SESSIONS, |record| {
             format!("is logged in to the console as {}", record["user"].as_str().unwrap_or("?"))
         }),
+        (keys::LOGIN_OIDC, provider),
         (keys::ACCESS_KEYS, access_key),
         (keys::BUCKETS, bucket),
         (keys::IMAGES, image),
@@ -47,6 +48,13 @@ fn names_of(value: &Value) -> String {
         Value::Null => String::new(),
         _ => "?".into(),
     }
+}
+
+fn provider(record: &Value) -> String {
+    let groups = record["roles"].as_object().into_iter().flatten();
+    let groups: Vec<String> = groups.map(|(group, roles)| format!("{group} as {}", names_of(roles))).collect();
+    let issuer = record["issuer"].as_str().unwrap_or("?");
+    format!("{issuer} logs people in to the console, by group: {}", groups.join("; "))
 }
 
 fn access_key(record: &Value) -> String {
@@ -124,6 +132,9 @@ mod tests {
         assert!(given("/atoll/operators/o", json!({"role": "admin"})).ends_with("admin"));
         let two = json!({"role": ["storage", "security"]});
         assert!(given("/atoll/operators/o", two).ends_with("storage, security"));
+        let provider =
+            json!({"issuer": "https://i.example", "roles": {"sre": "admin", "disks": ["storage", "security"]}});
+        assert!(given("/atoll/login_oidc", provider).ends_with("disks as storage, security; sre as admin"));
         assert_eq!(given("/atoll/frames", json!({"client": "crc"})), "cluster secure, client crc, gateway secure");
         assert_eq!(given("/atoll/iam/sts_key", json!({})), "");
         let key = json!({"name": "k", "account": "2"});

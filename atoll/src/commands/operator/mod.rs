@@ -1,5 +1,6 @@
 //! Operators, who may log in to the console.
 
+mod oidc;
 mod sessions;
 mod token;
 mod totp;
@@ -17,6 +18,7 @@ use super::arguments::OutputArguments;
 use super::open_cluster::connected;
 use super::output::{ago, print_json, print_table};
 use super::secret_file::read_secret_text;
+use oidc::OidcCommand;
 use sessions::SessionsCommand;
 use token::TokenCommand;
 use totp::TotpCommand;
@@ -72,6 +74,9 @@ Examples:
     /// List and end sessions of the console
     #[command(subcommand)]
     Sessions(SessionsCommand),
+    /// Let people log in to the console by OpenID Connect
+    #[command(subcommand)]
+    Oidc(OidcCommand),
     /// Create, list and revoke tokens with which programs call the admin API
     #[command(subcommand)]
     Token(TokenCommand),
@@ -169,6 +174,7 @@ pub fn run(command: &OperatorCommand) -> anyhow::Result<()> {
             Ok(())
         }),
         OperatorCommand::Sessions(command) => sessions::run(command),
+        OperatorCommand::Oidc(command) => oidc::run(command),
         OperatorCommand::Token(command) => token::run(command),
         OperatorCommand::Totp(command) => totp::run(command),
     }

@@ -24,7 +24,7 @@ their operator: 'atoll operator sessions end --operator NAME'.")]
     #[command(after_help = "\
 Examples:
   atoll operator sessions end 1f0c2a97          one, by the first digits of its id
-  atoll operator sessions end --operator ann    all of an operator
+  atoll operator sessions end --operator ann    all of an operator, or of oidc:NAME
   atoll operator sessions end --all             everybody's")]
     End {
         #[command(flatten)]
@@ -65,6 +65,8 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
             let rows = all.iter().map(|(id, session)| {
                 json!({
                     "id": id, "user": session.user, "host": session.host, "address": session.address,
+                    "subject": session.oidc.as_ref().map(|identity| &identity.subject),
+                    "groups": session.oidc.iter().flat_map(|identity| &identity.groups).collect::<Vec<_>>(),
                     "created_unix_ms": session.created_unix_ms, "used_unix_ms": session.used_unix_ms,
                     "expires_unix_ms": session.expires_unix_ms,
                 })

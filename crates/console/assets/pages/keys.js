@@ -16,6 +16,7 @@ const KINDS = [
     ["nvme_secrets", "NVMe secrets"],
     ["signing_keys", "Signing keys"],
     ["second_factors", "Second factors"],
+    ["oidc_secrets", "Secrets of OpenID Connect"],
 ];
 
 export function title() {

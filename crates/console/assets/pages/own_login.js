@@ -22,8 +22,8 @@ export function view(session) {
     return [
         heading(
             `Operator ${session.user}`,
-            session.has_second_factor ? null : button("Set up a second factor", askTotp),
-            button("Change password", askPassword),
+            session.has_password && !session.has_second_factor ? button("Set up a second factor", askTotp) : null,
+            session.has_password ? button("Change password", () => askPassword(session.has_second_factor)) : null,
         ),
         session.needs_second_factor
             ? h(
@@ -36,7 +36,8 @@ export function view(session) {
             "This session",
             facts(
                 ["Roles", list(session.roles)],
-                ["Second factor", session.has_second_factor ? "yes" : "no"],
+                ["Log-in by", session.has_password ? "password" : "OpenID Connect"],
+                ["Second factor", session.has_password ? (session.has_second_factor ? "yes" : "no") : "of the provider"],
                 ["Ends", time(session.expires_unix_ms)],
                 ["Ends before, if nobody is here for", `${Math.round(session.idle_seconds / 60)} min`],
             ),
@@ -44,7 +45,13 @@ export function view(session) {
     ];
 }
 
-function askPassword() {
+function askPassword(hasSecondFactor) {
+    const code = {
+        name: "code",
+        label: "Code of the authenticator, or a recovery code",
+        required: true,
+        autocomplete: "one-time-code",
+    };
     ask({
         title: "Change your password",
         label: "Change",
@@ -65,6 +72,7 @@ function askPassword() {
                 autocomplete: "new-password",
                 hint: "At least 12 characters",
             },
+            ...(hasSecondFactor ? [code] : []),
         ],
         submit: (values) => change("PUT", "/session/password", values),
         done: "Your password is changed",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_admin::operators::{self, NAME_BYTES_MAX};
+use atoll_admin::sessions;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::operators::OperatorRecord;
 use axum::Json;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
+use super::session_keeping::Beginning;
 use super::{own_totp, session_keeping};
 use crate::listener::Peer;
 use crate::server::Shared;
@@ -61,17 +63,35 @@ pub(super) async fn log_in(
         // Wrong names are remembered for a while, and a stranger chooses them.
         return Err(Refusal::invalid(format!("A user's name has at most {NAME_BYTES_MAX} bytes.")));
     }
-    let attempt = Attempt { user: &user, password: &password, peer };
-    let record = prove(shared, attempt).await?;
-    if record.has_second_factor() {
-        let code = field("code").filter(|code| !code.is_empty()).ok_or_else(Refusal::no_code)?;
-        own_totp::check(shared, &user, &code, peer).await?;
+    let settings = shared.state.read(STATE_LIMIT, |client| async move { sessions::settings(&client).await });
+    let settings =
+        settings.await.map_err(|error| Refusal::unavailable(format!("Settings cannot be read: {error}.")))?;
+    if !settings.local_login {
+        return Err(Refusal::passwords_are_off());
     }
+    let attempt = Attempt { user: &user, password: &password, peer };
+    let record = prove_with_code(shared, attempt, field("code").as_deref()).await?;
     peer.into_iter().for_each(Peer::log_in);
     let address = peer.map_or_else(String::new, |peer| peer.address.ip().to_string());
-    let (token, session) = session_keeping::begin(shared, &user, &record, address.clone()).await?;
+    let beginning = Beginning::by_password(&user, record, address.clone());
+    let (token, session) = session_keeping::begin(shared, beginning).await?;
     tracing::info!("{user} has logged in to the console from {address}");
     Ok((StatusCode::OK, [(SET_COOKIE, cookie(&token, None)?)], Json(session.told())).into_response())
+}
+
+/// The record of the operator whose password this is, and whose code if there is a second factor.
+pub(super) async fn prove_with_code(
+    shared: &Arc<Shared>,
+    attempt: Attempt<'_>,
+    code: Option<&str>,
+) -> Result<OperatorRecord, Refusal> {
+    let (user, peer) = (attempt.user, attempt.peer);
+    let record = prove(shared, attempt).await?;
+    if record.has_second_factor() {
+        let code = code.filter(|code| !code.is_empty()).ok_or_else(Refusal::no_code)?;
+        own_totp::check(shared, user, code, peer).await?;
+    }
+    Ok(record)
 }
 
 /// The record of the operator whose password this is. A wrong one is slowed, and noted.
@@ -111,7 +131,7 @@ pub(super) fn ended() -> Response {
     (StatusCode::NO_CONTENT, [(SET_COOKIE, gone)]).into_response()
 }
 
-fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refusal> {
+pub(super) fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refusal> {
     let age = max_age_seconds.map_or_else(String::new, |seconds| format!("; Max-Age={seconds}"));
     let text = format!("{}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{age}", super::COOKIE_NAME);
     HeaderValue::from_str(&text).map_err(|error| Refusal::internal(error.to_string()))

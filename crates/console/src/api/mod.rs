@@ -5,6 +5,7 @@ mod caller;
 mod calls;
 mod document;
 mod login;
+mod oidc;
 mod operator_calls;
 mod own_password;
 mod own_totp;
@@ -35,6 +36,7 @@ use caller::Caller;
 pub(crate) use document::Given;
 pub use document::is_call_of_tokens;
 use document::{Needs, Operation};
+pub(crate) use oidc::OidcLogins;
 pub(crate) use refusal::Refusal;
 use sessions::Session;
 pub(crate) use sessions::Sessions;
@@ -49,7 +51,8 @@ const IDLE_HEADER: &str = "x-atoll-idle";
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     let document = || async { ([(CONTENT_TYPE, "application/json")], document::TEXT) };
-    Router::new().route("/api/openapi.json", get(document)).route("/api/v1/{*call}", any(call))
+    let api = Router::new().route("/api/openapi.json", get(document)).route("/api/v1/{*call}", any(call));
+    api.merge(oidc::routes())
 }
 
 async fn call(
@@ -68,6 +71,7 @@ async fn call(
         headers,
         body,
         user: OnceLock::new(),
+        subject: OnceLock::new(),
         tried_user: OnceLock::new(),
     };
     let answer = if call.is_unaudited() { Err(Refusal::unaudited()) } else { call.answer().await };
@@ -86,6 +90,8 @@ struct Call {
     body: Bytes,
     /// Who calls, once that is proved.
     user: OnceLock<String>,
+    /// Who that is at the OpenID Connect provider, whose names may change.
+    subject: OnceLock<String>,
     /// The name with which somebody tries to log in.
     tried_user: OnceLock<String>,
 }
@@ -122,6 +128,9 @@ impl Call {
             "path": path,
             "status": status.as_u16(),
         });
+        if let Some(subject) = self.subject.get() {
+            record["subject"] = json!(subject);
+        }
         let cut = cut_fields(&[("method", method), ("path", path)]);
         if !cut.is_empty() {
             record["cut"] = json!(cut);
@@ -151,6 +160,9 @@ impl Call {
         }
         let caller = self.caller().await?;
         let _ = self.user.set(caller.name());
+        if let Some(identity) = caller.session().and_then(|session| session.record.oidc.as_ref()) {
+            let _ = self.subject.set(identity.subject.clone());
+        }
         self.peer.iter().for_each(Peer::log_in);
         let csrf_token = caller.session().map(|session| &session.record.csrf_token[..]);
         // No other site makes a browser send a token in a header.
@@ -173,6 +185,9 @@ impl Call {
     /// Makes a call about the session itself.
     async fn perform_own(&self, own: OwnCall, session: &Session, given: &Given) -> Result<Response, Refusal> {
         let (shared, peer) = (&self.shared, self.peer.as_ref());
+        if session.record.oidc.is_some() && !matches!(own, OwnCall::Show | OwnCall::End) {
+            return Err(Refusal::no_password(&session.record.user));
+        }
         match own {
             OwnCall::EnrolTotp => Ok(Json(own_totp::enrol(shared, peer, session, given).await?).into_response()),
             OwnCall::ConfirmTotp => {
@@ -233,13 +248,17 @@ impl Call {
 
     /// The session whose token is in the cookie.
     async fn session(&self) -> Result<Session, Refusal> {
-        let cookies = self.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
-        let token = cookies.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| token);
-        let token = token.ok_or_else(Refusal::no_session)?;
+        let token = cookie_of(&self.headers, COOKIE_NAME).ok_or_else(Refusal::no_session)?;
         let is_idle = self.headers.get(IDLE_HEADER).is_some_and(|value| value.as_bytes() == b"true");
         session_keeping::current(&self.shared, token, is_idle).await.ok_or_else(Refusal::no_session)
     }
+}
+
+/// The cookie of this name.
+fn cookie_of<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
+    cookies.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 /// A call about the session itself.

@@ -33,7 +33,7 @@ pub(super) async fn change(
         return Err(Refusal::unfit_password("The new password is the old one.".into()));
     }
     let user = session.record.user.clone();
-    login::prove(shared, Attempt { user: &user, password: &old, peer }).await?;
+    login::prove_with_code(shared, Attempt { user: &user, password: &old, peer }, given.text("code")).await?;
     let id = session.id.clone();
     let write = |client: ClusterClient| async move {
         operators::set(&client, &user, None, Some(&new), Reach::All).await?;

@@ -58,6 +58,24 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "ROLE_TOO_LOW", message, action)
     }
 
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Nobody logs in with a password.
+    pub fn passwords_are_off() -> Self {
+        let message = "Log-ins with passwords are off.".into();
+        let action =
+            "Log in by OpenID Connect. 'atoll settings set local_login true' on a host takes passwords again.";
+        Refusal::new(StatusCode::FORBIDDEN, "PASSWORDS_OFF", message, action)
+    }
+
+    /// A call about the password of somebody who has none here.
+    pub fn no_password(user: &str) -> Self {
+        let message = format!("{user} has logged in by OpenID Connect, and has no password here.");
+        Refusal::conflict(message, "Change passwords and second factors at the provider.")
+    }
+
     /// A new password that is none, or the old one again.
     pub fn unfit_password(message: String) -> Self {
         Refusal::new(StatusCode::BAD_REQUEST, "INVALID", message, "Choose another password.")

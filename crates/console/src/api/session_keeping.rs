@@ -6,9 +6,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_admin::{AdminError, operators, sessions};
+use atoll_admin::sessions::Holder;
+use atoll_admin::{AdminError, sessions};
 use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_coordinator::unix_ms;
+use atoll_types::login_oidc::{OidcIdentity, OidcRecord};
 use atoll_types::operators::{LoginSettingsRecord, OperatorRecord, SessionRecord};
 use atoll_types::records::RECORD_FORMAT;
 
@@ -22,13 +24,29 @@ const STATE_LIMIT: Duration = Duration::from_secs(4);
 /// be idle.
 const USE_NOTED_MS_MAX: u64 = 60_000;
 
-/// Begins a session; returns its token as well.
-pub(super) async fn begin(
-    shared: &Arc<Shared>,
-    user: &str,
-    operator: &OperatorRecord,
+/// Somebody who is let in.
+pub(super) struct Beginning {
+    user: String,
+    holder: Holder,
+    oidc: Option<OidcIdentity>,
     address: String,
-) -> Result<(String, Session), Refusal> {
+}
+
+impl Beginning {
+    /// An operator who has proved the password, and the second factor if there is one.
+    pub fn by_password(user: &str, operator: OperatorRecord, address: String) -> Self {
+        Beginning { user: user.to_owned(), holder: Holder::Operator(operator), oidc: None, address }
+    }
+
+    /// Somebody whom the provider has named.
+    pub fn by_provider(user: &str, identity: OidcIdentity, provider: OidcRecord, address: String) -> Self {
+        Beginning { user: user.to_owned(), holder: Holder::Provider(provider), oidc: Some(identity), address }
+    }
+}
+
+/// Begins a session; returns its token as well.
+pub(super) async fn begin(shared: &Arc<Shared>, beginning: Beginning) -> Result<(String, Session), Refusal> {
+    let Beginning { user, holder, oidc, address } = beginning;
     let (token, id) = new_token();
     let unavailable = |error: String| Refusal::unavailable(format!("The session cannot be kept: {error}."));
     let settings = shared.state.read(STATE_LIMIT, |client| async move { sessions::settings(&client).await });
@@ -37,14 +55,15 @@ pub(super) async fn begin(
     let lasts = shared.session_max.map_or(u64::MAX, |most| most.as_secs()).min(settings.session_seconds);
     let record = SessionRecord {
         format: RECORD_FORMAT,
-        user: user.to_owned(),
-        stamp: operator.stamp(),
+        user,
+        stamp: holder.stamp(),
         csrf_token: new_token().0,
         host: shared.cluster.host_name(),
         address,
         created_unix_ms: now_unix_ms,
         used_unix_ms: now_unix_ms,
         expires_unix_ms: now_unix_ms + lasts * 1_000,
+        oidc,
     };
     let (kept, kept_id) = (record.clone(), id.clone());
     let write = |client: ClusterClient| async move {
@@ -55,23 +74,38 @@ pub(super) async fn begin(
         }
     };
     let is_kept_here = shared.state.read(STATE_LIMIT, write).await.map_err(unavailable)?;
-    let session = Session { is_kept_here, ..confirmed(id, record, operator, &settings) };
+    if is_kept_here && record.oidc.is_some() {
+        return Err(Refusal::unavailable(
+            "This host cannot write sessions: use the console of another one.".into(),
+        ));
+    }
+    let begun = confirmed(id, record, &holder, &settings);
+    let begun = begun.ok_or_else(|| Refusal::internal("who is let in has no role".into()))?;
+    let session = Session { is_kept_here, ..begun };
     shared.sessions.remember(&session);
     Ok((token, session))
 }
 
+/// A session as cluster state has just confirmed it, if its user still has a role.
 fn confirmed(
     id: String,
     record: SessionRecord,
-    operator: &OperatorRecord,
+    holder: &Holder,
     settings: &LoginSettingsRecord,
-) -> Session {
-    let has_second_factor = operator.has_second_factor();
-    let is_required = operator.role.iter().any(|role| settings.totp_required_roles.contains(&role));
+) -> Option<Session> {
+    let roles = holder.roles(&record)?;
+    // The provider asks for the second factors of those whom it names.
+    let (has_second_factor, is_required) = match holder {
+        Holder::Operator(operator) => {
+            let is_required = roles.iter().any(|role| settings.totp_required_roles.contains(&role));
+            (operator.has_second_factor(), is_required)
+        }
+        Holder::Provider(_) => (false, false),
+    };
     let by_setting = record.created_unix_ms.saturating_add(settings.session_seconds * 1_000);
-    Session {
+    Some(Session {
         id,
-        roles: operator.role.clone(),
+        roles,
         expires_unix_ms: record.expires_unix_ms.min(by_setting),
         idle_seconds: settings.session_idle_seconds,
         needs_second_factor: is_required && !has_second_factor,
@@ -79,7 +113,7 @@ fn confirmed(
         record,
         confirmed: Instant::now(),
         is_kept_here: false,
-    }
+    })
 }
 
 /// The session of a token, if it goes on: it ends with a new password, other roles and the removal of its operator, and
@@ -106,20 +140,21 @@ pub(super) async fn current(shared: &Arc<Shared>, token: &str, is_idle: bool) ->
 }
 
 async fn find_here(shared: &Arc<Shared>, known: Session, is_idle: bool) -> Result<Option<Session>, String> {
-    let user = known.record.user.clone();
+    let session = known.record.clone();
     let read = |client: ClusterClient| async move {
-        let operator = operators::find(&client, &user).await?.map(|(operator, _)| operator);
-        Ok::<_, AdminError>((operator, sessions::settings(&client).await?))
+        let holder = sessions::holder(&client, &session).await?;
+        Ok::<_, AdminError>((holder, sessions::settings(&client).await?))
     };
-    let (operator, settings) = shared.state.read(STATE_LIMIT, read).await?;
+    let (holder, settings) = shared.state.read(STATE_LIMIT, read).await?;
     let now_unix_ms = unix_ms();
-    let is_live = sessions::is_live(&known.record, operator.as_ref(), &settings, now_unix_ms);
-    let Some(operator) = operator.filter(|_| is_live) else { return Ok(None) };
+    let is_live = sessions::is_live(&known.record, holder.as_ref(), &settings, now_unix_ms);
+    let Some(holder) = holder.filter(|_| is_live) else { return Ok(None) };
     let mut record = known.record;
     if !is_idle {
         record.used_unix_ms = now_unix_ms;
     }
-    Ok(Some(Session { is_kept_here: true, ..confirmed(known.id, record, &operator, &settings) }))
+    let found = confirmed(known.id, record, &holder, &settings);
+    Ok(found.map(|session| Session { is_kept_here: true, ..session }))
 }
 
 async fn find(shared: &Arc<Shared>, id: &str, is_idle: bool) -> Result<Option<Session>, String> {
@@ -135,7 +170,7 @@ async fn find(shared: &Arc<Shared>, id: &str, is_idle: bool) -> Result<Option<Se
                 Err(error) => tracing::debug!("that a session is in use cannot be noted: {error}"),
             }
         }
-        Ok::<_, AdminError>(Some(confirmed(id.to_owned(), found.session, &found.operator, &found.settings)))
+        Ok::<_, AdminError>(confirmed(id.to_owned(), found.session, &found.holder, &found.settings))
     };
     shared.state.read(STATE_LIMIT, read).await
 }

@@ -47,6 +47,7 @@ impl Session {
             "calls": calls_of(&self.roles), "settings": settings_of(&self.roles), "csrf_token": self.record.csrf_token,
             "expires_unix_ms": self.expires_unix_ms, "idle_seconds": self.idle_seconds,
             "has_second_factor": self.has_second_factor, "needs_second_factor": self.needs_second_factor,
+            "has_password": self.record.oidc.is_none(),
         })
     }
 
@@ -167,6 +168,7 @@ pub(super) mod tests {
             created_unix_ms: now_unix_ms,
             used_unix_ms: now_unix_ms,
             expires_unix_ms: now_unix_ms + 60_000,
+            oidc: None,
         };
         Session {
             id: id.into(),
