@@ -15,7 +15,7 @@ TEST_CARGO = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKER
 # Scenarios side by side: each module is one worker's. What fails runs again, alone, after the others.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --second-runs
 
-.PHONY: demo build lab dist sbom advisories fuzz check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign mutations
+.PHONY: demo build lab dist sbom advisories fuzz check style test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e chaos campaign guard mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -129,6 +129,11 @@ nightly: test nightly-packages
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m any_order --shuffle=$$(date +%s)
 	@$(MAKE) --no-print-directory chaos
 	@$(MAKE) --no-print-directory campaign
+	@$(MAKE) --no-print-directory guard
+
+# CPU per operation of the release against the recorded budget, on a machine that does nothing else.
+guard: lab
+	target/release/atoll bench guard
 
 # A real cluster under sixteen writers and all kinds of faults, for so many minutes; everything that was acknowledged is
 # compared: make chaos MINUTES=60

@@ -2,7 +2,7 @@
 
 Nothing that makes writes durable is changed from Ceph's defaults. What is set, and why, is in `configuration`.
 """
-import itertools, json, pathlib, random, secrets, shutil, socket, subprocess, time, urllib.error, urllib.request, uuid
+import itertools, json, os, pathlib, random, secrets, shutil, socket, subprocess, time, urllib.error, urllib.request, uuid
 
 from installation import Failure, installed_version, last_lines
 from processes import Processes
@@ -13,6 +13,13 @@ POOL = "bench"
 GATEWAY_POOLS = ["default.rgw.buckets.data", "default.rgw.buckets.index"]
 COMMAND_SECONDS_MAX = 180
 READY_SECONDS_MAX = 180
+# Subsystems whose debug messages Ceph gathers in memory by default (levels 1 to 5).
+DEBUG = ("asok auth bdev bluefs bluestore buffer client context crush filer finisher heartbeatmap journaler memdb mgr mgrc mon monc ms "
+         "none objclass objectcacher objecter optracker osd paxos perfcounter rados rbd reserver rgw rocksdb striper throttle timer tp").split()
+FITTED = "".join(f"debug_{one} = 0/0\n" for one in DEBUG) + """osd_op_num_shards = {processors}
+osd_op_num_threads_per_shard = 1
+ms_async_op_threads = {processors}
+"""
 
 
 def up(wanted, root, directory, say):
@@ -99,8 +106,9 @@ class Cluster:
     def configuration(self):
         wanted = self.wanted
         frames = "".join(f"ms_{who}_mode = {wanted.frames}\n" for who in ("cluster", "service", "client"))
+        fitted = FITTED.format(processors=os.cpu_count()) if wanted.fitted else ""
         return f"""[global]
-fsid = {self.fsid}
+{fitted}fsid = {self.fsid}
 mon_initial_members = a
 mon_host = [v2:127.0.0.1:{self.monitor_port}]
 public_addr = 127.0.0.1
@@ -138,6 +146,7 @@ rgw_frontends = beast endpoint=127.0.0.1:{self.gateway_port}
         wanted = self.wanted
         frames = "messenger v2 secure (AES-128-GCM)" if wanted.frames == "secure" else "messenger v2 crc (not encrypted)"
         media = "Ceph's settings for flash" if wanted.media == "ssd" else "Ceph's settings by what the disk says of itself"
+        media += ", no debug messages, threads as many as processors" if wanted.fitted else ", Ceph's debug levels and threads"
         return (f"{wanted.copies} copies, every ack durable on all, BlueStore on files with its default flushes and CRC-32C, {frames}, "
                 f"cephx, {media}, no client cache; data is not sealed by clients and not encrypted at rest")
 

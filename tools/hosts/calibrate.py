@@ -122,7 +122,7 @@ def main():
     arguments = parser.parse_args()
     base = (arguments.dir or pathlib.Path(tempfile.mkdtemp(prefix="atoll-calibrate-", dir="/var/tmp"))).resolve()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    print(f'name = "Atoll"\nmachine = "{os.cpu_count()} cores of {cpu}, Linux {platform.release()}"\nhosts = {HOSTS}\nec_chunk = "64k"\nosd_threads = 1\n')
+    print(f'name = "Atoll"\nmachine = "{os.cpu_count()} cores of {cpu}, Linux {platform.release()}"\ndate = "{datetime.date.today()}"\nhosts = {HOSTS}\nec_chunk = "64k"\nosd_threads = 1\n')
     for redundancy, pool, more in (("3 copies", "images", []), ("2+2", "data", ["--pool-ec", "2+2"])):
         cluster = Cluster(base / pool, arguments.atoll, more)
         try:

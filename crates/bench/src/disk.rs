@@ -229,7 +229,7 @@ mod tests {
     use crate::store::RunFigures;
 
     fn run(iops: f64, sync_mean_us: Option<f64>) -> FioRun {
-        let latency_us = Latency { mean: 80.0, p50: 70, p99: 140, p999: 900, max: 7_000 };
+        let latency_us = Latency { mean: 80.0, p50: 70, p99: 140, p999: Some(900), max: 7_000 };
         let mb_per_s = iops * 4096.0 / 1e6;
         let figures = RunFigures { seconds: 1.0, operations: 1, iops, mb_per_s, latency_us, cpu_us_per_op: 1.0 };
         FioRun { figures, sync_mean_us }

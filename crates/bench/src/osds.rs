@@ -213,6 +213,7 @@ impl OsdsBench {
 /// What all rounds of one OSD come to.
 #[derive(Default)]
 struct Totals {
+    operations: u64,
     latencies: LatencyHistogram,
     seconds: f64,
 }
@@ -222,6 +223,7 @@ impl Totals {
         if let Some(error) = measured.first_error {
             return Err(BenchError::Cluster(error));
         }
+        self.operations += measured.operations();
         self.latencies.add(&measured.histogram());
         self.seconds += measured.seconds;
         Ok(())
@@ -231,7 +233,7 @@ impl Totals {
         let latency_us = self.latencies.latency();
         let ratio = latency_us.p50 as f64 / median_of_class_us.max(1) as f64;
         OsdFigures {
-            iops: crate::figures::round(self.latencies.count() as f64 / self.seconds.max(f64::MIN_POSITIVE)),
+            iops: crate::figures::round(self.operations as f64 / self.seconds.max(f64::MIN_POSITIVE)),
             ratio: (ratio * 100.0).round() / 100.0,
             latency_us,
         }
@@ -255,7 +257,7 @@ mod tests {
 
     fn totals(write_us: u64, read_us: u64) -> [Totals; 2] {
         [write_us, read_us].map(|latency_us| {
-            let mut totals = Totals { seconds: 2.0, ..Totals::default() };
+            let mut totals = Totals { operations: 100, seconds: 2.0, ..Totals::default() };
             totals.latencies.record_us(latency_us, 100);
             totals
         })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use atoll_bench::{
-    ClientMeasurement, CpuByRole, HostFacts, LatencyHistogram, Measurement, Noise, Second, Setting,
+    ClientMeasurement, CpuByRole, HostFacts, KindCounts, LatencyHistogram, Measurement, Noise, Second, Setting,
 };
 use atoll_lab::{
     Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject, write_reports,
@@ -53,7 +53,7 @@ fn measurement(rate: f64, size_bytes: u64, chance: &mut Chance) -> Measurement {
         seconds: operations as f64 / rate,
         bytes: operations * size_bytes,
         client_cpu_us: operations * (5 + size_bytes / 4096),
-        by_kind: BTreeMap::from([("read".to_owned(), histogram)]),
+        by_kind: BTreeMap::from([("read".to_owned(), KindCounts { operations, latencies: histogram })]),
         series,
         ..ClientMeasurement::default()
     };
@@ -75,7 +75,7 @@ fn begun() -> Begun {
         for (shape, _) in SHAPES {
             for operation in ["randread", "randwrite"] {
                 let name = format!("{operation} {size}, {shape}");
-                loads.push(Load { name, group: size.into(), is_bandwidth: size == "4 MiB" });
+                loads.push(Load { name, group: size.into(), is_bandwidth: size == "4 MiB", ..Load::default() });
             }
         }
     }

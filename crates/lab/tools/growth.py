@@ -186,7 +186,7 @@ def title(text, growing):
 def row(size, measured):
     latency = measured["latency_us"]
     rate = measured["iops"]
-    figures = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", f"{measured['cpu_us_per_op']:.1f}", latency["p50"], latency["p999"])
+    figures = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", f"{measured['cpu_us_per_op']:.1f}", latency["p50"], latency["p999"] or "-")
     size = size if isinstance(size, str) else f"{size:,}"
     print(f"| {size} | " + " | ".join(map(str, figures)) + " |", flush=True)
 

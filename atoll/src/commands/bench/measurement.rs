@@ -106,21 +106,36 @@ pub(super) fn print_measurement(
         latency.mean,
         latency.p50,
         latency.p99,
-        latency.p999,
+        tail(latency),
         latency.max
     );
     for (kind, one) in &measured.by_kind {
-        let Latency { p50, p99, p999, .. } = one.latency_us;
+        let (Latency { p50, p99, .. }, p999) = (&one.latency_us, tail(&one.latency_us));
         print_line!("    {kind}: {} operations, p50 {p50}, p99 {p99}, p99.9 {p999}", one.operations);
+    }
+    print_line!(
+        "  {} operations in {:.1} s, and {} that did not end by then (their latencies count)",
+        measured.operations,
+        measured.seconds,
+        measured.unfinished
+    );
+    if let (true, Some(rate)) = (measured.is_rate_missed, measured.rate_per_second) {
+        print_line!("  MISSED RATE: {:.1} of {rate:.1} operations a second ended in time", measured.iops);
     }
     if measured.verified > 0 {
         print_line!("  {} operations read what had been written", measured.verified);
     }
     print_line!(
-        "  CPU us/op: {:.1} servers, {:.1} load generator",
+        "  CPU us/op: {:.1} servers, {:.1} load generator, {} the whole machine with its kernel's threads",
         measured.cpu_us_per_op,
-        measured.client_cpu_us_per_op
+        measured.client_cpu_us_per_op,
+        measured.machine_cpu_us_per_op.map_or("-".into(), |us| format!("{us:.1}"))
     );
     print_line!("  {}", measured.protections);
     Ok(())
+}
+
+/// The 99.9th percentile, or a dash where there are too few operations for one.
+fn tail(latency: &Latency) -> String {
+    latency.p999.map_or("-".into(), |us| us.to_string())
 }

@@ -232,7 +232,7 @@ fn row(phase: &RecoveryPhase) -> Vec<String> {
         or_dash(worked.then(|| format!("{:.0}", phase.iops))),
         us(latency.p50),
         us(latency.p99),
-        us(latency.p999),
+        or_dash(latency.p999.map(|p999| p999.to_string())),
         us(latency.max),
         ratio(phase.p50_ratio),
         ratio(phase.p99_ratio),

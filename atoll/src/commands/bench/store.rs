@@ -126,22 +126,22 @@ fn row(side: &str, figures: &RunFigures) -> Vec<String> {
         format!("{:.0}", latency.mean),
         latency.p50.to_string(),
         latency.p99.to_string(),
-        latency.p999.to_string(),
+        latency.p999.map_or("-".into(), |p999| p999.to_string()),
         format!("{:.1}", figures.cpu_us_per_op),
     ]
 }
 
 fn ratio_row(ratios: &Ratios) -> Vec<String> {
     let figures = [
-        ratios.iops,
-        ratios.iops,
-        ratios.latency_mean,
-        ratios.latency_p50,
-        ratios.latency_p99,
+        Some(ratios.iops),
+        Some(ratios.iops),
+        Some(ratios.latency_mean),
+        Some(ratios.latency_p50),
+        Some(ratios.latency_p99),
         ratios.latency_p999,
-        ratios.cpu,
+        Some(ratios.cpu),
     ];
-    let cells = figures.iter().map(|ratio| format!("{ratio:.2}"));
+    let cells = figures.iter().map(|ratio| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
     std::iter::once("  store / fio".to_owned()).chain(cells).collect()
 }
 

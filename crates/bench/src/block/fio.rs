@@ -2,18 +2,22 @@
 //! Ceph's own users trust; and on a plain file or device, which is what a disk can do at all.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use super::AccessPattern;
 use crate::error::BenchError;
 use crate::figures::{
-    ClientMeasurement, CpuByRole, LatencyHistogram, Measurement, NoiseWatch, ProcessTimes, Processes, Setting,
+    ClientMeasurement, CpuByRole, KindCounts, LatencyHistogram, MachineWork, Measurement, NoiseWatch,
+    ProcessTimes, Processes, Setting,
 };
-use crate::fio::Job;
+use crate::fio::{Direction, Job};
 use crate::load::Plan;
 
+/// Exit code of an interrupted fio.
+const EXIT_INTERRUPTED: i32 = 128;
 /// Of objects in a pool.
 const OBJECT_BYTES: u64 = 4 << 20;
 
@@ -58,32 +62,23 @@ pub struct FioBench {
     pub servers: Processes,
 }
 
-/// What a run of fio used besides what it says itself.
-struct Ended {
-    json: Vec<u8>,
-    servers_cpu: CpuByRole,
-    client_cpu_us: u64,
-    machine: crate::figures::MachineWork,
-}
+/// Pause between two states that fio prints while it runs.
+const STATUS_PAUSE: Duration = Duration::from_millis(500);
+/// fio's own end, behind the one that is chosen by what it prints.
+const RUNTIME_SPARE: Duration = Duration::from_secs(10);
 
 impl FioBench {
-    /// Fills, warms up and measures, each by a fio of its own.
+    /// Fills, then warms up and measures in one process of fio.
     pub fn run(&self) -> Result<Measurement, BenchError> {
         if self.is_filled_before {
-            let fill = ["--rw=write", "--bs=4194304", "--iodepth=8"];
-            self.fio(fill.iter().map(|&word| word.to_owned()).collect())?;
+            self.fill()?;
         }
-        if !self.plan.warm_up.is_zero() {
-            self.fio(self.arguments(self.plan.warm_up, None))?;
-        }
-        let ended = self.fio(self.arguments(self.plan.duration, self.plan.bytes_max))?;
-        let job = Job::read(&ended.json)?;
+        let interval = self.measure()?;
         let (servers_cpu, client_cpu_us) = match self.target {
-            FioTarget::Ceph { .. } => (ended.servers_cpu, ended.client_cpu_us),
-            FioTarget::File(_) => (CpuByRole::of("fio", job.cpu().as_micros() as u64), 0),
+            FioTarget::Ceph { .. } => (interval.servers_cpu, interval.fio_cpu_us),
+            FioTarget::File(_) => (CpuByRole::of("fio", interval.fio_cpu_us), 0),
         };
-        let client = ClientMeasurement { client_cpu_us, ..understand(&job)? };
-        let ours_us = servers_cpu.total_us() + client_cpu_us;
+        let client = ClientMeasurement { client_cpu_us, ..interval.client };
         let setting = Setting {
             operation: self.pattern.name().into(),
             size_bytes: self.block_bytes,
@@ -97,7 +92,48 @@ impl FioBench {
             },
         };
         let measured = Measurement::of_clients(setting, &[client], &servers_cpu);
-        Ok(Measurement { noise: Some(ended.machine.without(ours_us)), ..measured })
+        Ok(measured.with_machine(&interval.machine, servers_cpu.total_us()))
+    }
+
+    fn fill(&self) -> Result<(), BenchError> {
+        let mut fio = self.fio(&["--rw=write", "--bs=4194304", "--iodepth=8"].map(str::to_owned))?;
+        std::io::copy(&mut fio.stdout, &mut std::io::sink())?;
+        fio.finish()
+    }
+
+    /// Runs fio until the interval behind the warm-up is over, or its bytes are moved.
+    fn measure(&self) -> Result<Interval, BenchError> {
+        let mut fio = self.fio(&self.arguments())?;
+        let processes = Processes([("fio".to_owned(), vec![fio.child.id()])].into());
+        let (mut begin, mut end): (Option<Edge>, Option<Interval>) = (None, None);
+        while let Some(text) = next_status(&mut fio.stdout)? {
+            let job = Job::read(text.as_bytes())?;
+            match (&begin, &mut end) {
+                (None, _) if job.elapsed() >= self.plan.warm_up => {
+                    begin = Some(Edge::here(job, &self.servers, &processes));
+                }
+                (None, _) => {}
+                (Some(begin), Some(end)) if self.is_over(end) => {
+                    // This is the last state, of after the interruption below.
+                    end.client.take_late(&begin.job, &job, self.plan.depth)?;
+                    break;
+                }
+                (Some(begin), end) => {
+                    let now = end.insert(begin.until(&job, &self.servers, &processes)?);
+                    if self.is_over(now) {
+                        fio.interrupt()?;
+                    }
+                }
+            }
+        }
+        fio.finish()?;
+        end.filter(|end| end.client.operations() > 0)
+            .ok_or_else(|| BenchError::Fio("no operation was done; is the run long enough?".into()))
+    }
+
+    fn is_over(&self, interval: &Interval) -> bool {
+        let has_moved = self.plan.bytes_max.is_some_and(|most| interval.client.bytes >= most);
+        has_moved || interval.client.seconds >= self.plan.duration.as_secs_f64()
     }
 
     /// Objects of a pool without images.
@@ -105,21 +141,18 @@ impl FioBench {
         self.working_set_bytes.div_ceil(OBJECT_BYTES).max(1)
     }
 
-    fn arguments(&self, duration: Duration, bytes_max: Option<u64>) -> Vec<String> {
-        let mut arguments = vec![
+    fn arguments(&self) -> Vec<String> {
+        let runtime = self.plan.warm_up + self.plan.duration + RUNTIME_SPARE;
+        vec![
             format!("--rw={}", self.pattern.name()),
             format!("--rwmixread={}", self.read_percent),
             format!("--bs={}", self.block_bytes),
             format!("--iodepth={}", self.plan.depth),
-            format!("--runtime={}ms", duration.as_millis()),
+            format!("--runtime={}ms", runtime.as_millis()),
+            format!("--status-interval={}ms", STATUS_PAUSE.as_millis()),
+            "--time_based".into(),
             "--randrepeat=0".into(),
-        ];
-        match bytes_max {
-            // It ends with whichever comes first.
-            Some(bytes) => arguments.push(format!("--io_size={bytes}")),
-            None => arguments.push("--time_based".into()),
-        }
-        arguments
+        ]
     }
 
     /// An engine's own options are known to fio only behind the engine's name.
@@ -140,7 +173,7 @@ impl FioBench {
         }
     }
 
-    fn fio(&self, arguments: Vec<String>) -> Result<Ended, BenchError> {
+    fn fio(&self, arguments: &[String]) -> Result<Fio, BenchError> {
         let wrong = |detail: String| BenchError::Fio(detail);
         let (program, before) = self.command.split_first().ok_or_else(|| wrong("no command starts it".into()))?;
         let mut command = Command::new(program);
@@ -149,67 +182,178 @@ impl FioBench {
         self.choose_target(&mut command);
         command.arg(format!("--size={}", self.working_set_bytes));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (before, watch) = (ProcessTimes::read(&self.servers), NoiseWatch::begin());
-        let children_before_us = crate::figures::children_cpu_us();
         let child = command.spawn().map_err(|error| wrong(format!("'{program}' cannot be started: {error}")))?;
-        let output = child.wait_with_output()?;
-        let servers_cpu = before.until(&ProcessTimes::read(&self.servers), &self.servers);
-        if !output.status.success() {
-            return Err(wrong(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
-        let client_cpu_us = crate::figures::children_cpu_us().saturating_sub(children_before_us);
-        Ok(Ended { json: output.stdout, servers_cpu, client_cpu_us, machine: watch.end() })
+        Ok(Fio::new(child))
     }
 }
 
-fn understand(job: &Job) -> Result<ClientMeasurement, BenchError> {
-    let mut by_kind = BTreeMap::new();
-    for (kind, direction) in [("read", &job.read), ("write", &job.write)] {
-        let mut histogram = LatencyHistogram::default();
-        for (latency_ns, count) in &direction.lat_ns.bins {
-            let latency_ns: u64 = latency_ns
-                .parse()
-                .map_err(|_| BenchError::Fio(format!("'{latency_ns}' is not a latency in nanoseconds")))?;
-            histogram.record_us(latency_ns / 1000, *count);
+/// A fio that runs. It is killed when this is dropped.
+struct Fio {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Fio {
+    fn new(mut child: Child) -> Self {
+        let stdout = child.stdout.take().expect("its standard output is a pipe");
+        let stderr = child.stderr.take().expect("its standard error is a pipe");
+        let stderr = std::thread::spawn(move || std::io::read_to_string(stderr).unwrap_or_default());
+        Fio { child, stdout: BufReader::new(stdout), stderr: Some(stderr) }
+    }
+
+    /// Lets it wait for its operations in flight, print its state once more, and end.
+    fn interrupt(&self) -> Result<(), BenchError> {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT)
+            .map_err(|error| BenchError::Loop(error.into()))
+    }
+
+    fn finish(mut self) -> Result<(), BenchError> {
+        std::io::copy(&mut self.stdout, &mut std::io::sink())?;
+        let status = self.child.wait()?;
+        let stderr = self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        // After an interruption fio exits with 128.
+        let is_well = status.success() || status.code() == Some(EXIT_INTERRUPTED);
+        if is_well { Ok(()) } else { Err(BenchError::Fio(stderr.trim().to_owned())) }
+    }
+}
+
+impl Drop for Fio {
+    fn drop(&mut self) {
+        // It has ended by itself, or is not wanted any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the next state: a JSON object whose braces alone are at the beginning of a line.
+fn next_status(stdout: &mut impl BufRead) -> Result<Option<String>, BenchError> {
+    let (mut text, mut is_inside) = (String::new(), false);
+    for line in stdout.by_ref().lines() {
+        let line = line?;
+        is_inside |= line.starts_with('{');
+        if is_inside {
+            text.push_str(&line);
+            text.push('\n');
         }
-        if histogram.count() > 0 {
-            by_kind.insert(kind.to_owned(), histogram);
+        if is_inside && line.starts_with('}') {
+            return Ok(Some(text));
         }
     }
-    if by_kind.is_empty() {
-        return Err(BenchError::Fio("no operation was done; is the run long enough?".into()));
+    Ok(None)
+}
+
+/// One end of an interval: fio's state, and the CPU times when it was printed.
+struct Edge {
+    job: Job,
+    servers: ProcessTimes,
+    fio: ProcessTimes,
+    machine: NoiseWatch,
+}
+
+/// What happened between two states.
+struct Interval {
+    client: ClientMeasurement,
+    servers_cpu: CpuByRole,
+    fio_cpu_us: u64,
+    machine: MachineWork,
+}
+
+impl Edge {
+    fn here(job: Job, servers: &Processes, fio: &Processes) -> Self {
+        let (servers, fio) = (ProcessTimes::read(servers), ProcessTimes::read(fio));
+        Edge { job, servers, fio, machine: NoiseWatch::begin() }
+    }
+
+    fn until(&self, job: &Job, servers: &Processes, fio: &Processes) -> Result<Interval, BenchError> {
+        Ok(Interval {
+            servers_cpu: self.servers.until(&ProcessTimes::read(servers), servers),
+            fio_cpu_us: self.fio.until(&ProcessTimes::read(fio), fio).total_us(),
+            machine: self.machine.end(),
+            client: between(&self.job, job)?,
+        })
+    }
+}
+
+/// Operations between two states of one job.
+fn between(begin: &Job, end: &Job) -> Result<ClientMeasurement, BenchError> {
+    let mut by_kind = BTreeMap::new();
+    for (kind, before, after) in [("read", &begin.read, &end.read), ("write", &begin.write, &end.write)] {
+        let latencies = latencies_between(before, after)?;
+        if latencies.count() > 0 {
+            by_kind.insert(kind.to_owned(), KindCounts { operations: latencies.count(), latencies });
+        }
     }
     Ok(ClientMeasurement {
-        seconds: job.elapsed().as_secs_f64(),
-        bytes: job.read.io_bytes + job.write.io_bytes,
+        seconds: end.elapsed().saturating_sub(begin.elapsed()).as_secs_f64(),
+        bytes: (end.read.io_bytes + end.write.io_bytes).saturating_sub(begin.read.io_bytes + begin.write.io_bytes),
         by_kind,
         ..ClientMeasurement::default()
     })
+}
+
+fn latencies_between(before: &Direction, after: &Direction) -> Result<LatencyHistogram, BenchError> {
+    let mut histogram = LatencyHistogram::default();
+    for (latency_ns, count) in &after.lat_ns.bins {
+        let earlier = before.lat_ns.bins.get(latency_ns).copied().unwrap_or(0);
+        let latency_ns: u64 = latency_ns
+            .parse()
+            .map_err(|_| BenchError::Fio(format!("'{latency_ns}' is not a latency in nanoseconds")))?;
+        histogram.record_us(latency_ns / 1000, count.saturating_sub(earlier));
+    }
+    Ok(histogram)
+}
+
+impl ClientMeasurement {
+    /// Adds the latencies of operations that were in flight at the end of the interval: `last` is the state after them.
+    fn take_late(&mut self, begin: &Job, last: &Job, depth: u32) -> Result<(), BenchError> {
+        let late = between(begin, last)?;
+        for (kind, counts) in late.by_kind {
+            self.by_kind.entry(kind).or_default().latencies = counts.latencies;
+        }
+        self.unfinished = u64::from(depth).min(self.histogram().count().saturating_sub(self.operations()));
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn bins_become_a_histogram() {
-        let json = r#"{ "jobs": [ { "error": 0,
-            "read": { "io_bytes": 0, "runtime": 0, "lat_ns": { "N": 0 } },
-            "write": { "io_bytes": 40960, "runtime": 2000, "lat_ns": { "bins": { "100352": 9, "2007040": 1 } } } } ] }"#;
-        let measured = understand(&Job::read(json.as_bytes()).unwrap()).unwrap();
-        assert_eq!((measured.seconds, measured.bytes), (2.0, 40_960));
-        let latency = measured.by_kind["write"].latency();
-        assert_eq!(measured.by_kind["write"].count(), 10);
-        assert!(latency.p50 == 100 && latency.max >= 2_007, "{latency:?}");
-        assert!(!measured.by_kind.contains_key("read"));
+    fn job(runtime_ms: u64, bins: &str) -> Job {
+        let json = format!(
+            r#"{{ "jobs": [ {{ "error": 0, "read": {{ "io_bytes": 0, "runtime": 0, "lat_ns": {{ "N": 0 }} }},
+            "write": {{ "io_bytes": {}, "runtime": {runtime_ms}, "lat_ns": {{ "bins": {{ {bins} }} }} }} }} ] }}"#,
+            runtime_ms * 10
+        );
+        Job::read(json.as_bytes()).unwrap()
     }
 
     #[test]
-    fn fios_own_time_stands_for_the_servers_of_a_plain_file() {
-        let directory = tempfile::tempdir_in(".").unwrap();
-        let path = directory.path().join("raw");
-        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
-        let bench = FioBench {
+    fn an_interval_is_what_lies_between_two_states() {
+        let (begin, end) = (job(1000, r#""100352": 9"#), job(3000, r#""100352": 18, "2007040": 1"#));
+        let mut measured = between(&begin, &end).unwrap();
+        assert_eq!((measured.seconds, measured.bytes, measured.operations()), (2.0, 20_000, 10));
+        let latency = measured.by_kind["write"].latencies.latency();
+        assert!(latency.p50 == 100 && latency.max >= 2_007, "{latency:?}");
+        assert!(!measured.by_kind.contains_key("read"));
+        let last = job(9000, r#""100352": 18, "2007040": 1, "6000000000": 3"#);
+        measured.take_late(&begin, &last, 4).unwrap();
+        assert_eq!((measured.operations(), measured.unfinished, measured.histogram().count()), (10, 3, 13));
+        assert!(measured.histogram().latency().max >= 6_000_000, "{:?}", measured.histogram().latency());
+    }
+
+    #[test]
+    fn states_are_found_between_other_lines() {
+        let mut text = "librbd says {hello}\n{\n  \"jobs\": {\n  }\n}\n{\n}\n{\n cut".as_bytes();
+        assert_eq!(next_status(&mut text).unwrap().unwrap(), "{\n  \"jobs\": {\n  }\n}\n");
+        assert_eq!(next_status(&mut text).unwrap().unwrap(), "{\n}\n");
+        assert_eq!(next_status(&mut text).unwrap(), None);
+    }
+
+    fn raw(path: PathBuf) -> FioBench {
+        FioBench {
             target: FioTarget::File(path),
             command: vec!["fio".into()],
             pattern: "randread".parse().unwrap(),
@@ -220,13 +364,21 @@ mod tests {
             plan: Plan {
                 depth: 4,
                 rate_per_second: None,
-                warm_up: Duration::ZERO,
-                duration: Duration::from_millis(500),
+                warm_up: Duration::from_millis(500),
+                duration: Duration::from_secs(1),
                 bytes_max: None,
             },
             servers: Processes::default(),
-        };
-        let measured = bench.run().unwrap();
+        }
+    }
+
+    #[test]
+    fn fios_own_time_stands_for_the_servers_of_a_plain_file() {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let path = directory.path().join("raw");
+        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+        let measured = raw(path).run().unwrap();
+        assert!((0.9..5.0).contains(&measured.seconds), "{measured:?}");
         assert!(measured.operations > 0 && measured.latency_us.p50 > 0, "{measured:?}");
         assert!(measured.cpu_us_per_op > 0.0 && measured.client_cpu_us_per_op == 0.0, "{measured:?}");
         assert_eq!(measured.cpu_us_per_op_by_role["fio"], measured.cpu_us_per_op);
@@ -234,9 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_operations_is_an_error() {
-        let idle = r#"{ "jobs": [ { "error": 0, "read": { "io_bytes": 0, "runtime": 0, "lat_ns": {} },
-            "write": { "io_bytes": 0, "runtime": 0, "lat_ns": {} } } ] }"#;
-        assert!(understand(&Job::read(idle.as_bytes()).unwrap()).is_err());
+    fn a_fio_that_cannot_run_says_why() {
+        assert!(raw("/proc/nowhere/raw".into()).run().unwrap_err().to_string().contains("nowhere"));
     }
 }

@@ -91,12 +91,6 @@ pub(crate) fn own_cpu_us() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }
 
-/// User and system time of all children of this process that it has waited for, in microseconds.
-pub(crate) fn children_cpu_us() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    ticks(&text, 13).unwrap_or(0) * 1_000_000 / TICKS_PER_SECOND
-}
-
 /// The sum of a field of `stat`, counted from behind the process's name, and of the next.
 fn ticks(text: &str, first: usize) -> Option<u64> {
     // The name is in parentheses and may hold anything; the fields begin behind it.

@@ -90,6 +90,9 @@ fn memory_bytes() -> u64 {
     first_number(line) as u64 * 1024
 }
 
+/// A tick of `/proc/stat` (USER_HZ is 100 on every Linux).
+const US_PER_TICK: f64 = 10_000.0;
+
 /// Who else used the processors during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
@@ -151,9 +154,14 @@ impl NoiseWatch {
 }
 
 impl MachineWork {
+    /// CPU time of all processes and of the kernel's threads, in microseconds.
+    pub fn busy_us(&self) -> u64 {
+        (self.busy * US_PER_TICK) as u64
+    }
+
     /// What is left of it when `ours_us` is the CPU time of all that belongs to the run.
     pub fn without(&self, ours_us: u64) -> Noise {
-        let ours = ours_us as f64 / 10_000.0;
+        let ours = ours_us as f64 / US_PER_TICK;
         let percent = |ticks: f64| super::round(ticks * 100.0 / self.all);
         Noise {
             busy_percent: percent(self.busy),

@@ -12,6 +12,8 @@ use crate::error::BenchError;
 
 /// Ten minutes: whatever takes longer is counted as that.
 const LATENCY_MAX_US: u64 = 600_000_000;
+/// Fewest operations of which a 99.9th percentile is given: the slowest ten are beyond it then.
+const P999_OPERATIONS_MIN: u64 = 10_000;
 
 /// Latencies in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,8 +24,8 @@ pub struct Latency {
     pub p50: u64,
     /// 99th percentile.
     pub p99: u64,
-    /// 99.9th percentile.
-    pub p999: u64,
+    /// 99.9th percentile; `None` of fewer than 10,000 operations.
+    pub p999: Option<u64>,
     /// The slowest.
     pub max: u64,
 }
@@ -36,6 +38,11 @@ impl Default for LatencyHistogram {
     fn default() -> Self {
         LatencyHistogram(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).expect("the bounds are valid"))
     }
+}
+
+/// The 99.9th percentile if there are enough operations for one.
+pub(crate) fn p999(operations: u64, p999_us: u64) -> Option<u64> {
+    (operations >= P999_OPERATIONS_MIN).then_some(p999_us)
 }
 
 impl LatencyHistogram {
@@ -70,7 +77,7 @@ impl LatencyHistogram {
             mean: super::round(self.0.mean()),
             p50: self.at_quantile_us(0.5),
             p99: self.at_quantile_us(0.99),
-            p999: self.at_quantile_us(0.999),
+            p999: p999(self.count(), self.at_quantile_us(0.999)),
             max: self.0.max(),
         }
     }
@@ -109,6 +116,15 @@ mod tests {
         assert_eq!((read.count(), read.at_quantile_us(0.5)), (1000, 500));
         assert!(LatencyHistogram::from_text("AAAA").is_err());
         assert!(LatencyHistogram::from_text("not base64!").is_err());
+    }
+
+    #[test]
+    fn a_tail_takes_ten_thousand_operations() {
+        let mut histogram = LatencyHistogram::default();
+        histogram.record_us(100, 9_999);
+        assert_eq!(histogram.latency().p999, None);
+        histogram.record_us(100, 1);
+        assert_eq!(histogram.latency().p999, Some(100));
     }
 
     #[test]

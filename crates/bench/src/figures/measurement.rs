@@ -1,10 +1,11 @@
 //! The result of one run: of one client, and of all of them together.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CpuByRole, Latency, LatencyHistogram, Noise, round, round_finely};
+use super::{CpuByRole, Latency, LatencyHistogram, MachineWork, Noise, p999, round, round_finely};
 use crate::error::BenchError;
 
 /// One second of a run.
@@ -23,7 +24,25 @@ pub struct Second {
     pub max_us: u64,
 }
 
-/// What one client has counted. Clients in processes of their own hand this to the first as JSON.
+/// Operations of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KindCounts {
+    /// Operations that ended in the interval.
+    pub operations: u64,
+    /// Their latencies, and those of operations that were due in the interval and ended later.
+    #[serde(with = "histogram_as_text")]
+    pub latencies: LatencyHistogram,
+}
+
+impl KindCounts {
+    /// Counts an operation that ended in the interval.
+    pub fn done(&mut self, latency: Duration) {
+        self.operations += 1;
+        self.latencies.record(latency);
+    }
+}
+
+/// Counts of one client. Clients in processes of their own hand this to the first as JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientMeasurement {
     /// How long it was measured, in seconds.
@@ -38,9 +57,13 @@ pub struct ClientMeasurement {
     pub verified: u64,
     /// CPU time of the load generator, in microseconds.
     pub client_cpu_us: u64,
-    /// Latencies by kind of operation, such as `read`.
-    #[serde(with = "by_kind_as_text")]
-    pub by_kind: BTreeMap<String, LatencyHistogram>,
+    /// Operations by kind, such as `read`.
+    pub by_kind: BTreeMap<String, KindCounts>,
+    /// Operations that were due in the interval and did not end in it.
+    pub unfinished: u64,
+    /// Times that those among them waited that never ended: lower bounds of their latencies.
+    #[serde(with = "histogram_as_text")]
+    pub censored: LatencyHistogram,
     /// Second by second; the last may not be a whole one.
     pub series: Vec<Second>,
 }
@@ -88,8 +111,15 @@ pub struct Measurement {
     pub rate_per_second: Option<f64>,
     /// How long it was measured, in seconds.
     pub seconds: f64,
-    /// Operations done.
+    /// Operations that ended in the interval.
     pub operations: u64,
+    /// Operations that were due in the interval and did not end in it. Latencies count them: those that did not end
+    /// within a minute after it, or did not begin, with the time that they waited.
+    #[serde(default)]
+    pub unfinished: u64,
+    /// More than 1 % of the operations that the rate asked for did not end in the interval.
+    #[serde(default)]
+    pub is_rate_missed: bool,
     /// Operations that failed.
     pub errors: u64,
     /// The first error, if there was one.
@@ -111,6 +141,14 @@ pub struct Measurement {
     /// The same for each role, such as `osd`.
     #[serde(default)]
     pub cpu_us_per_op_by_role: BTreeMap<String, f64>,
+    /// CPU time of the whole machine per operation, its kernel's threads and all other processes included, if it was
+    /// measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_us_per_op: Option<f64>,
+    /// CPU time of the servers per operation from the end of the interval until they were idle, if that was waited for:
+    /// work that the operations left behind, such as checkpoints and the removal of replaced data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later_cpu_us_per_op: Option<f64>,
     /// CPU time of the load generator per operation; for block runs on an image it holds the
     /// client's part of the work, sealing included.
     pub client_cpu_us_per_op: f64,
@@ -132,10 +170,15 @@ fn one() -> u32 {
 }
 
 impl ClientMeasurement {
-    /// Latencies of all kinds.
+    /// Operations of all kinds that ended in the interval.
+    pub fn operations(&self) -> u64 {
+        self.by_kind.values().map(|kind| kind.operations).sum()
+    }
+
+    /// Latencies of all kinds, and lower bounds of those of operations that never ended.
     pub fn histogram(&self) -> LatencyHistogram {
-        let mut all = LatencyHistogram::default();
-        self.by_kind.values().for_each(|histogram| all.add(histogram));
+        let mut all = self.censored.clone();
+        self.by_kind.values().for_each(|kind| all.add(&kind.latencies));
         all
     }
 }
@@ -143,13 +186,16 @@ impl ClientMeasurement {
 impl Measurement {
     /// What all clients together have measured, with the servers' CPU time over the same interval.
     pub fn of_clients(setting: Setting, clients: &[ClientMeasurement], cpu: &CpuByRole) -> Self {
-        let mut by_kind: BTreeMap<String, LatencyHistogram> = BTreeMap::new();
-        let mut all = LatencyHistogram::default();
-        for (kind, histogram) in clients.iter().flat_map(|client| &client.by_kind) {
-            by_kind.entry(kind.clone()).or_default().add(histogram);
-            all.add(histogram);
+        let mut by_kind: BTreeMap<String, KindCounts> = BTreeMap::new();
+        for (kind, counts) in clients.iter().flat_map(|client| &client.by_kind) {
+            let sum = by_kind.entry(kind.clone()).or_default();
+            sum.operations += counts.operations;
+            sum.latencies.add(&counts.latencies);
         }
-        let operations = all.count();
+        let mut all = LatencyHistogram::default();
+        clients.iter().for_each(|client| all.add(&client.histogram()));
+        let operations: u64 = clients.iter().map(ClientMeasurement::operations).sum();
+        let unfinished: u64 = clients.iter().map(|one| one.unfinished).sum();
         let per_operation = |us: u64| if operations == 0 { 0.0 } else { round(us as f64 / operations as f64) };
         // A client that had to end early counts with the rate that it had.
         let rate = |count: fn(&ClientMeasurement) -> u64| -> f64 {
@@ -163,10 +209,12 @@ impl Measurement {
             rate_per_second: setting.rate_per_second,
             seconds: round_finely(clients.iter().map(|one| one.seconds).fold(0.0, f64::max)),
             operations,
+            unfinished,
+            is_rate_missed: setting.rate_per_second.is_some() && is_rate_missed(operations, unfinished),
             errors: clients.iter().map(|one| one.errors).sum(),
             first_error: clients.iter().find_map(|one| one.first_error.clone()),
             verified: clients.iter().map(|one| one.verified).sum(),
-            iops: round(rate(|one| one.by_kind.values().map(LatencyHistogram::count).sum())),
+            iops: round(rate(ClientMeasurement::operations)),
             mb_per_s: round_finely(rate(|one| one.bytes) / 1e6),
             latency_us: all.latency(),
             by_kind: if by_kind.len() > 1 { kinds(&by_kind) } else { BTreeMap::new() },
@@ -175,6 +223,8 @@ impl Measurement {
                 .us_by_role()
                 .map(|(role, us)| (role.to_owned(), per_operation(us)))
                 .collect(),
+            machine_cpu_us_per_op: None,
+            later_cpu_us_per_op: None,
             client_cpu_us_per_op: per_operation(clients.iter().map(|one| one.client_cpu_us).sum()),
             histogram: all.to_text(),
             series: join_series(clients),
@@ -183,18 +233,40 @@ impl Measurement {
         }
     }
 
+    /// Adds the CPU time of the whole machine in the same interval, of which the servers used `servers_us`.
+    pub(crate) fn with_machine(self, machine: &MachineWork, servers_us: u64) -> Self {
+        let clients_us = (self.client_cpu_us_per_op * self.operations as f64) as u64;
+        Measurement {
+            machine_cpu_us_per_op: (self.operations > 0)
+                .then(|| round(machine.busy_us() as f64 / self.operations as f64)),
+            noise: Some(machine.without(servers_us + clients_us)),
+            ..self
+        }
+    }
+
+    /// The 99.9th percentile in microseconds, if there are enough operations for one.
+    pub fn p999_us(&self) -> Option<u64> {
+        // Records of before this rule have one for every run.
+        self.latency_us.p999.and_then(|us| p999(self.operations + self.unfinished, us))
+    }
+
     /// All latencies.
     pub fn latencies(&self) -> Result<LatencyHistogram, BenchError> {
         LatencyHistogram::from_text(&self.histogram)
     }
 }
 
-fn kinds(by_kind: &BTreeMap<String, LatencyHistogram>) -> BTreeMap<String, KindMeasurement> {
-    let kind = |histogram: &LatencyHistogram| KindMeasurement {
-        operations: histogram.count(),
-        latency_us: histogram.latency(),
+/// Reports whether more than one operation in a hundred of those that were due did not end in the interval.
+fn is_rate_missed(operations: u64, unfinished: u64) -> bool {
+    unfinished * 100 > operations + unfinished
+}
+
+fn kinds(by_kind: &BTreeMap<String, KindCounts>) -> BTreeMap<String, KindMeasurement> {
+    let kind = |counts: &KindCounts| KindMeasurement {
+        operations: counts.operations,
+        latency_us: counts.latencies.latency(),
     };
-    by_kind.iter().map(|(name, histogram)| (name.clone(), kind(histogram))).collect()
+    by_kind.iter().map(|(name, counts)| (name.clone(), kind(counts))).collect()
 }
 
 fn join_series(clients: &[ClientMeasurement]) -> Vec<Second> {
@@ -211,26 +283,16 @@ fn join_series(clients: &[ClientMeasurement]) -> Vec<Second> {
     joined
 }
 
-mod by_kind_as_text {
-    use super::{BTreeMap, LatencyHistogram};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+mod histogram_as_text {
+    use super::LatencyHistogram;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub fn serialize<S: Serializer>(
-        by_kind: &BTreeMap<String, LatencyHistogram>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let texts: BTreeMap<&String, String> = by_kind.iter().map(|(kind, one)| (kind, one.to_text())).collect();
-        texts.serialize(serializer)
+    pub fn serialize<S: Serializer>(histogram: &LatencyHistogram, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&histogram.to_text())
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<String, LatencyHistogram>, D::Error> {
-        let texts = BTreeMap::<String, String>::deserialize(deserializer)?;
-        let read = |(kind, text): (String, String)| {
-            LatencyHistogram::from_text(&text).map(|one| (kind, one)).map_err(D::Error::custom)
-        };
-        texts.into_iter().map(read).collect()
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LatencyHistogram, D::Error> {
+        LatencyHistogram::from_text(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -239,12 +301,12 @@ mod tests {
     use super::*;
 
     fn client(kind: &str, latency_us: u64, operations: u64, seconds: f64) -> ClientMeasurement {
-        let mut histogram = LatencyHistogram::default();
-        histogram.record_us(latency_us, operations);
+        let mut latencies = LatencyHistogram::default();
+        latencies.record_us(latency_us, operations);
         ClientMeasurement {
             seconds,
             bytes: operations * 4096,
-            by_kind: BTreeMap::from([(kind.to_owned(), histogram)]),
+            by_kind: BTreeMap::from([(kind.to_owned(), KindCounts { operations, latencies })]),
             client_cpu_us: operations,
             series: vec![Second { operations, bytes: operations * 4096, p50_us: latency_us, ..Second::default() }],
             ..ClientMeasurement::default()
@@ -277,7 +339,7 @@ mod tests {
     fn a_client_hands_its_counts_on_as_text() {
         let one = client("put", 2_000, 10, 1.0);
         let read: ClientMeasurement = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
-        assert_eq!(read.by_kind["put"].count(), 10);
+        assert_eq!(read.by_kind["put"].latencies.count(), 10);
         assert_eq!(read.series, one.series);
     }
 }

@@ -7,11 +7,12 @@ mod latency;
 mod measurement;
 
 pub use counts::Counts;
+pub(crate) use cpu::own_cpu_us;
 pub use cpu::{CpuByRole, ProcessTimes, Processes};
-pub(crate) use cpu::{children_cpu_us, own_cpu_us};
 pub use host::{HostFacts, MachineWork, Noise, NoiseWatch, unix_s};
+pub(crate) use latency::p999;
 pub use latency::{Latency, LatencyHistogram};
-pub use measurement::{ClientMeasurement, KindMeasurement, Measurement, Second, Setting};
+pub use measurement::{ClientMeasurement, KindCounts, KindMeasurement, Measurement, Second, Setting};
 
 /// Rounds to a tenth.
 pub fn round(value: f64) -> f64 {

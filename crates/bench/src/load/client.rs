@@ -13,11 +13,13 @@ use tokio::time::Instant;
 
 use super::Pace;
 use crate::error::BenchError;
-use crate::figures::{ClientMeasurement, LatencyHistogram, Second};
+use crate::figures::{ClientMeasurement, KindCounts, LatencyHistogram, Second};
 
 /// A target that is lost gives errors at once: so many end the run.
 const ERRORS_MAX: u64 = 100;
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait after the interval for operations that are still in flight.
+const LAST_OPERATIONS_WAIT: Duration = Duration::from_secs(60);
 
 /// How a client works.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,17 +84,22 @@ struct Client<'a, O> {
     counts: RefCell<Counts>,
 }
 
-#[derive(Default)]
 struct Counts {
     result: ClientMeasurement,
-    by_kind: BTreeMap<&'static str, LatencyHistogram>,
-    /// Of the second that is going on.
+    by_kind: BTreeMap<&'static str, KindCounts>,
+    /// Operations that ended in the current second.
     second: LatencyHistogram,
     second_bytes: u64,
+    /// When the operation of each worker was due, while it is in flight.
+    in_flight: Vec<Option<Instant>>,
 }
 
-/// Works by the plan and counts what ends in the interval that is measured. `at_edge` is called
-/// when that interval begins and when it is over.
+/// Runs a client by its plan. `at_edge` is called when the measured interval begins and when it is over.
+///
+/// Rates count operations that ended in the interval. Latencies also count operations that were due in it and
+/// ended later: the client waits up to a minute for them. An operation that did not end, or did not begin although
+/// it was due, counts with the time that it had waited: a lower bound, in
+/// [`ClientMeasurement::censored`]. So a stall at the end of a run is in its percentiles.
 pub async fn run_client(
     operations: &impl Operations,
     plan: &Plan,
@@ -116,11 +123,21 @@ pub async fn run_client(
         measure_from: begun + plan.warm_up,
         until: Cell::new(begun + plan.warm_up + plan.duration),
         goes_on: RefCell::new(Some(goes_on)),
-        counts: RefCell::default(),
+        counts: RefCell::new(Counts::new(plan.depth)),
     };
-    let workers = futures::future::join_all((0..plan.depth).map(|_| client.worker()));
+    let workers = futures::future::join_all((0..plan.depth as usize).map(|worker| client.worker(worker)));
+    let (is_over, over) = oneshot::channel::<()>();
     // The edges are watched first, so that they are not late because workers are busy.
-    futures::future::join(client.watch_edges(ends_early, at_edge), workers).await;
+    let edges = async {
+        client.watch_edges(ends_early, at_edge).await;
+        drop(is_over);
+    };
+    let patience = async {
+        // The sender is dropped, never used.
+        let _ = over.await;
+        timer.sleep(LAST_OPERATIONS_WAIT).await;
+    };
+    futures::future::join(edges, futures::future::select(workers, pin!(patience))).await;
     Ok(client.finish())
 }
 
@@ -141,28 +158,14 @@ impl<O: Operations> Client<'_, O> {
         self.goes_on.borrow_mut().take();
     }
 
-    async fn worker(&self) {
-        loop {
-            let begun = match &self.pace {
-                None => Instant::now(),
-                Some(pace) => {
-                    let due = pace.next();
-                    if due >= self.until.get() {
-                        return;
-                    }
-                    let delay = due.saturating_duration_since(Instant::now());
-                    if !delay.is_zero() {
-                        self.timer.sleep(delay).await;
-                    }
-                    due
-                }
-            };
-            if Instant::now() >= self.until.get() {
-                return;
-            }
-            match self.operations.perform().await {
-                Ok(done) => self.done(done, begun),
-                // What was used up before anything was measured is an error like others.
+    async fn worker(&self, worker: usize) {
+        while let Some(due) = self.next_due().await {
+            self.counts.borrow_mut().in_flight[worker] = Some(due);
+            let outcome = self.operations.perform().await;
+            self.counts.borrow_mut().in_flight[worker] = None;
+            match outcome {
+                Ok(done) => self.done(done, due),
+                // Running out before the measured interval is an error like others.
                 Err(BenchError::NothingLeft(_)) if Instant::now() > self.measure_from => {
                     return self.end_early(Instant::now());
                 }
@@ -174,19 +177,42 @@ impl<O: Operations> Client<'_, O> {
         }
     }
 
-    fn done(&self, done: Done, begun: Instant) {
+    /// Waits until the next operation is due. Returns when that was, or nothing when the interval is over.
+    async fn next_due(&self) -> Option<Instant> {
+        let Some(pace) = &self.pace else {
+            return Some(Instant::now()).filter(|now| *now < self.until.get());
+        };
+        let due = pace.next();
+        let delay = due.saturating_duration_since(Instant::now());
+        if due < self.until.get() && !delay.is_zero() {
+            self.timer.sleep(delay).await;
+        }
+        if due < self.until.get() && Instant::now() >= self.until.get() {
+            self.counts.borrow_mut().censor(self.until.get() - due);
+            return None;
+        }
+        Some(due).filter(|due| *due < self.until.get())
+    }
+
+    fn done(&self, done: Done, due: Instant) {
         let now = Instant::now();
-        if now < self.measure_from || now > self.until.get() {
+        if now < self.measure_from {
             return;
         }
+        let latency = now.saturating_duration_since(due);
         let mut counts = self.counts.borrow_mut();
+        let kind = counts.by_kind.entry(done.kind).or_default();
+        if now > self.until.get() {
+            kind.latencies.record(latency);
+            counts.result.unfinished += 1;
+            return;
+        }
+        kind.done(latency);
         // What was moved before says nothing about how long it takes to move so much.
         if self.plan.bytes_max.is_some_and(|most| counts.result.bytes + done.bytes >= most) {
             self.end_early(now);
         }
         counts.enter_second((now - self.measure_from).as_secs() as usize);
-        let latency = now.saturating_duration_since(begun);
-        counts.by_kind.entry(done.kind).or_default().record(latency);
         counts.second.record(latency);
         counts.second_bytes += done.bytes;
         counts.result.bytes += done.bytes;
@@ -205,16 +231,38 @@ impl<O: Operations> Client<'_, O> {
     fn finish(self) -> ClientMeasurement {
         let mut counts = self.counts.into_inner();
         counts.end_second();
-        let measured = self.until.get().saturating_duration_since(self.measure_from);
+        let (until, now) = (self.until.get(), Instant::now());
+        for due in std::mem::take(&mut counts.in_flight).into_iter().flatten() {
+            counts.censor(now.saturating_duration_since(due));
+        }
+        while let Some(due) = self.pace.as_ref().map(Pace::next).filter(|due| *due < until) {
+            counts.censor(until - due);
+        }
         ClientMeasurement {
-            seconds: measured.as_secs_f64(),
-            by_kind: counts.by_kind.into_iter().map(|(kind, histogram)| (kind.to_owned(), histogram)).collect(),
+            seconds: until.saturating_duration_since(self.measure_from).as_secs_f64(),
+            by_kind: counts.by_kind.into_iter().map(|(kind, counts)| (kind.to_owned(), counts)).collect(),
             ..counts.result
         }
     }
 }
 
 impl Counts {
+    fn new(depth: u32) -> Self {
+        Counts {
+            result: ClientMeasurement::default(),
+            by_kind: BTreeMap::new(),
+            second: LatencyHistogram::default(),
+            second_bytes: 0,
+            in_flight: vec![None; depth as usize],
+        }
+    }
+
+    /// Counts an operation that did not end, or never began, with the time that it has waited at least.
+    fn censor(&mut self, waited: Duration) {
+        self.result.unfinished += 1;
+        self.result.censored.record(waited);
+    }
+
     /// Closes the seconds before this one.
     fn enter_second(&mut self, second: usize) {
         while self.result.series.len() < second {
@@ -239,11 +287,12 @@ impl Counts {
 mod tests {
     use super::*;
 
-    /// Operations of a fixed length, which stand still once for a while.
+    /// Operations of a fixed length, some of which, one after the other, stall.
     struct Stalls {
         timer: Timer,
         length: Duration,
         stall_at: u64,
+        stalls: u64,
         stall: Duration,
         count: Cell<u64>,
     }
@@ -251,7 +300,7 @@ mod tests {
     impl Operations for Stalls {
         async fn perform(&self) -> Result<Done, BenchError> {
             self.count.set(self.count.get() + 1);
-            let is_stalled = self.count.get() == self.stall_at;
+            let is_stalled = (self.stall_at..self.stall_at + self.stalls).contains(&self.count.get());
             self.timer.sleep(if is_stalled { self.stall } else { self.length }).await;
             Ok(Done { kind: "read", bytes: 1000, is_verified: false })
         }
@@ -270,6 +319,7 @@ mod tests {
             timer: Timer::Tokio,
             length: Duration::from_millis(2),
             stall_at,
+            stalls: 1,
             stall: Duration::from_millis(500),
             count: Cell::new(0),
         }
@@ -290,10 +340,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_stall_until_the_end_is_in_the_percentiles() {
+        // At 100 operations a second, four at once, the fifth second of operations never ends: of 200 operations that
+        // were due, 100 waited for up to a second, and 4 of them for the whole patience.
+        let stalled = Stalls { stall: Duration::from_secs(3600), stall_at: 100, stalls: 4, ..stalls(0) };
+        let open = run(&stalled, plan(4, Some(100.0))).await;
+        let due = open.histogram().count();
+        assert!((199..=201).contains(&due), "{due}");
+        assert_eq!(open.operations() + open.unfinished, due);
+        assert!((95..=105).contains(&open.unfinished), "{}", open.unfinished);
+        assert!(open.histogram().at_quantile_us(0.75) > 400_000, "{:?}", open.histogram().latency());
+        assert!(open.histogram().latency().max >= 60_000_000, "{:?}", open.histogram().latency());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_operations_are_waited_for() {
+        // The closed loop stalls for 5 s from 1.9 s on; the interval ends after 2 s.
+        let stalled = Stalls { stall: Duration::from_secs(5), stall_at: 950, ..stalls(0) };
+        let closed = run(&stalled, plan(1, None)).await;
+        assert_eq!((closed.seconds, closed.unfinished), (2.0, 1));
+        assert!(closed.histogram().latency().max >= 4_990_000, "{:?}", closed.histogram().latency());
+        assert_eq!(closed.censored.count(), 0, "it ended");
+        assert_eq!(closed.operations() + 1, closed.histogram().count());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_rate_is_kept_and_seconds_add_up() {
         let measured = run(&stalls(0), plan(4, Some(200.0))).await;
         assert_eq!(measured.seconds, 2.0);
-        let operations = measured.histogram().count();
+        let operations = measured.operations();
         assert!((380..=400).contains(&operations), "{operations}");
         assert_eq!(measured.series.iter().map(|second| second.operations).sum::<u64>(), operations);
         assert_eq!(measured.series.len(), 2);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 use crate::figures::{
-    ClientMeasurement, CpuByRole, Measurement, Noise, NoiseWatch, ProcessTimes, Processes, Setting,
+    ClientMeasurement, CpuByRole, MachineWork, Measurement, NoiseWatch, ProcessTimes, Processes, Setting,
 };
 
 /// What a client says.
@@ -91,15 +91,15 @@ pub struct Outcome {
     pub clients: Vec<ClientMeasurement>,
     /// CPU time of the servers over the interval that was measured.
     pub cpu: CpuByRole,
-    /// CPU time of all others.
-    pub noise: Noise,
+    /// CPU time of the whole machine over the same interval.
+    pub machine: MachineWork,
 }
 
 impl Measurement {
     /// What a run measured.
     pub fn of(setting: Setting, outcome: &Outcome) -> Self {
         let measured = Measurement::of_clients(setting, &outcome.clients, &outcome.cpu);
-        Measurement { noise: Some(outcome.noise), ..measured }
+        measured.with_machine(&outcome.machine, outcome.cpu.total_us())
     }
 }
 
@@ -188,7 +188,6 @@ pub fn run_processes<J: Serialize>(
             }
             Said::Over => {
                 let Some((times, watch)) = &begun else { continue };
-                // The load generators' own time is known only later; it is subtracted below.
                 over.get_or_insert_with(|| {
                     let cpu = times.until(&ProcessTimes::read(servers), servers);
                     (cpu, watch.end())
@@ -205,6 +204,5 @@ pub fn run_processes<J: Serialize>(
     let (Some(clients), Some((cpu, machine))) = (clients, over) else {
         return Err(BenchError::Process { what: "a client".into(), detail: "it ended without a result".into() });
     };
-    let ours_us = cpu.total_us() + clients.iter().map(|one| one.client_cpu_us).sum::<u64>();
-    Ok(Outcome { clients, noise: machine.without(ours_us), cpu })
+    Ok(Outcome { clients, cpu, machine })
 }

@@ -129,7 +129,7 @@ pub(super) fn run_load(
     let per_byte = |bytes: u64| {
         workload.pattern.is_write().then(|| (bytes as f64 / accepted_bytes as f64 * 100.0).round() / 100.0)
     };
-    let p999 = |counts: &Counts| (counts.operations() > 0).then(|| counts.latency().p999);
+    let p999 = |counts: &Counts| counts.latency().p999;
     let traffic = load.engine.traffic;
     let usage = load.engine.store.usage();
     Ok(StoreRun {

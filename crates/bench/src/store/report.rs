@@ -75,8 +75,8 @@ pub struct Ratios {
     pub latency_p50: f64,
     /// Of the 99th percentile.
     pub latency_p99: f64,
-    /// Of the 99.9th percentile.
-    pub latency_p999: f64,
+    /// Of the 99.9th percentile, if all runs have one.
+    pub latency_p999: Option<f64>,
     /// Of CPU time per operation.
     pub cpu: f64,
 }
@@ -165,11 +165,17 @@ fn medians<R>(runs: &[R], figures: impl Fn(&R) -> &RunFigures) -> RunFigures {
             mean: median(runs, |run| figures(run).latency_us.mean),
             p50: latency(|latency| latency.p50),
             p99: latency(|latency| latency.p99),
-            p999: latency(|latency| latency.p999),
+            p999: p999_of_all(runs.iter().map(|run| figures(run).latency_us.p999)),
             max: latency(|latency| latency.max),
         },
         cpu_us_per_op: median(runs, |run| figures(run).cpu_us_per_op),
     }
+}
+
+/// The median of the 99.9th percentiles if each run has one.
+fn p999_of_all(each: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    let each: Vec<u64> = each.collect::<Option<_>>()?;
+    Some(median_count(&each, |p999| *p999))
 }
 
 fn store_medians(runs: &[StoreRun]) -> StoreRun {
@@ -206,7 +212,10 @@ fn ratios(store: &[StoreRun], fio: &[RunFigures]) -> Ratios {
         latency_mean: ratio(|figures| figures.latency_us.mean),
         latency_p50: ratio(|figures| figures.latency_us.p50 as f64),
         latency_p99: ratio(|figures| figures.latency_us.p99 as f64),
-        latency_p999: ratio(|figures| figures.latency_us.p999 as f64),
+        latency_p999: rounds
+            .iter()
+            .all(|(ours, theirs)| ours.latency_us.p999.is_some() && theirs.latency_us.p999.is_some())
+            .then(|| ratio(|figures| figures.latency_us.p999.map_or(f64::NAN, |p999| p999 as f64))),
         cpu: ratio(|figures| figures.cpu_us_per_op),
     }
 }
@@ -234,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_slow_drive_has_a_bandwidth() {
-        let latency = Latency { mean: 169_492.0, p50: 169_492, p99: 169_492, p999: 169_492, max: 169_492 };
+        let latency = Latency { mean: 169_492.0, p50: 169_492, p99: 169_492, p999: Some(169_492), max: 169_492 };
         let figures = run_figures(4096, latency, Duration::from_secs(1), Duration::ZERO, 6);
         assert_eq!((figures.iops, figures.mb_per_s), (6.0, 0.025));
     }
@@ -242,7 +251,7 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_rounds() {
         let figures = |iops| {
-            let latency = Latency { mean: 1.0, p50: 1, p99: 1, p999: 1, max: 1 };
+            let latency = Latency { mean: 1.0, p50: 1, p99: 1, p999: Some(1), max: 1 };
             RunFigures { iops, ..run_figures(4096, latency, Duration::from_secs(1), Duration::from_secs(1), 1) }
         };
         let store = StoreFigures {

@@ -22,7 +22,8 @@ Examples:
   atoll bench model cluster.toml --calibration mine.toml --json
 
 It divides what the cluster has (cores, network, drives) by what one operation was measured to take, and
-names what allows the fewest operations: the most to hope for, not a promise. tools/hosts/calibrate.py
+names the resource that allows the fewest operations. The prediction is a ceiling; EXPECTED is the share of it that
+was measured where the same resource was the bottleneck. tools/hosts/calibrate.py
 measures a calibration. What is in the files, and how good the model is: docs/internals/benchmark-model.md.";
 
 /// Arguments of `atoll bench model`.
@@ -87,9 +88,12 @@ fn text_of(name: &str, what: &str, built_in: &[BuiltIn]) -> anyhow::Result<Strin
 
 fn print_forecast(forecast: &Forecast, with_resources: bool) {
     print_line!("{}", forecast.cluster);
-    print_line!("costs of {}, measured on {}\n", forecast.calibration, forecast.calibration_machine);
+    let date = forecast.calibration_date.as_deref().unwrap_or("an unknown day");
+    let (calibration, machine) = (&forecast.calibration, &forecast.calibration_machine);
+    print_line!("costs of {calibration}, measured on {date} on {machine}\n");
     let has_measured = forecast.predictions.iter().any(|prediction| prediction.measured_per_s.is_some());
-    let mut head = vec!["", "HOSTS", "REDUNDANCY", "OP/S AT MOST", "GIB/S", "FLOOR US", "BOTTLENECK", "NEXT"];
+    let mut head =
+        vec!["", "HOSTS", "REDUNDANCY", "OP/S AT MOST", "EXPECTED", "GIB/S", "FLOOR US", "BOTTLENECK", "NEXT"];
     if has_measured {
         head.extend(["MEASURED OP/S", "OF PREDICTED"]);
     }
@@ -119,6 +123,7 @@ fn row(prediction: &Prediction, has_measured: bool) -> Vec<String> {
         prediction.hosts.to_string(),
         prediction.redundancy.clone(),
         format!("{:.0}", prediction.operations_per_s),
+        prediction.expected_per_s.map_or("-".into(), |(least, most)| format!("{least:.0} to {most:.0}")),
         format!("{:.1}", prediction.gib_per_s),
         format!("{:.0}", prediction.latency_floor_us),
         prediction.bottleneck.clone(),

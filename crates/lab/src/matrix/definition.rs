@@ -11,7 +11,7 @@ use super::record;
 use crate::error::LabError;
 
 /// Matrices that come with Atoll: name and text.
-pub const SHIPPED: [(&str, &str); 9] = [
+pub const SHIPPED: [(&str, &str); 10] = [
     ("encryption-block", include_str!("../../matrices/encryption-block.toml")),
     ("encryption-object", include_str!("../../matrices/encryption-object.toml")),
     ("redundancy", include_str!("../../matrices/redundancy.toml")),
@@ -19,10 +19,15 @@ pub const SHIPPED: [(&str, &str); 9] = [
     ("transport", include_str!("../../matrices/transport.toml")),
     ("monitoring", include_str!("../../matrices/monitoring.toml")),
     ("ceph", include_str!("../../matrices/ceph.toml")),
+    ("ceph-objects", include_str!("../../matrices/ceph-objects.toml")),
     ("data-path", include_str!("../../matrices/data-path.toml")),
     ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
 ];
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Smaller working sets are in the caches of some subjects, and are called hot.
+const COLD_BYTES_MIN: u64 = 8 << 30;
+/// The same of sets of objects.
+const COLD_OBJECTS_MIN: u64 = 100_000;
 const CELLS_MAX: usize = 10_000;
 const ROUNDS_MAX: u32 = 1000;
 
@@ -105,6 +110,8 @@ pub struct Subject {
     /// Whether a Prometheus asks its cluster's processes for their metrics each second.
     #[serde(default)]
     pub scraped: bool,
+    /// The subject whose images it works on, which is on the same cluster, if it has none of its own.
+    pub images_of: Option<String>,
     /// Loads' groups that it takes part in; all if there are none.
     #[serde(default)]
     pub only: Vec<String>,
@@ -150,10 +157,10 @@ pub struct Loads {
     pub object: Vec<String>,
     /// Bytes per operation.
     pub sizes: Vec<String>,
-    /// The part of each image that is used.
+    /// The part of each image that is used. Sets of all clients of less than 8 GiB are called hot in reports.
     #[serde(default = "default_working_set")]
     pub working_set: String,
-    /// Number of different objects of each client.
+    /// Number of different objects of each client. Sets of fewer than 100,000 objects and 8 GiB are called hot.
     #[serde(default = "default_objects")]
     pub objects: u64,
     /// Runs are measured for so long at least, whatever the profile says: what takes a second cannot be
@@ -169,11 +176,11 @@ fn one_client() -> u32 {
 }
 
 fn default_working_set() -> String {
-    "256M".into()
+    "8G".into()
 }
 
 fn default_objects() -> u64 {
-    64
+    COLD_OBJECTS_MIN
 }
 
 /// A subject under a load.
@@ -208,6 +215,16 @@ pub struct Load {
     pub bytes_max: Option<u64>,
     /// A run is measured for so long at least.
     pub seconds_min: f64,
+}
+
+impl Load {
+    /// Reports whether it leaves work behind: data that was written or removed.
+    pub fn writes(&self) -> bool {
+        match &self.work {
+            Work::Block { pattern, .. } => pattern.is_write() || pattern.is_mixed(),
+            Work::Object { operation, .. } => operation != "get" && operation != "list",
+        }
+    }
 }
 
 /// What is done.
@@ -276,6 +293,7 @@ impl Matrix {
         if subjects.len() != self.subject.len() || clusters.len() != self.cluster.len() {
             return Err("two subjects or two clusters have the same name".into());
         }
+        self.check_shared_images()?;
         if self.subject.is_empty() || self.profile.is_empty() {
             return Err("it takes a subject and a profile at least".into());
         }
@@ -303,6 +321,21 @@ impl Matrix {
         Ok(())
     }
 
+    fn check_shared_images(&self) -> Result<(), String> {
+        for subject in &self.subject {
+            let Some(owner) = &subject.images_of else { continue };
+            let mut owners =
+                self.subject.iter().filter(|one| one.cluster == subject.cluster && one.images_of.is_none());
+            if !owners.any(|one| one.name == *owner) {
+                let name = &subject.name;
+                return Err(format!(
+                    "subject '{name}' has images of '{owner}', which is not an owner of images on its cluster"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Every load.
     pub fn loads(&self) -> Result<Vec<Load>, String> {
         let mut all = Vec::new();
@@ -311,14 +344,11 @@ impl Matrix {
                 let size_bytes = parse_size_bytes(size)?;
                 for &pattern in &loads.block {
                     let working_set_bytes = parse_size_bytes(&loads.working_set)?;
-                    let work = Work::Block { pattern, working_set_bytes };
-                    let writes = pattern.is_write() || pattern.is_mixed();
-                    all.push(loads.one(pattern.name(), size_bytes, work, writes)?);
+                    all.push(loads.one(pattern.name(), size_bytes, Work::Block { pattern, working_set_bytes })?);
                 }
                 for operation in &loads.object {
                     let work = Work::Object { operation: operation.clone(), objects: loads.objects };
-                    let writes = operation != "get" && operation != "list";
-                    all.push(loads.one(operation, size_bytes, work, writes)?);
+                    all.push(loads.one(operation, size_bytes, work)?);
                 }
             }
         }
@@ -340,22 +370,42 @@ impl Matrix {
 const BANDWIDTH_BYTES: u64 = 1 << 20;
 
 impl Loads {
-    fn one(&self, operation: &str, size_bytes: u64, work: Work, writes: bool) -> Result<Load, String> {
+    fn one(&self, operation: &str, size_bytes: u64, work: Work) -> Result<Load, String> {
         let size = format_size(size_bytes).replace(".0 ", " ");
-        Ok(Load {
+        let load = Load {
             about: record::Load {
                 name: format!("{}: {operation} {size}", self.group),
                 group: format!("{}, {size}", self.group),
                 is_bandwidth: size_bytes >= BANDWIDTH_BYTES,
+                working_set: working_set(&work, self.clients, size_bytes),
             },
             work,
             clients: self.clients,
             depth: self.depth,
             size_bytes,
             seconds_min: self.seconds_min,
-            bytes_max: self.written_bytes_max.as_deref().filter(|_| writes).map(parse_size_bytes).transpose()?,
-        })
+            bytes_max: None,
+        };
+        let bytes_max =
+            self.written_bytes_max.as_deref().filter(|_| load.writes()).map(parse_size_bytes).transpose()?;
+        Ok(Load { bytes_max, ..load })
     }
+}
+
+/// The working set of a load, for its table: `8 GiB`, or `64 objects (hot)`.
+fn working_set(work: &Work, clients: u32, size_bytes: u64) -> String {
+    let clients = u64::from(clients);
+    let (text, is_cold) = match work {
+        Work::Block { working_set_bytes, .. } => {
+            let bytes = working_set_bytes * clients;
+            (format_size(bytes).replace(".0 ", " "), bytes >= COLD_BYTES_MIN)
+        }
+        Work::Object { objects, .. } => {
+            let objects = objects * clients;
+            (format!("{objects} objects"), objects >= COLD_OBJECTS_MIN || objects * size_bytes >= COLD_BYTES_MIN)
+        }
+    };
+    if is_cold { text } else { format!("{text} (hot)") }
 }
 
 impl Subject {
@@ -405,6 +455,18 @@ mod tests {
         assert_eq!(names, ["g: randread 4 KiB", "g: randwrite 4 KiB", "g: randread 4 MiB", "g: randwrite 4 MiB"]);
         assert!(!loads[0].about.is_bandwidth && loads[2].about.is_bandwidth);
         assert_eq!(loads[3].about.group, "g, 4 MiB");
+        assert_eq!(loads[0].about.working_set, "8 GiB");
+    }
+
+    #[test]
+    fn small_working_sets_are_called_hot() {
+        let block = |working_set_bytes| Work::Block { pattern: AccessPattern::RandomRead, working_set_bytes };
+        let object = |objects| Work::Object { operation: "get".into(), objects };
+        assert_eq!(working_set(&block(256 << 20), 1, 4096), "256 MiB (hot)");
+        assert_eq!(working_set(&block(2 << 30), 4, 4096), "8 GiB");
+        assert_eq!(working_set(&object(64), 1, 65536), "64 objects (hot)");
+        assert_eq!(working_set(&object(100_000), 1, 4096), "100000 objects");
+        assert_eq!(working_set(&object(2_048), 1, 4 << 20), "2048 objects");
     }
 
     #[test]
@@ -417,6 +479,7 @@ mod tests {
             ("\"4M\"", "\"4096\"", "two are the same"),
             ("rounds = 1", "rounds = 0", "makes no runs"),
             ("depth", "deepness", "deepness"),
+            ("cluster = \"one\"", "cluster = \"one\", images_of = \"t\"", "not an owner"),
         ];
         for (from, to, words) in cases {
             let error = Matrix::parse(Path::new("x"), &SMALL.replacen(from, to, 1)).unwrap_err().to_string();

@@ -7,6 +7,7 @@ mod haproxy;
 mod prometheus;
 mod record;
 mod runner;
+mod settling;
 mod subject;
 
 pub use cluster::Stops;

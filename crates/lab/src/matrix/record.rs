@@ -78,6 +78,9 @@ pub struct Load {
     pub group: String,
     /// Whether bytes a second say more than operations a second.
     pub is_bandwidth: bool,
+    /// What is read and written, such as `8 GiB`, or `64 objects (hot)`; empty in records that do not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub working_set: String,
 }
 
 /// A cluster that was started for a matrix.

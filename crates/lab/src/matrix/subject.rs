@@ -10,6 +10,7 @@ use super::command::{run, run_json};
 use super::definition::{Load, Subject, Way, Work};
 use super::haproxy::{self, Haproxy};
 use super::prometheus::{self, Prometheus};
+use super::settling::later_cpu_us;
 use crate::error::LabError;
 
 /// Gateways follow a change of a bucket within two seconds.
@@ -56,6 +57,7 @@ pub(super) fn prepare<'a>(
         Work::Block { working_set_bytes, .. } => Some((load.clients, working_set_bytes)),
         Work::Object { .. } => None,
     });
+    let image = image.filter(|_| subject.images_of.is_none());
     if let Some((clients, bytes)) = image.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1))) {
         (0..clients).try_for_each(|number| prepared.make_image(&prepared.image(number), bytes))?;
     }
@@ -79,7 +81,7 @@ impl Prepared<'_> {
     }
 
     fn image(&self, number: u32) -> String {
-        format!("bench-{}-{number}", self.subject.name)
+        format!("bench-{}-{number}", self.subject.images_of.as_ref().unwrap_or(&self.subject.name))
     }
 
     fn bucket(&self) -> String {
@@ -179,8 +181,11 @@ impl Prepared<'_> {
         if let Some(bytes) = load.bytes_max {
             command.args(["--bytes-max", &bytes.to_string()]);
         }
-        let _scraping = self.prometheus.as_ref().map(Prometheus::scrape).transpose()?;
+        let scraping = self.prometheus.as_ref().map(Prometheus::scrape).transpose()?;
         let mut measured: Measurement = run_json(self.wrapped(command))?;
+        drop(scraping);
+        measured.later_cpu_us_per_op =
+            later_cpu_us(&self.servers, load.writes()).map(|us| us as f64 / measured.operations.max(1) as f64);
         if !self.cluster.said.protections.is_empty() {
             measured.protections = self.cluster.said.protections.clone();
         }

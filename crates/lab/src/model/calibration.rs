@@ -16,6 +16,8 @@ pub struct Calibration {
     pub name: String,
     /// Where it was measured.
     pub machine: String,
+    /// Day of the measurements, as `2026-11-22`.
+    pub date: Option<String>,
     /// Hosts of the cluster that it was measured on, each with a gateway.
     pub hosts: u32,
     /// What an erasure code cuts objects into.
@@ -32,6 +34,22 @@ pub struct Calibration {
     /// How often operations write to the OSDs' logs.
     #[serde(rename = "log", default)]
     logs: Vec<MeasuredLog>,
+    /// Shares of predictions that real clusters reached.
+    #[serde(rename = "reached", default)]
+    reached: Vec<Reached>,
+}
+
+/// Least and largest share of a prediction that was measured where one kind of resource was the bottleneck.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reached {
+    /// Beginning of the resource's name, such as `CPU` or `network`.
+    bottleneck: String,
+    least: f64,
+    most: f64,
+    /// Runs that the shares are of.
+    #[serde(rename = "source")]
+    _source: String,
 }
 
 /// What one operation was measured to take from all hosts together.
@@ -127,6 +145,10 @@ impl Calibration {
         if let Some(row) = self.protections.iter().find(|row| !is_positive(row.cpu_factor)) {
             return Err(format!("the factor of '{}' must be above 0", row.name));
         }
+        let is_range = |row: &&Reached| is_positive(row.least) && row.least <= row.most && row.most.is_finite();
+        if let Some(row) = self.reached.iter().find(|row| !is_range(row)) {
+            return Err(format!("the shares of '{}' must be above 0, the least first", row.bottleneck));
+        }
         match self.logs.iter().find(|row| !is_positive(row.synced_writes)) {
             Some(row) => Err(format!("the synced writes of a {} must be above 0", row.operation)),
             None => Ok(()),
@@ -153,6 +175,12 @@ impl Calibration {
         sources.extend(log.map(|row| row.source.clone()));
         self.protect(request, cpu_us, &mut demand, &mut sources, &mut notes)?;
         Ok(Cost { demand, knows_gateways: rows.iter().all(|row| row.gateway_cpu_us.is_some()), sources, notes })
+    }
+
+    /// Least and largest share of a prediction that was measured with this bottleneck, if one was.
+    pub(super) fn reached(&self, bottleneck: &str) -> Option<(f64, f64)> {
+        let row = self.reached.iter().find(|row| bottleneck.starts_with(&row.bottleneck))?;
+        Some((row.least, row.most))
     }
 
     pub(super) fn pieces(&self, redundancy: Redundancy, size_bytes: u64) -> Pieces {

@@ -20,6 +20,8 @@ pub struct Forecast {
     pub calibration: String,
     /// The machine that the calibration is from.
     pub calibration_machine: String,
+    /// Day of the calibration.
+    pub calibration_date: Option<String>,
     /// One per workload.
     pub predictions: Vec<Prediction>,
 }
@@ -41,6 +43,8 @@ pub struct Prediction {
     pub operations_per_s: f64,
     /// The same, in GiB a second.
     pub gib_per_s: f64,
+    /// Operations a second to expect, least and most: the shares of predictions that were measured with this bottleneck.
+    pub expected_per_s: Option<(f64, f64)>,
     /// What does not allow more.
     pub bottleneck: String,
     /// What would be next.
@@ -89,6 +93,7 @@ pub fn forecast(cluster: &ClusterDescription, calibration: &Calibration) -> Resu
         cluster: cluster.name.clone(),
         calibration: calibration.name.clone(),
         calibration_machine: calibration.machine.clone(),
+        calibration_date: calibration.date.clone(),
         predictions: predictions.collect::<Result<_, _>>()?,
     })
 }
@@ -132,6 +137,9 @@ fn predict(
         concurrency: workload.concurrency,
         operations_per_s,
         gib_per_s: operations_per_s * workload.size_bytes as f64 / GIB,
+        expected_per_s: calibration
+            .reached(resources[0].name)
+            .map(|(least, most)| (operations_per_s * least, operations_per_s * most)),
         bottleneck: resources[0].name.to_owned(),
         next: resources.get(1).map(|resource| resource.name.to_owned()),
         next_allows: resources.get(1).map(|resource| resource.operations_per_s / operations_per_s),

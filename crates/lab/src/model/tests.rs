@@ -44,6 +44,11 @@ size = "4k"
 redundancy = "3 copies"
 cpu_us = 20
 source = "randread 4k"
+[[reached]]
+bottleneck = "network"
+least = 0.5
+most = 0.8
+source = "a run"
 [[log]]
 operation = "randwrite"
 synced_writes = 0.25
@@ -118,6 +123,7 @@ fn a_small_replicated_write() {
     );
     is_near(found.operations_per_s, 16_000.0 / 0.75);
     is_near(found.next_allows.unwrap(), 1.25);
+    assert_eq!(found.expected_per_s, None, "drives were never seen as the bottleneck");
     // Two round trips, one synced write of 500 us, two thirds of the CPU time at twice the speed.
     is_near(found.latency_floor_us, 100.0 + 500.0 + 100.0 * 2.0 / 3.0 / 2.0);
 }
@@ -268,4 +274,16 @@ fn all_that_is_built_in_works() {
         }
     }
     assert!(BuiltIn::find(CLUSTERS, "none").is_none());
+}
+
+#[test]
+fn a_prediction_names_the_range_that_was_measured_with_its_bottleneck() {
+    let found = predict_one("[[workload]]\noperation = 'get'\nsize = '4m'\nredundancy = '2+2'");
+    assert!(found.bottleneck.starts_with("network"), "{}", found.bottleneck);
+    let (least, most) = found.expected_per_s.unwrap();
+    is_near(least, found.operations_per_s * 0.5);
+    is_near(most, found.operations_per_s * 0.8);
+    let wrong = PLAIN.replacen("least = 0.5", "least = 0.9", 1);
+    let error = Calibration::parse("c", &wrong).unwrap_err();
+    assert!(error.to_string().contains("the least first"), "{error}");
 }

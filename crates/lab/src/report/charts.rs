@@ -154,16 +154,16 @@ fn percentiles(load: &Load, drawn: &[Drawn<'_>]) -> Option<Chart> {
         .iter()
         .filter_map(|one| {
             let points = percentile_points(&one.cell);
-            let at = |run: fn(&atoll_bench::Latency) -> u64| {
-                one.cell.spread_of(|one| run(&one.measurement.latency_us) as f64)
+            let at = |metric: Metric| {
+                let spread = one.cell.spread_of(|run| metric.of(load, &run.measurement).unwrap_or(f64::NAN));
+                spread.map_or("-".into(), |spread| text::duration(spread.median))
             };
-            let figure = |spread: Option<super::statistics::Spread>| spread.map_or(0.0, |spread| spread.median);
             let tooltip = format!(
                 "{}: p50 {}, p99 {}, p99.9 {}",
                 one.subject.name,
-                text::duration(figure(at(|latency| latency.p50))),
-                text::duration(figure(at(|latency| latency.p99))),
-                text::duration(figure(at(|latency| latency.p999)))
+                at(Metric::P50),
+                at(Metric::P99),
+                at(Metric::P999)
             );
             (!points.is_empty()).then_some(Line { style: one.style, tooltip, points })
         })

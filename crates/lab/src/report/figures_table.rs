@@ -8,7 +8,7 @@ use super::noise::doubts;
 use super::table::{Table, TableCell};
 use crate::matrix::{Load, Record};
 
-const HEADINGS: [&str; 9] = [
+const HEADINGS: [&str; 13] = [
     "Subject",
     "op/s",
     "MB/s",
@@ -18,11 +18,15 @@ const HEADINGS: [&str; 9] = [
     "p99.9 us",
     "CPU us/op, servers",
     "CPU us/op, load generators",
+    "CPU us/op, machine",
+    "CPU us/op, afterwards",
+    "operations",
+    "seconds",
 ];
 
 /// What was measured under one load.
 pub fn figures(record: &Record, load: &Load) -> Table {
-    let mut table = Table::new(&load.name, &HEADINGS, 1);
+    let mut table = Table::new(title(load), &HEADINGS, 1);
     let Some(baseline) = baseline(record) else { return table };
     let below = Cell::of(record, baseline, load);
     for subject in &record.begun.subjects {
@@ -43,9 +47,17 @@ pub fn figures(record: &Record, load: &Load) -> Table {
             TableCell::spread(cell.spread(Metric::P999)),
             TableCell::spread(cell.spread(Metric::ServersCpu)),
             TableCell::spread(cell.spread_of(|run| run.measurement.client_cpu_us_per_op)),
+            TableCell::spread(cell.spread_of(|run| run.measurement.machine_cpu_us_per_op.unwrap_or(f64::NAN))),
+            TableCell::spread(cell.spread_of(|run| run.measurement.later_cpu_us_per_op.unwrap_or(f64::NAN))),
+            TableCell::spread(cell.spread_of(|run| run.measurement.operations as f64)),
+            TableCell::spread(cell.spread_of(|run| run.measurement.seconds)),
         ]);
     }
     table
+}
+
+fn title(load: &Load) -> String {
+    if load.working_set.is_empty() { load.name.clone() } else { format!("{}, of {}", load.name, load.working_set) }
 }
 
 /// CPU time by role; none if there is one role or none.

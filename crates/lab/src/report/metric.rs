@@ -48,7 +48,7 @@ impl Metric {
             Metric::AllCpu => run.cpu_us_per_op + run.client_cpu_us_per_op,
             Metric::P50 => run.latency_us.p50 as f64,
             Metric::P99 => run.latency_us.p99 as f64,
-            Metric::P999 => run.latency_us.p999 as f64,
+            Metric::P999 => run.p999_us()? as f64,
         };
         Some(figure).filter(|figure| figure.is_finite() && *figure > 0.0)
     }

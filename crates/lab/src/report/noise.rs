@@ -30,6 +30,10 @@ pub fn doubts(cell: &Cell<'_>, rounds: u32) -> Vec<String> {
     if cell.runs.iter().any(|run| !run.measurement.histogram.is_empty() && run.measurement.latencies().is_err()) {
         doubts.push("latencies of a run cannot be read, and are not plotted".into());
     }
+    let missed = cell.runs.iter().filter(|run| run.measurement.is_rate_missed).count();
+    if missed > 0 {
+        doubts.push(format!("{missed} of {ended} rounds missed the rate"));
+    }
     doubts.extend(noise(cell));
     doubts
 }
