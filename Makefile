@@ -84,6 +84,7 @@ style: venv
 	@tools/function_lengths.py tests tools/*.py crates
 	cargo fmt --all --check
 	@tools/check_docs.py
+	@tools/source_words.py
 	@tools/check_claims.py
 	$(PYTEST) -q tests/tools
 	@tools/api_reference.py --check
