@@ -116,7 +116,7 @@ def test_who_may_assume_a_role_is_changed(console, admin, reader, other, cluster
     trusts = lambda who: document() | {"Statement": [document()["Statement"][0] | {"Principal": {"AWS": who}}]}
     bob, root = f"arn:aws:iam::{other.id}:user/bob", f"arn:aws:iam::{other.id}:root"
 
-    console.open(f"accounts/{other.id}/roles/changed").button("Change who may assume it").click()
+    console.open(f"accounts/{other.id}/roles/changed").button("Change trust policy").click()
     field = console.one("dialog[open] [name=document]")
     assert "user/ann" in field.get_attribute("value"), "the dialog begins with what there is"
     console.browser.execute_script("arguments[0].value = arguments[1]", field, json.dumps(trusts(bob)))

@@ -87,7 +87,7 @@ export function askCreateKey(account, user = undefined) {
                 name: "policy",
                 label: "Policy that narrows it (JSON)",
                 type: "json",
-                hint: "Empty: what its owner may do",
+                hint: "Empty: all rights of its owner",
             },
         ],
         submit: (values) => change("POST", at`/accounts/${account}/access-keys`, { ...values, user }),

@@ -75,7 +75,7 @@ export async function call(method, path, body, signal) {
             0,
             "UNREACHABLE",
             isLate ? "The server took too long to answer." : "The server does not answer.",
-            "See whether it runs and whether this computer reaches it; the console tries again by itself.",
+            "Check that it runs and that this computer reaches it; the console retries by itself.",
         );
     });
     learnTime(answer.headers.get("Date"));

@@ -9,7 +9,7 @@ let isOpen = null;
 
 /**
  * Asks. `fields` are inputs (fields.js); with `confirm` its text must be typed; `submit(values)` does it, and what
- * it throws is shown in the dialog. `done(answer, values)` is what is said then; `after(answer)` goes on.
+ * it throws is shown in the dialog. `done(answer, values)` is the text shown then; `after(answer)` runs next.
  */
 export function ask({ title, text, warning, fields = [], confirm = null, label, submit, done, after = null }) {
     closeDialog();

@@ -42,7 +42,7 @@ export function problemList(problems) {
                         : null,
                 ),
                 subjects(problem),
-                h("p", { class: "remedy" }, h("span", { class: "quiet" }, "What to do: "), problem.action),
+                h("p", { class: "remedy" }, h("span", { class: "quiet" }, "Remedy: "), problem.action),
             ),
         ),
     );

@@ -36,7 +36,7 @@ export function askAttach(account, holder, policies) {
     ask({
         title: `Attach a policy to ${name}`,
         label: "Attach",
-        text: "What the policy allows holds at once.",
+        text: "Its permissions apply at once.",
         fields: [
             {
                 name: "policy",
@@ -60,7 +60,7 @@ export function detachAction(account, holder, policy) {
             ask({
                 title: `Detach ${policy} from ${name}`,
                 label: "Detach",
-                text: "What only this policy allows is refused at once.",
+                text: "Requests that only this policy allows are refused at once.",
                 submit: () => change("POST", at`/accounts/${account}/policies/${policy}/detach`, holder),
                 done: `${policy} is detached from ${name}`,
             }),

@@ -34,7 +34,7 @@ export function askCreateImage(pools) {
                 label: "Seal its blocks (AES-256-GCM)",
                 type: "truth",
                 value: true,
-                hint: "Without, who has a device can read the image. This cannot be changed later.",
+                hint: "Without it, the holder of a device can read the image. Moving the image can change this later.",
             },
         ],
         submit: (values) => change("POST", "/images", values),
@@ -47,7 +47,7 @@ export function askResize(image) {
     ask({
         title: `Resize ${image.name}`,
         label: "Resize",
-        text: `It has ${bytes(image.size_bytes)}. NBD clients see the new size when they connect anew.`,
+        text: `It has ${bytes(image.size_bytes)}. NBD clients see the new size when they reconnect.`,
         fields: [
             {
                 name: "size_bytes",
@@ -103,7 +103,7 @@ export function askTrash(image) {
         title: `Move ${image.name} to the trash`,
         label: "Move to the trash",
         confirm: image.name,
-        text: "Nobody can use it there, and it keeps its space. It can be brought back until its time is over.",
+        text: "It cannot be used there, and keeps its space. It can be restored until its time is over.",
         fields: [
             {
                 name: "days",
@@ -128,7 +128,7 @@ export function askSnapshot(image) {
     ask({
         title: `Take a snapshot of ${image.name}`,
         label: "Take snapshot",
-        text: "What was acknowledged before is in it. Writes go on meanwhile.",
+        text: "It has all writes acknowledged before. Writes continue meanwhile.",
         fields: [{ name: "name", label: "Name of the snapshot", required: true, hint: NAME_HINT }],
         submit: (values) => change("POST", at`/images/${image.name}/snapshots`, values),
         done: (snapshot) => `Snapshot ${image.name}@${snapshot.name} is taken`,
@@ -141,11 +141,11 @@ export function askRollBack(image, snapshot) {
         title: `Roll ${image.name} back to ${snapshot.name}`,
         label: "Roll back",
         confirm: name,
-        text: "Nobody may write to the image meanwhile.",
-        warning: "What was written since is lost unless a later snapshot has it.",
+        text: "No client may write to the image meanwhile.",
+        warning: "Later writes are lost unless a later snapshot has them.",
         submit: ({ confirm }) =>
             change("POST", at`/images/${image.name}/snapshots/${snapshot.name}/rollback`, { confirm }),
-        done: `${image.name} is what it was at ${snapshot.name}`,
+        done: `${image.name} has the data of ${snapshot.name} again`,
     });
 }
 
@@ -155,7 +155,7 @@ export function askRemoveSnapshot(image, snapshot) {
         title: `Remove snapshot ${name}`,
         label: "Remove",
         confirm: name,
-        warning: "What only this snapshot has is lost. A snapshot with clones is not removed.",
+        warning: "Data that only this snapshot has is lost. A snapshot with clones is not removed.",
         submit: ({ confirm }) =>
             change("POST", at`/images/${image.name}/snapshots/${snapshot.name}/remove`, { confirm }),
         done: `Snapshot ${name} is removed`,

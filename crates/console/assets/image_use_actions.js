@@ -12,9 +12,9 @@ export const ACCESS = {
 };
 const RATE = {
     name: "rate_bytes",
-    label: "Copy at most so much per second",
+    label: "Limit of bytes copied per second",
     type: "size",
-    hint: "Such as 50M. Empty: as fast as it goes",
+    hint: "Such as 50M. Empty: no limit",
     check: (rate) => (rate > 0 ? null : "This must be more than 0."),
 };
 
@@ -38,13 +38,13 @@ export function askClone(image, snapshot, pools) {
                 required: true,
                 hint: "Letters, digits, '-', '_' and '.', not beginning with '-' or '.'",
             },
-            poolField(pools, "Pool for what the clone writes", image.pool_name),
+            poolField(pools, "Pool for the clone's own blocks", image.pool_name),
             {
                 name: "sealed",
                 label: "Seal the blocks that the clone writes (AES-256-GCM)",
                 type: "truth",
                 value: true,
-                hint: "This cannot be changed later.",
+                hint: "Moving the clone can change this later.",
             },
         ],
         submit: (values) =>
@@ -57,11 +57,11 @@ export function askClone(image, snapshot, pools) {
 export function askFlatten(image) {
     const goesOn = Boolean(image.flattening);
     ask({
-        title: goesOn ? `Go on flattening ${image.name}` : `Flatten ${image.name}`,
-        label: goesOn ? "Go on" : "Flatten",
+        title: goesOn ? `Resume flattening ${image.name}` : `Flatten ${image.name}`,
+        label: goesOn ? "Resume" : "Flatten",
         text:
-            `Everything that it shows of ${image.parent} is copied, ${bytes(image.overlap_bytes)} at most, so that it ` +
-            "needs its parent no more. It can be in use meanwhile.",
+            `All data that it shares with ${image.parent} is copied, ${bytes(image.overlap_bytes)} at most; then it no longer ` +
+            "needs its parent. It can stay in use meanwhile.",
         fields: [RATE],
         submit: (values) => change("POST", at`/images/${image.name}/flatten`, values),
         done: `${image.name} is being flattened`,
@@ -72,9 +72,9 @@ export function askStopFlattening(image) {
     ask({
         title: `Stop flattening ${image.name}`,
         label: "Stop",
-        text: "What was copied stays. Flattening again goes on from there.",
+        text: "Copied data stays. Flattening again resumes from there.",
         submit: () => change("POST", at`/images/${image.name}/flatten/stop`),
-        done: `${image.name} is not flattened any more`,
+        done: `${image.name} is no longer being flattened`,
     });
 }
 
@@ -103,12 +103,12 @@ export function askMigrate(image, pools) {
     });
 }
 
-/** The same move again: it goes on if it was interrupted. */
+/** Repeats the same move: an interrupted one resumes. */
 export function askGoOnMoving(image) {
     ask({
-        title: `Go on moving ${image.name}`,
-        label: "Go on",
-        text: `What is not in the pool ${image.pool_name} yet is copied while nobody writes to the image, too.`,
+        title: `Resume the move of ${image.name}`,
+        label: "Resume",
+        text: `Data that is not yet in the pool ${image.pool_name} is copied, also while the image is idle.`,
         fields: [RATE],
         submit: (values) =>
             change("POST", at`/images/${image.name}/migrate`, {
@@ -120,16 +120,16 @@ export function askGoOnMoving(image) {
     });
 }
 
-/** Also when it goes back already: the same again changes the rate. */
+/** Also for a move that is already being cancelled: repeating it changes the rate. */
 export function askCancelMoving(image) {
     const goesOn = image.flattening.moving.goes_back;
     ask({
-        title: goesOn ? `Go on going back with ${image.name}` : `Cancel the move of ${image.name}`,
-        label: goesOn ? "Go on" : "Cancel the move",
+        title: goesOn ? `Resume cancelling the move of ${image.name}` : `Cancel the move of ${image.name}`,
+        label: goesOn ? "Resume" : "Cancel the move",
         text: goesOn
-            ? "What was written while it was being moved is brought back while nobody writes to the image, too."
-            : `It stays in use, and is at once in the pool that it came from. What was written since in ${image.pool_name} ` +
-              "is brought back, and then the data there is removed.",
+            ? "Data written during the move is copied back, also while the image is idle."
+            : `It stays in use, and is in its old pool at once. Data written since then in ${image.pool_name} is copied ` +
+              "back, and is then removed there.",
         fields: [RATE],
         submit: (values) => change("POST", at`/images/${image.name}/migrate/cancel`, values),
         done: (answer) =>
@@ -139,9 +139,9 @@ export function askCancelMoving(image) {
 
 export function askAccess(image) {
     ask({
-        title: `Change who may use ${image.name}`,
+        title: `Change access to ${image.name}`,
         label: "Change",
-        text: "This is about NBD clients. Those that are connected stay.",
+        text: "Applies to NBD clients. Connected ones stay.",
         fields: [
             {
                 name: "access",
@@ -149,13 +149,13 @@ export function askAccess(image) {
                 type: "choice",
                 value: image.export.access,
                 options: Object.entries(ACCESS),
-                hint: "Several clients at once have to agree who writes where, as cluster file systems do.",
+                hint: "Several clients at once have to coordinate their writes, as cluster file systems do.",
             },
             {
                 name: "clients",
                 label: "Over TCP only these clients",
                 value: image.export.clients.join(", "),
-                hint: "Names in certificates, addresses, networks, or * for everybody. Empty: all with a certificate",
+                hint: "Names in certificates, addresses, networks, or * for all. Empty: all with a certificate",
             },
         ],
         submit: ({ access, clients = "" }) =>
@@ -173,7 +173,7 @@ export function askBreakLock(name, writer) {
         label: "Take away",
         confirm: name,
         text: `Its writer is ${writer.purpose} on ${writer.host}, process ${writer.process_id}.`,
-        warning: "The writer can change nothing any more, and what it has not written yet is lost to it.",
+        warning: "The writer can no longer change anything, and its pending writes are lost.",
         submit: ({ confirm }) => change("POST", at`/images/${name}/lock/break`, { confirm }),
         done: ({ writer: was }) => (was ? `${name} was taken away from its writer` : `${name} had no writer`),
     });

@@ -8,7 +8,7 @@ import { leaveForProvider } from "./session.js";
 const METHODS = "session/methods";
 const PROVIDER = "session/oidc";
 
-/** Shows the form; `then(session)` goes on. */
+/** Shows the form, and calls `then(session)` after a log-in. */
 export function showLogin(then, hasEnded) {
     document.title = "Log in - Atoll";
     const main = document.getElementById("main");
@@ -80,7 +80,7 @@ function form(state, submit, hasEnded) {
             ? h(
                   "p",
                   { class: "box note", role: "status" },
-                  "Your session has ended. Log in to go on where you were.",
+                  "Your session has ended. Log in to return to your page.",
               )
             : null,
         state.methods.oidc

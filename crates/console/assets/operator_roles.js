@@ -4,7 +4,7 @@ const ROLES = [
     ["read-only", "Looks at everything but secrets"],
     ["storage", "Runs OSDs, pools, PGs, and images without reading them"],
     ["s3-accounts", "Manages accounts, users, policies and access keys of S3"],
-    ["security", "Manages operators, sessions, keys, and what decides how data is protected"],
+    ["security", "Manages operators, sessions, keys and the protection of data"],
     ["admin", "Does all of it"],
 ];
 

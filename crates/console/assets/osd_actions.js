@@ -30,8 +30,8 @@ function askOut(osd, name) {
         title: `Mark ${name} out`,
         label: "Mark out",
         confirm: name,
-        text: "Its data moves to other OSDs. It goes on serving what it holds until that is done.",
-        warning: osd.state === "down" ? "It is down: what it holds is copied from the other members." : null,
+        text: "Its data moves to other OSDs. Until that is done it serves the data that it still has.",
+        warning: osd.state === "down" ? "It is down: its data is copied from the other members." : null,
         submit: ({ confirm }) => change("POST", at`/osds/${osd.id}/out`, { confirm }),
         done: `${name} is marked out`,
     });

@@ -40,7 +40,7 @@ export function askOwnPolicy(account, holder, names) {
             },
             {
                 name: "document",
-                label: "What it says (JSON)",
+                label: "Document (JSON)",
                 type: "json",
                 required: true,
                 value: examplePolicy(),
@@ -56,7 +56,7 @@ export function askRemoveOwn(account, holder, policy, after) {
         "policy",
         policy,
         ownPolicyPath(account, holder, policy),
-        "What only this policy allows is refused at once.",
+        "Requests that only this policy allows are refused at once.",
         after,
     );
 }

@@ -40,7 +40,7 @@ export function closePage() {
     running = null;
 }
 
-/** Shows the page anew with the data that is there. */
+/** Shows the page again with the data that is loaded. */
 export function redraw() {
     if (running && !running.isWaiting) draw();
 }
@@ -85,7 +85,7 @@ function viewed(page, data, route, state) {
         return page.view(data, route, state);
     } catch (error) {
         console.error(error);
-        const action = "Load the console anew; if it stays, report it with what the browser's console says.";
+        const action = "Reload the console; if this remains, report it with the output of the browser's console.";
         const box = errorBox({ message: "The console cannot show this page.", action, code: String(error) });
         return [heading(page.title(route)), box];
     }
@@ -105,7 +105,7 @@ function draw() {
             "div",
             { key: "trouble" },
             errorBox(error),
-            loadedMs ? h("p", { class: "quiet" }, `What is shown was loaded ${relative(loadedMs)}.`) : null,
+            loadedMs ? h("p", { class: "quiet" }, `This page was loaded ${relative(loadedMs)}.`) : null,
         );
     main.setAttribute("aria-busy", String(data === null && !error));
     show(main, trouble, h("div", { key: "content", class: "content" }, content));

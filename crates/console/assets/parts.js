@@ -49,14 +49,14 @@ export function section(title, ...content) {
     return h("section", { key: id, class: "panel", "aria-labelledby": id }, h("h2", { id }, title), content);
 }
 
-/** Who has not told what a page shows, if anybody: it is left out there. */
+/** Names the hosts and processes that did not answer, if any: the page lacks their data. */
 export function unansweredNote(unanswered) {
     if (unanswered.length === 0) return null;
     const name = ({ host, process }) => [process, host].filter((part) => part !== null).join(" on ");
     return h(
         "div",
         { key: "unanswered", class: "box warn", role: "status" },
-        "This is not all, because somebody does not answer:",
+        "This list is incomplete, because these do not answer:",
         h(
             "ul",
             { class: "plain-list" },

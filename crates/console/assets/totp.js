@@ -8,7 +8,7 @@ import { refresh } from "./page.js";
 export function askTotp() {
     ask({
         title: "Set up a second factor",
-        label: "Go on",
+        label: "Continue",
         text: "An authenticator on another device makes a code for each log-in.",
         fields: [
             {

@@ -89,7 +89,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
             "Groups",
             bar(
                 action("createGroup", "Create group", () =>
-                    askNew(id, "group", "What its policies allow, all its users may do."),
+                    askNew(id, "group", "Its policies apply to all its users."),
                 ),
             ),
             table({
@@ -124,7 +124,7 @@ export function view({ account, users, groups, roles, policies, keys }) {
                 empty: "There are no roles.",
                 columns: [
                     { label: "Role", value: (role) => role.RoleName, cell: (role) => roleLink(id, role.RoleName) },
-                    { label: "What it is for", value: (role) => role.Description ?? "-" },
+                    { label: "Description", value: (role) => role.Description ?? "-" },
                     arn,
                     created,
                 ],
@@ -188,13 +188,13 @@ function askRole(account) {
     ask({
         title: "Create a role",
         label: "Create",
-        text: "Who assumes it may do what its policies allow, for as long as the session lasts.",
+        text: "A session of the role has the rights of its policies while it lasts.",
         fields: [
             { name: "name", label: "Name", required: true },
-            { name: "description", label: "What it is for" },
+            { name: "description", label: "Description" },
             {
                 name: "document",
-                label: "Who may assume it (JSON)",
+                label: "Trust policy (JSON)",
                 type: "json",
                 required: true,
                 value: JSON.stringify(trustPolicy(account), null, 2),
@@ -213,7 +213,7 @@ function askPolicy(account) {
             { name: "name", label: "Name", required: true },
             {
                 name: "document",
-                label: "What it says (JSON)",
+                label: "Document (JSON)",
                 type: "json",
                 required: true,
                 value: examplePolicy(),

@@ -19,7 +19,7 @@ export function load(route, signal) {
 export function view({ Accounts }) {
     return [
         heading("Accounts", action("createAccount", "Create account", askCreate)),
-        quiet("An account owns buckets. Its root may do everything in it; its users may do what policies allow."),
+        quiet("An account owns buckets. Its root may do everything in it; its users have the rights that policies grant."),
         table({
             id: "accounts",
             caption: "Accounts",

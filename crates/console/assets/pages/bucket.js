@@ -34,7 +34,7 @@ export function view(objects, { names, query }) {
     return [
         path(["Buckets", "#/buckets"], ...steps(names.bucket, prefix)),
         heading(`Bucket ${names.bucket}`),
-        quiet("Keys are shown, and not what is in the objects. The audit log says who has looked."),
+        quiet("Keys are shown, contents are not. The audit log records each look."),
         prefixField(names.bucket, prefix),
         table({
             id: "objects",

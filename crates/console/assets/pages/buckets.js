@@ -81,7 +81,7 @@ export function sealingAction(bucket) {
                 label: text,
                 text: "Gateways follow within 2 s. Objects that are there stay as they are.",
                 warning: sealed
-                    ? "Who has a device, or root on its host, can then read new objects and change them unnoticed."
+                    ? "The holder of a device, or root on its host, can then read new objects and change them unnoticed."
                     : null,
                 submit: () => change("PATCH", at`/buckets/${name}`, { new_objects_sealed: !sealed }),
                 done: `New objects in ${name} are ${sealed ? "not sealed" : "sealed"}`,

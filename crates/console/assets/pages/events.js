@@ -21,7 +21,7 @@ export async function load(route, signal) {
         first_number: first,
         last_number: last,
     } = await get("/events", { after: newest, limit: LIMIT }, signal);
-    // A server that counts anew has other events.
+    // After a restart of its count, a server has other events.
     const isSame = newest === null || (last ?? 0) >= newest;
     if (!isSame) known = [];
     else known = [...known, ...events.filter(({ number }) => newest === null || number > newest)].slice(-KEPT);
@@ -49,7 +49,7 @@ export function view({ events, first }) {
                     value: (event) => event.severity,
                     cell: (event) => badge(toneOf(event.severity), event.severity),
                 },
-                { label: "What", value: summary },
+                { label: "Event", value: summary },
                 {
                     label: "Subjects",
                     value: (event) => subjects(event).join(" "),

@@ -117,7 +117,7 @@ function leave(account, group, user) {
             ask({
                 title: `Take ${user} out of ${group}`,
                 label: "Take out",
-                text: "What only the group allows is refused at once.",
+                text: "Requests that only the group allows are refused at once.",
                 submit: () => change("DELETE", at`/accounts/${account}/groups/${group}/users/${user}`),
                 done: `${user} is not in ${group} any more`,
             }),

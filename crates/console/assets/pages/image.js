@@ -59,7 +59,7 @@ export function view({ image, pools, figures }) {
             unansweredNote(figures.unanswered),
             series
                 ? h("div", { class: "charts" }, chartsOf(figures, series, "image"))
-                : quiet("Nobody uses it: there are no figures."),
+                : quiet("It is not in use: there are no figures."),
         ),
     ];
 }
@@ -67,18 +67,18 @@ export function view({ image, pools, figures }) {
 function placeActions(image, pools) {
     const { flattening } = image;
     if (flattening?.moving?.goes_back) {
-        return action("cancelMigration", "Go on going back", () => use.askCancelMoving(image));
+        return action("cancelMigration", "Resume cancelling the move", () => use.askCancelMoving(image));
     }
     if (flattening?.moving) {
         return [
-            action("migrateImage", "Go on moving", () => use.askGoOnMoving(image)),
+            action("migrateImage", "Resume the move", () => use.askGoOnMoving(image)),
             action("cancelMigration", "Cancel the move", () => use.askCancelMoving(image)),
         ];
     }
     return [
         action("migrateImage", "Move to a pool", () => use.askMigrate(image, pools)),
         image.parent && image.overlap_bytes
-            ? action("flattenImage", flattening ? "Go on flattening" : "Flatten", () => use.askFlatten(image))
+            ? action("flattenImage", flattening ? "Resume flattening" : "Flatten", () => use.askFlatten(image))
             : null,
         flattening ? action("stopFlattening", "Stop flattening", () => use.askStopFlattening(image)) : null,
     ];

@@ -91,7 +91,7 @@ function askRotate({ name, service }) {
         fields: [
             {
                 name: "rewrap",
-                label: "Rewrap what older versions have wrapped",
+                label: "Rewrap keys that older versions have wrapped",
                 type: "truth",
                 value: true,
                 hint:

@@ -1,4 +1,4 @@
-// Who may log in here, and their sessions.
+// Operators of the console, and their sessions.
 
 import { at, change, get } from "../api.js";
 import { apiTokens } from "../api_tokens.js";
@@ -27,7 +27,7 @@ export function view({ operators, sessions, tokens }) {
     return [
         heading("Operators", action("createOperator", "Create operator", askCreate)),
         section(
-            "Who may log in",
+            "Operators of the console",
             table({
                 id: "operators",
                 caption: "Operators",
@@ -165,7 +165,7 @@ function askResetTotp(name) {
         title: `Take the second factor of ${name} away`,
         label: "Take away",
         confirm: name,
-        warning: "Be sure who asks: the password is then enough to log in.",
+        warning: "Verify the identity of the requester: the password is then enough to log in.",
         submit: () => change("POST", at`/operators/${name}/totp/reset`),
         done: `${name} has no second factor any more`,
     });
@@ -186,7 +186,7 @@ function askEndAll() {
         title: "End all sessions",
         label: "End all",
         confirm: "all",
-        warning: "Everybody is logged out, on all hosts, and so are you.",
+        warning: "All operators are logged out on all hosts, and so are you.",
         submit: () => change("POST", "/operator-sessions/end", {}),
         done: "All sessions have ended",
     });

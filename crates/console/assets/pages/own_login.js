@@ -39,7 +39,7 @@ export function view(session) {
                 ["Log-in by", session.has_password ? "password" : "OpenID Connect"],
                 ["Second factor", session.has_password ? (session.has_second_factor ? "yes" : "no") : "of the provider"],
                 ["Ends", time(session.expires_unix_ms)],
-                ["Ends before, if nobody is here for", `${Math.round(session.idle_seconds / 60)} min`],
+                ["Ends earlier after idling for", `${Math.round(session.idle_seconds / 60)} min`],
             ),
         ),
     ];

@@ -44,7 +44,7 @@ export function view(document, { names }) {
             ),
         ),
         quiet(`Only the ${kind} ${name} has this policy.`),
-        section("What it says", h("pre", { tabindex: "0", "aria-label": "The policy" }, text)),
+        section("Document", h("pre", { tabindex: "0", "aria-label": "The policy" }, text)),
     ];
 }
 
@@ -54,7 +54,7 @@ function askChange(account, holder, policy, text) {
         title: `Change the policy ${policy} of ${name}`,
         label: "Change",
         text: "It holds at once.",
-        fields: [{ name: "document", label: "What it says (JSON)", type: "json", required: true, value: text }],
+        fields: [{ name: "document", label: "Document (JSON)", type: "json", required: true, value: text }],
         submit: (values) => change("PUT", ownPolicyPath(account, holder, policy), values),
         done: `The policy ${policy} of ${name} is changed`,
     });

@@ -38,7 +38,7 @@ export function view(figures, route, state) {
         heading("Performance"),
         h(
             "nav",
-            { class: "tabs", "aria-label": "What is shown" },
+            { class: "tabs", "aria-label": "Shown figures" },
             KINDS.map(([value, text]) =>
                 h(
                     "a",

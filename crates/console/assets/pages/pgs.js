@@ -115,8 +115,8 @@ export function scrubActions({ pg }) {
             title: `${deep ? "Deep scrub" : "Scrub"} of PG ${pg}`,
             label: deep ? "Deep scrub" : "Scrub",
             text: deep
-                ? "Compares all copies of its objects, reads all data, and repairs what is bad."
-                : "Compares objects, versions, sizes and checksums of all copies, and repairs what is bad.",
+                ? "Compares all copies of its objects, reads all data, and repairs bad copies."
+                : "Compares objects, versions, sizes and checksums of all copies, and repairs bad ones.",
             submit: () => change("POST", at`/pgs/${pg}/scrub`, { deep }),
             done: `The ${deep ? "deep scrub" : "scrub"} of PG ${pg} is asked for`,
         });

@@ -51,7 +51,7 @@ export function view({ document, listed }, { names: { account, policy } }) {
         listed
             ? quiet(`${listed.Arn}, version ${listed.DefaultVersionId}, attached to ${listed.AttachmentCount}`)
             : null,
-        section("What it says", h("pre", { tabindex: "0", "aria-label": "The policy" }, text)),
+        section("Document", h("pre", { tabindex: "0", "aria-label": "The policy" }, text)),
     ];
 }
 
@@ -59,8 +59,8 @@ function askChange(where, policy, text) {
     ask({
         title: `Change the policy ${policy}`,
         label: "Change",
-        text: "It holds at once for everyone who has it.",
-        fields: [{ name: "document", label: "What it says (JSON)", type: "json", required: true, value: text }],
+        text: "It applies at once to everyone who has it.",
+        fields: [{ name: "document", label: "Document (JSON)", type: "json", required: true, value: text }],
         submit: (values) => change("PUT", where, values),
         done: `The policy ${policy} is changed`,
     });

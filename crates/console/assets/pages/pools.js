@@ -167,7 +167,7 @@ function askRemove(pool) {
         title: `Remove pool ${pool.name}`,
         label: "Remove",
         confirm: pool.name,
-        warning: "What is in it is destroyed. A pool with images or buckets is not removed.",
+        warning: "Its data is destroyed. A pool with images or buckets is not removed.",
         submit: ({ confirm }) => change("POST", at`/pools/${pool.name}/remove`, { confirm }),
         done: `Pool ${pool.name} is removed`,
     });

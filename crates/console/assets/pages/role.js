@@ -32,7 +32,7 @@ export function view({ details, policies }, { names: { account } }) {
             `Role ${role}`,
             action("attachPolicy", "Attach policy", () => askAttach(account, { role }, policies)),
             action("putRolePolicy", "Add policy of its own", () => askOwnPolicy(account, { role }, PolicyNames)),
-            action("updateTrustPolicy", "Change who may assume it", () =>
+            action("updateTrustPolicy", "Change trust policy", () =>
                 askTrust(account, role, indented(Role.AssumeRolePolicyDocument)),
             ),
             action(
@@ -53,13 +53,13 @@ export function view({ details, policies }, { names: { account } }) {
             "Role",
             facts(
                 ["ARN", h("code", {}, Role.Arn)],
-                ["What it is for", Role.Description ?? "-"],
+                ["Description", Role.Description ?? "-"],
                 ["Created", time(Role.CreateDate)],
                 ["Longest session", span(Number(Role.MaxSessionDuration))],
             ),
         ),
         section(
-            "Who may assume it",
+            "Trust policy",
             h("pre", { tabindex: "0", "aria-label": "The trust policy" }, indented(Role.AssumeRolePolicyDocument)),
         ),
         section(
@@ -75,14 +75,14 @@ export function view({ details, policies }, { names: { account } }) {
 
 function askTrust(account, role, text) {
     ask({
-        title: `Change who may assume the role ${role}`,
+        title: `Change the trust policy of the role ${role}`,
         label: "Change",
-        text: "It holds at once for new sessions; those that there are go on.",
+        text: "It applies to new sessions at once; existing ones continue.",
         fields: [
-            { name: "document", label: "Who may assume it (JSON)", type: "json", required: true, value: text },
+            { name: "document", label: "Trust policy (JSON)", type: "json", required: true, value: text },
         ],
         submit: (values) => change("PUT", at`/accounts/${account}/roles/${role}/trust-policy`, values),
-        done: `It is changed who may assume the role ${role}`,
+        done: `The trust policy of the role ${role} is changed`,
     });
 }
 

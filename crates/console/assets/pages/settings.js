@@ -16,23 +16,23 @@ const FLAGS = [
 ];
 const MODES = ["secure", "secure-128", "crc"].map((mode) => [mode, mode]);
 const SETTINGS = [
-    ["osd_down_out_seconds", "An OSD that is down for so long is marked out; 0: never"],
+    ["osd_down_out_seconds", "Seconds until an OSD that is down is marked out; 0: never"],
     ["osds_in_percent_min", "No OSD is marked out by itself if less than this share would be left in"],
     ["balance_seconds", "Pause between two rounds of the balancer"],
     ["near_full_percent", "An OSD with more of its space in use is near full"],
     ["full_percent", "An OSD with more of its space in use takes no new data: 50 to 97"],
-    ["busy_poll_us", "OSDs look for work so many microseconds before they sleep: 0 to 1000"],
-    ["trace_endpoint", "The collector that traces go to, such as https://collector.example:4318; empty: none"],
-    ["trace_one_in", "One operation of so many is traced; 0: none"],
-    ["trace_slow", "Besides, all operations that take 100 ms or more"],
+    ["busy_poll_us", "Microseconds, 0 to 1000, that an OSD polls before it sleeps; 0: none"],
+    ["trace_endpoint", "URL of the trace collector, such as https://collector.example:4318; empty: none"],
+    ["trace_one_in", "Trace one of N operations; 0: none"],
+    ["trace_slow", "Trace also all operations that take 100 ms or more"],
     ["frame_mode_cluster", "Protection of frames among OSDs", MODES],
     ["frame_mode_client", "Between OSDs and NBD servers, benchmarks and the command line", MODES],
     ["frame_mode_gateway", "Between OSDs and gateways", MODES],
-    ["frame_rekey_seconds", "A connection's key that is so old is followed by the next"],
-    ["session_idle_seconds", "A session of an operator that is not used for so long ends: 60 to 604800"],
-    ["api_token_days_max", "A token for the admin API lasts so many days at most: 1 to 366"],
+    ["frame_rekey_seconds", "Seconds until a connection replaces its key"],
+    ["session_idle_seconds", "Seconds, 60 to 604800, until an unused session of an operator ends"],
+    ["api_token_days_max", "Longest validity of a token for the admin API, in days: 1 to 366"],
     ["totp_required_roles", "Roles of operators who need a second factor, with commas between them; empty: none"],
-    ["session_seconds", "A session of an operator ends after so long: 60 to 604800"],
+    ["session_seconds", "Seconds, 60 to 604800, until a session of an operator ends"],
 ];
 
 export function title() {
@@ -90,7 +90,7 @@ export function view({ settings, flags }) {
                         value: ([name]) => settings[name],
                         cell: ([name]) => h("strong", {}, String(settings[name])),
                     },
-                    { label: "What it is", value: ([, text]) => text },
+                    { label: "Meaning", value: ([, text]) => text },
                     may("setSetting")
                         ? { label: "Actions", actions: true, cell: (row) => settingAction(row, settings[row[0]]) }
                         : null,
@@ -109,7 +109,7 @@ function flagAction([flag, text], isSet) {
             ask({
                 title: `${verb} the flag ${flag}`,
                 label: verb,
-                text: isSet ? `The cluster goes on with it: ${text}.` : `It holds back: ${text}.`,
+                text: isSet ? `The cluster resumes ${text}.` : `The cluster pauses ${text}.`,
                 submit: () => change(isSet ? "DELETE" : "PUT", at`/flags/${flag}`),
                 done: `${flag} is ${isSet ? "not set any more" : "set"}`,
             }),

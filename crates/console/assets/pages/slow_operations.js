@@ -18,7 +18,7 @@ export function view({ slower_than_us: limit, operations, unanswered }) {
     return [
         heading("Slow operations"),
         quiet(
-            `Operations that take longer than ${microseconds(limit)}, slowest first, with what they waited for.`,
+            `Operations that take longer than ${microseconds(limit)}, slowest first, with the reason for waiting.`,
         ),
         unansweredNote(unanswered),
         table({
