@@ -85,7 +85,7 @@ pub enum Command {
     Host(HostCommand),
     /// Show the state of the cluster
     Status(OutputArguments),
-    /// Show what is wrong, since when, and what to do
+    /// Show problems, their age and their remedy
     Health(HealthArguments),
     /// Show space by OSD
     Df(OutputArguments),
@@ -130,7 +130,7 @@ pub enum Command {
     /// Make, list and remove roles, which users and programs assume
     #[command(subcommand)]
     Role(RoleCommand),
-    /// Say what users, groups and roles may do, and find out why a request is refused
+    /// Show the rights of users, groups and roles, and the reason for a refused request
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Measure the cluster, its parts and the disks below it
@@ -141,22 +141,22 @@ pub enum Command {
     /// Search for failures of the PG protocol in simulated clusters
     #[command(disable_help_flag = true)]
     Sim(LaboratoryArguments),
-    /// Show what has happened: failures, fail-overs, recoveries, commands
+    /// Show past events: failures, fail-overs, recoveries, commands
     Events(EventsArguments),
-    /// Check that no line of an audit log was changed or taken out, and list what is known of the logs
+    /// Verify that no line of an audit log was changed or removed, and list the known logs
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Show what OSDs, pools, images, gateways and buckets do now
+    /// Show the current load of OSDs, pools, images, gateways and buckets
     Top(TopArguments),
     /// Show slow operations, and where their time went
     Slow(SlowArguments),
     /// Show the metrics of processes, and let Prometheus read them
     #[command(subcommand)]
     Metrics(MetricsCommand),
-    /// Say who may log in to the console
+    /// Manage console operators
     #[command(subcommand)]
     Operator(OperatorCommand),
-    /// List, approve and deny what operators ask a second operator for
+    /// List, approve and deny operations that need a second operator
     #[command(subcommand)]
     Approval(ApprovalCommand),
     /// Run the admin server (started by 'atoll up')

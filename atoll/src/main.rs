@@ -1,4 +1,4 @@
-//! The `atoll` program: the command line, and nothing else. What the commands do is in the crates.
+//! The `atoll` program: the command line, and nothing else. The commands' work is in the crates.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -10,9 +10,9 @@ mod watch;
 
 use atoll_terminal::print_note;
 
-/// The store keeps small writes in memory until a checkpoint and then frees them all at once. The
-/// system's allocator gives that memory back and takes it anew, which costs a third of an OSD's
-/// CPU in zeroed pages; jemalloc keeps it for the next seconds' writes.
+/// The store keeps small writes in memory until a checkpoint and then frees them all at once. The system's
+/// allocator returns that memory and requests it again, which costs a third of an OSD's CPU in zeroed pages;
+/// jemalloc keeps it for the next seconds' writes.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

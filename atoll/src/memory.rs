@@ -1,4 +1,4 @@
-//! What nobody may find of a process when it has ended: keys, passwords, and data that passed through.
+//! Memory that must not be found after a process has ended: keys, passwords, and data of requests.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use crate::commands::explain;
 
 const ARGUMENT: &str = "watch";
-/// Commands besides those named `ls` that show something as it is now.
+/// Commands that show current state, beside those named `ls`.
 const SHOWN: [&str; 3] = ["status", "df", "slow"];
 
 /// Gives every list the option `--watch`.
@@ -35,7 +35,7 @@ fn argument() -> Arg {
         .require_equals(true)
         .default_missing_value("2")
         .value_parser(value_parser!(u64).range(1..=3_600))
-        .help("Look again every 2 seconds, or so many, and show what has changed, until Ctrl-C")
+        .help("Refresh every 2 seconds, or every N, and show changes, until Ctrl-C")
 }
 
 /// The pause that `--watch` asks for.
@@ -46,8 +46,9 @@ pub fn pause(matches: &ArgMatches) -> Option<Duration> {
     }
 }
 
-/// Makes a list again and again. On a terminal the newest is on the screen; elsewhere each that differs from the one
-/// before is printed, JSON as one line. What fails at first ends it; later it may be a moment without cluster state.
+/// Makes a list again and again. On a terminal the newest is on the screen; elsewhere each that differs from the
+/// one before is printed, JSON as one line. A failure of the first run ends it; a later one may be a moment
+/// without cluster state.
 pub fn run(pause: Duration, mut list: impl FnMut() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     // What was printed, or why nothing was.
     let mut shown: Option<Result<String, String>> = None;

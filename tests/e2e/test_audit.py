@@ -293,6 +293,6 @@ def test_another_host_finds_a_log_that_was_made_anew(kept, scenario):
     assert code == 1 and "cut off" in str(found["logs"][0]["problems"]), found
     last_run = json.loads(lines[-1])["run"]
     code, found = verify([line for line in lines if json.loads(line)["run"] != last_run])
-    assert code == 1 and "is not there" in str(found["logs"][0]["problems"]), found
+    assert code == 1 and "is missing" in str(found["logs"][0]["problems"]), found
     heads = kept.json("audit", "heads")
     assert name in {head["log"] for head in heads}, heads

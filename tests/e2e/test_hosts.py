@@ -530,7 +530,7 @@ def test_a_host_that_does_not_answer_is_named(embedded, note):
         begun = time.monotonic()
         told = e1.cli("slow").stdout
         note(f"{time.monotonic() - begun:.1f} s")
-        assert "host e2 does not tell: no answer within 4 s" in told and "gateway" in told, told
+        assert "host e2 does not answer: no answer within 4 s" in told and "gateway" in told, told
         document = within(e1.namespace, lambda: caller.call("GET", "/api/v1/figures?kind=osd")).document
         assert [one["host"] for one in document["unanswered"]] == ["e2"], document["unanswered"]
         assert "osd.0" in {one["name"] for one in document["series"]}, document

@@ -369,7 +369,7 @@ def test_a_new_certificate_counts_for_new_connections(cluster, own, other, serve
 def test_a_broken_certificate_is_logged(cluster, own, server):
     """A broken certificate is logged, and the one before stays."""
     server[0].write_text("-----BEGIN CERTIFICATE-----\nbroken\n")
-    wait_for("the log has it", lambda: "go on with the certificate that was read before" in cluster.log_text(), 10)
+    wait_for("the log has it", lambda: "use the previous certificate" in cluster.log_text(), 10)
     assert is_of(cluster, own), "the certificate that was read before is gone"
     own.sign(*server, "serverAuth")
 

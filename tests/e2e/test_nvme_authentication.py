@@ -197,7 +197,7 @@ def test_what_the_command_refuses(cluster, scenario):
     assert "begins with 'nqn.'" in cluster.cli("nvme", "host", "set", "host", ok=(1,)).stderr
     file.write_text("DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:")
     both = ("--secret-file", file, "--controller-secret-file", file)
-    assert "must be another" in cluster.cli("nvme", "host", "set", PROVEN, *both, ok=(1,)).stderr
+    assert "must differ" in cluster.cli("nvme", "host", "set", PROVEN, *both, ok=(1,)).stderr
     assert "no secret of NVMe host" in cluster.cli("nvme", "host", "rm", OPEN, ok=(1,)).stderr
 
 

@@ -91,7 +91,7 @@ def test_it_is_said_why_pgs_do_not_serve(put_back):
         assert pg["accept_command"].startswith(f"atoll pg accept {name} --from osd."), pg
     one = next(iter(put_back.decided))
     text = put_back.cluster.cli("pg", "why", one).stdout
-    for words in ("older copy", "PROMISED", "what to do", f"atoll pg accept {one} --from"):
+    for words in ("older copy", "PROMISED", "remedy", f"atoll pg accept {one} --from"):
         assert words in text, text
     health = json.loads(put_back.cluster.cli("health", "--json", ok=(1, 2)).stdout)
     assert any("atoll pg why" in problem["action"] for problem in health["problems"]), health

@@ -95,7 +95,7 @@ def test_state_that_is_there_is_not_replaced_unless_told(restored):
 
 
 def test_a_cluster_without_its_state_is_not_made_anew(restored):
-    assert "state.redb is not there" in restored.up_refused and "atoll state restore" in restored.up_refused
+    assert "state.redb is missing" in restored.up_refused and "atoll state restore" in restored.up_refused
 
 
 def test_it_says_what_it_has_put_back(restored):

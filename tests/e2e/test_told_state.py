@@ -33,7 +33,7 @@ def test_health_of_a_stopped_cluster_says_that_it_is_stopped(three):
     code, found = problems(three.cluster)
     [problem] = found.values()
     assert code == 2 and problem["code"] == "NOT_RUNNING", problem
-    assert "goes on" not in problem["action"] and "atoll up" in problem["action"], problem
+    assert "continues" not in problem["action"] and "atoll up" in problem["action"], problem
 
 
 @pytest.fixture(scope="module")

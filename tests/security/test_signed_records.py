@@ -140,7 +140,7 @@ def test_an_operator_made_by_hand_is_none(altered):
         listed = altered.cluster.scenario.run(
             altered.cluster.scenario.atoll, "operator", "ls", "--json", "--data", altered.cluster.data
         )
-        assert "/atoll/operators/watcher in cluster state is not what this cluster has signed" in listed.stderr
+        assert "/atoll/operators/watcher in cluster state has no valid signature of this cluster" in listed.stderr
         assert [one["name"] for one in json.loads(listed.stdout)] == ["other"], "the others are listed"
     assert [one["role"] for one in altered.cluster.json("operator", "ls")] == ["read-only"] * 2
 
@@ -223,7 +223,7 @@ def test_an_image_opened_to_everybody_is_not_opened_at_all(altered):
 
     with (
         altered.record(f"/atoll/images/{IMAGE}", open_it),
-        pytest.raises(NbdError, match="not what this cluster has signed"),
+        pytest.raises(NbdError, match="no valid signature of this cluster"),
     ):
         altered.cluster.nbd(IMAGE).read(0, 512)
     altered.small.check()

@@ -76,7 +76,7 @@ pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
     })
 }
 
-/// Runs commands in threads of this process, with what they print kept.
+/// Runs commands in threads of this process and keeps their output.
 struct InProcess {
     data: PathBuf,
     execute: Execute,
@@ -237,7 +237,7 @@ mod tests {
         Command { words: owned(words), operands: owned(operands), document }
     }
 
-    /// Prints its arguments, and what is in the file that comes last.
+    /// Prints its arguments, and the content of the file named by the last one.
     fn echo(arguments: Vec<String>) -> anyhow::Result<ExitCode> {
         let document = arguments.last().and_then(|file| std::fs::read_to_string(file).ok());
         atoll_terminal::print_line!("{}", serde_json::json!({ "arguments": arguments, "document": document }));

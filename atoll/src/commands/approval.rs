@@ -1,4 +1,4 @@
-//! What one operator asks for and another approves.
+//! Approvals: operations that one operator requests and another approves.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use super::output::{ago, print_json, print_table, utc};
 
 #[derive(Subcommand)]
 pub enum ApprovalCommand {
-    /// List what operators have asked for
+    /// List requested operations
     Ls(OutputArguments),
     /// Approve what another operator has asked for; who has asked gives the command again then
     #[command(after_help = "\
@@ -25,7 +25,7 @@ Examples:
   atoll approval approve 3f9a02c1 --operator bob --password-file -
   atoll approval approve 3f9a02c1 --operator bob --password-file ./password --code-file -   with a second factor")]
     Approve(DecisionArguments),
-    /// Deny what an operator has asked for, or take it back
+    /// Deny a request of another operator, or withdraw your own
     #[command(after_help = "Example:\n  atoll approval deny 3f9a02c1 --operator bob --password-file -")]
     Deny(DecisionArguments),
 }

@@ -58,17 +58,17 @@ pub struct ErasureCode {
     pub parity: u32,
 }
 
-/// Whether there may be so many is for the cluster to say.
+/// The cluster decides if it has enough failure domains for the code.
 pub fn parse_erasure_code(text: &str) -> Result<ErasureCode, String> {
     let numbers = text.split_once('+').and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
     let (data, parity) = numbers.ok_or_else(|| {
-        "a code is K+M, such as 4+2: K data shards (2 to 16) and M parity shards (1 to 4), of which M may be lost"
+        "a code is K+M, such as 4+2: K data shards (2 to 16) and M parity shards (1 to 4); any M of them may be lost"
             .to_owned()
     })?;
     Ok(ErasureCode { data, parity })
 }
 
-/// Whether data is encrypted and authenticated before it leaves the gateway or NBD server.
+/// Encryption and authentication of data in the gateway or NBD server, before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SealingArgument {
     On,

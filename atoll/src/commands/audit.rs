@@ -27,14 +27,14 @@ pub enum AuditCommand {
 Examples:
   atoll audit verify                             the logs of this host, with the files that were set aside
   atoll audit verify /var/log/atoll/s3-audit.jsonl
-  atoll audit verify --host h2 /copies/h2/*.jsonl    logs of another host, by what cluster state knows of them
+  atoll audit verify --host h2 /copies/h2/*.jsonl    logs of another host, compared with the records in cluster state
   atoll audit verify --key 9f2c... --json        lines of this process must be there, under its key
 
 Each line has a digest of itself and of the line before. Each minute a line signs the latest digest, and cluster state
 stores this signature. A host cannot change its signatures of earlier hours there, so a log that root has rewritten, cut or
 replaced is not whole. Run this on another host: the program of a host that was broken into may lie.
-Without cluster state (--offline, or none that answers) only the chain itself is looked at: who may write the files can then
-replace a run under another key, or remove the latest lines.
+Without cluster state (--offline, or no answer) only the chain itself is verified: a user with write access to the files can
+then replace a run under another key, or remove the latest lines.
 
 Exit codes: 0 all lines fit, 1 some do not.")]
     Verify(VerifyArguments),
@@ -61,7 +61,7 @@ pub struct VerifyArguments {
     /// The host of the logs [default: this one]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Do not compare with what cluster state knows
+    /// Do not compare with the records in cluster state
     #[arg(long)]
     offline: bool,
 }
@@ -111,7 +111,7 @@ fn known_of_log(log: &Path, known: &[AuditHeadRecord]) -> Vec<KnownHead> {
     known.iter().map(head).collect()
 }
 
-/// Logs of which cluster state knows lines, and that are not there.
+/// Returns logs with records in cluster state whose files are missing.
 fn missing_logs(logs: &[PathBuf], known: &[AuditHeadRecord]) -> Vec<PathBuf> {
     let Some(directory) = logs.first().and_then(|log| log.parent()) else { return Vec::new() };
     let names: BTreeSet<&str> = known.iter().map(|record| &record.log[..]).collect();
@@ -154,7 +154,7 @@ fn verify_all(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     } else {
         missing.iter().for_each(|key| print_line!("no run with the key {key} is there"));
         if let Err(reason) = &known {
-            print_line!("not compared with what cluster state knows: {reason}");
+            print_line!("not compared with the records in cluster state: {reason}");
         }
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

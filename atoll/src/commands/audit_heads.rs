@@ -11,12 +11,12 @@ use atoll_types::records::RECORD_FORMAT;
 
 use super::open_cluster::OpenCluster;
 
-/// How often one looks for a new signature, of which there is one a minute while there are lines.
+/// Pause between looks for a new signature; logs with new lines get one a minute.
 const LOOK_PAUSE: Duration = Duration::from_secs(10);
-/// How long one waits besides when cluster state has not taken it.
+/// Additional pause after cluster state did not take a signature.
 const AGAIN_PAUSE: Duration = Duration::from_secs(50);
 const HOUR_MS: u64 = 3_600_000;
-/// What is older is removed.
+/// Age at which records are removed.
 const KEPT_HOURS: u64 = 32 * 24;
 /// How often that is looked at.
 const TRIM_PAUSE: Duration = Duration::from_secs(6 * 3_600);
@@ -42,7 +42,7 @@ pub async fn publish(client: &ClusterClient, who: &ProcessLog, heads: &[Head]) -
     Ok(())
 }
 
-/// Removes what is too old.
+/// Removes records older than `KEPT_HOURS`.
 async fn trim(client: &ClusterClient, host: &str) -> Result<(), ClusterError> {
     let oldest = (unix_ms() / HOUR_MS).saturating_sub(KEPT_HOURS);
     for (key, _, _) in client.list_raw(&keys::audit_heads_of(host)).await?.entries {

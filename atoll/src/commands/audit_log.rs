@@ -12,17 +12,17 @@ use clap::{Args, ValueEnum};
 
 use super::open_cluster::OpenCluster;
 
-/// Uses of keys are summed for so long.
+/// Interval for which uses of keys are summed.
 const USES_PAUSE: Duration = Duration::from_secs(10);
 
-/// What happens to lines that find no room.
+/// Handling of lines that find no room.
 #[derive(Args, Clone)]
 pub struct AuditRoomArguments {
     /// When lines can be neither written nor spooled: 'lose' loses and counts them, 'refuse' refuses requests until they
     /// can
     #[arg(long, value_name = "WHAT", env = "ATOLL_AUDIT_ON_FAILURE", default_value = "lose")]
     pub audit_on_failure: OnFailureArgument,
-    /// So much of what a collector has not taken waits in DIR/audit-spool
+    /// Largest spool of lines that a collector has not accepted, in DIR/audit-spool
     #[arg(long, value_name = "SIZE", env = "ATOLL_AUDIT_SPOOL", default_value = "1G", value_parser = parse_spool_bytes)]
     pub audit_spool: u64,
 }
@@ -102,7 +102,7 @@ pub fn open(
     Ok(log)
 }
 
-/// Who makes lines in a daemon.
+/// Returns the origin of a daemon's lines.
 pub fn daemon_log(open: &OpenCluster, process: &str) -> ProcessLog {
     ProcessLog { host: open.cluster.host_name(), process: process.to_owned(), user: None }
 }

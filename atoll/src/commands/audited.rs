@@ -1,4 +1,4 @@
-//! Commands in the audit log: who has called which, and what became of it.
+//! Commands in the audit log: caller, command and outcome.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,13 +40,13 @@ const LOOKING: [&str; 19] = [
 const LOOKING_NAMES: [&str; 8] = ["ls", "show", "query", "map", "why", "simulate", "config", "run"];
 /// Characters of the reason why a command has failed.
 const ERROR_CHARACTERS_MAX: usize = 300;
-/// A command waits so long for its lines to be written.
+/// Longest wait of a command for its lines to be written.
 const END_LIMIT: Duration = Duration::from_secs(5);
 const SOURCE: &str = "command";
-/// The user for whom the system lets the session begin, whoever he has become since; this one is nobody.
+/// Value of a login user id for processes outside of a login session.
 const NO_LOGIN: &str = "4294967295";
 
-/// Whether a command only looks. What is not known changes something.
+/// Returns true for commands that only read. Unknown commands count as changes.
 pub fn only_looks(words: &[&str]) -> bool {
     let name = words.last().copied().unwrap_or_default();
     // 'bench run' writes; daemons, which have logs of their own, are not told of by 'run'.
@@ -68,7 +68,7 @@ fn called(matches: &ArgMatches) -> (Vec<&str>, Option<PathBuf>) {
 struct Record<'a> {
     /// Without the data directory. No secret is ever an argument.
     command: &'a str,
-    /// Who has logged in, if somebody has become another user since.
+    /// The user that logged in, if the effective user differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     login_user_id: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ impl AuditedCommand {
         Ok(())
     }
 
-    /// Makes sure that what was noted is in the log.
+    /// Waits until all noted lines are in the log.
     fn make_sure(&self) -> anyhow::Result<()> {
         let Some(log) = self.close() else { return Ok(()) };
         if log.end(END_LIMIT).is_none_or(|heads| heads.is_empty()) {
@@ -191,7 +191,7 @@ impl AuditedCommand {
     }
 }
 
-/// Says that an operator of the console has had a command run. `operands` are names that anybody may have chosen.
+/// Says that an operator of the console has had a command run. `operands` are names that any user may have chosen.
 pub fn note_of_console(user: &str, (words, operands): (&[String], &[String]), done: Result<(), String>) {
     let called: Vec<&str> = words.iter().map(String::as_str).take_while(|word| !word.starts_with('-')).collect();
     if only_looks(&called) {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::cli::tests::all_commands;
 
-    /// What is not known to only look has lines. A command that is added has them, too.
+    /// Commands that are not known to only read have lines. A command that is added has them, too.
     #[test]
     fn commands_that_change_something_are_audited() {
         let all = all_commands();

@@ -19,7 +19,7 @@ Examples:
   atoll bucket set scratch sealing off     new objects are stored as they are, unless a request asks for encryption
   atoll bucket set scratch sealing on
 
-Gateways follow within 2 s; objects that are there stay as they are. Without sealing, who has a device or the root
+Gateways follow within 2 s; existing objects are unchanged. Without sealing, anyone with a device or the root
 password of an OSD's host can read the objects, and change them unnoticed (docs/reference/threat-model.md). Buckets are made by
 S3 clients.")]
     Set {
@@ -27,17 +27,17 @@ S3 clients.")]
         output: OutputArguments,
         /// The bucket
         name: String,
-        /// What to change
+        /// Property to change
         key: BucketKeyArgument,
         /// The new value
         value: SealingArgument,
     },
 }
 
-/// What of a bucket can be changed here.
+/// Properties of a bucket that can be changed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BucketKeyArgument {
-    /// Whether new objects are sealed
+    /// Sealing of new objects
     Sealing,
 }
 

@@ -1,4 +1,4 @@
-//! What all daemons do when they start.
+//! Common start of all daemons.
 
 use std::io::Read;
 use std::time::Duration;
@@ -30,11 +30,11 @@ pub struct DaemonArguments {
     pub exit_with_parent: bool,
 }
 
-/// What is logged when `ATOLL_LOG` does not say. s3s logs every answer that is an error, missing keys included,
-/// and rustls every client that names a server by its address.
+/// Default of `ATOLL_LOG`. s3s logs every answer that is an error, missing keys included, and rustls every client
+/// that names a server by its address.
 const LOG_FILTER: &str = "info,s3s=off,rustls=error";
 
-/// What `ATOLL_LOG` says.
+/// Returns the log filter that `ATOLL_LOG` sets.
 pub fn log_filter() -> anyhow::Result<Targets> {
     let filter = std::env::var("ATOLL_LOG").unwrap_or_default();
     let filter = if filter.is_empty() { LOG_FILTER } else { &filter };
@@ -71,8 +71,8 @@ pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<Ope
     Ok(open)
 }
 
-/// Waits until records of cluster state can be verified. A process that begins while the key service is away believes no
-/// record that lets somebody in, and serves nothing; one that runs has the keys.
+/// Waits until records of cluster state can be verified. A process that begins while the key service is away
+/// accepts no record that grants access, and serves nothing; a running process has the keys.
 pub async fn until_verifiable(state: &ClusterClient) -> anyhow::Result<()> {
     let mut is_told = false;
     loop {
@@ -93,7 +93,7 @@ pub async fn until_verifiable(state: &ClusterClient) -> anyhow::Result<()> {
     }
 }
 
-/// Who cannot tell of its operations does them all the same.
+/// Starts the export of traces; a process that cannot export serves nevertheless.
 fn export_traces(open: &OpenCluster, process: &str) {
     let (kind, _) = process.split_once('.').unwrap_or((process, ""));
     let host = open.cluster.host_name();
@@ -108,7 +108,7 @@ fn export_traces(open: &OpenCluster, process: &str) {
     }
 }
 
-/// Who cannot be looked into serves all the same.
+/// Starts the admin socket; a process without one serves nevertheless.
 fn serve_admin_socket(open: &OpenCluster, process: &str) {
     atoll_metrics::register_process(process, env!("CARGO_PKG_VERSION"));
     atoll_security_log::register_metrics();

@@ -1,4 +1,4 @@
-//! What has happened in the cluster, and noting what a command has changed.
+//! Past events of the cluster, and events for the changes that commands make.
 
 use anyhow::Context;
 use atoll_admin::events::{self, Event, EventFilter};
@@ -19,14 +19,14 @@ Examples:
   atoll events                          the last 50 events
   atoll events --follow                 and each new one, until Ctrl-C
   atoll events --limit 2000 --min-severity warning --json | jq -r .summary
-  atoll events --after 4711 --json      those that came since, by the number that each has
+  atoll events --after 4711 --json      those after event number 4711
 
 Events are health problems that begin and end, OSDs that go down and come back, PGs that fail over, with the cause as
-far as it is known, and what commands have changed, by whom. The last 2,000 or so are kept in cluster state.")]
+far as it is known, and changes by commands, with their users. The last 2,000 or so are kept in cluster state.")]
 pub struct EventsArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// So many of the latest, or of the next ones with --after
+    /// Number of events: the latest, or the next ones with --after
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
     /// Only those behind the one with this number
@@ -35,7 +35,7 @@ pub struct EventsArguments {
     /// Only those that are so grave
     #[arg(long, value_name = "SEVERITY", default_value = "note")]
     pub min_severity: SeverityArgument,
-    /// Go on with those that come
+    /// Print new events as they come
     #[arg(long)]
     pub follow: bool,
 }
@@ -101,7 +101,7 @@ fn show(event: &Event, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who has called a command.
+/// The user that called a command.
 pub struct Author {
     pub user: String,
     pub host: String,
@@ -119,7 +119,7 @@ impl Author {
     }
 }
 
-/// Notes what a command has changed, and who has called it.
+/// Notes the change that a command made, and its caller.
 pub async fn note_command(
     client: &ClusterClient,
     author: &Author,

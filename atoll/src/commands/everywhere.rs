@@ -1,4 +1,4 @@
-//! What the processes of all hosts tell, for commands that show it.
+//! Answers of the processes of all hosts, for commands that show them.
 
 use atoll_cluster::ClusterClient;
 use atoll_console::{Everywhere, OtherHosts, Tells, ThisHost, Unanswered};
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::open_cluster::OpenCluster;
 
-/// Whose processes are asked.
+/// The processes to ask.
 #[derive(Args)]
 pub struct WhereArguments {
     /// Only processes of this host; may be given several times
@@ -20,7 +20,7 @@ pub struct WhereArguments {
     pub process: Option<String>,
 }
 
-/// The way to what all hosts tell.
+/// Access to the answers of all hosts.
 pub struct Lookout<'a> {
     arguments: &'a WhereArguments,
     this: ThisHost,
@@ -54,7 +54,7 @@ impl<'a> Lookout<'a> {
         self.arguments.host.is_empty() || self.arguments.host.iter().any(|wanted| wanted == host)
     }
 
-    /// Asks all processes that are wanted. One that nobody has, or a host that there is not, is an error.
+    /// Asks all processes that are wanted. An unknown process or host is an error.
     pub async fn ask<T: Tells + DeserializeOwned>(&self) -> anyhow::Result<Everywhere<T>> {
         let found = match &self.state {
             None => Ok(OtherHosts::default()),
@@ -104,7 +104,7 @@ impl<'a> Lookout<'a> {
     }
 }
 
-/// Says below a table who has not told: with JSON it is in the document.
+/// Names below a table the processes that did not answer: with JSON they are in the document.
 pub fn say_unanswered(unanswered: &[Unanswered]) {
     if !unanswered.is_empty() {
         print_line!();

@@ -1,4 +1,4 @@
-//! What is wrong.
+//! Health problems.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use super::output::{ago, explain, print_json};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll health                  what is wrong, since when, and what to do
+  atoll health                  problems, their age and their remedy
   atoll health --json | jq -r '.problems[].code'
   atoll health --watch          again whenever something changes, until Ctrl-C
 
-Exit codes: 0 ok, 1 something is wrong but all is served, 2 something is not served, or nobody answers.")]
+Exit codes: 0 ok, 1 something is wrong but all is served, 2 something is not served, or the cluster does not answer.")]
 pub struct HealthArguments {
     #[command(flatten)]
     pub output: OutputArguments,

@@ -1,4 +1,4 @@
-//! Hosts: which there are, what each may do in cluster state, and shutting one out.
+//! Hosts: the list, the rights of each in cluster state, and revocation.
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,13 @@ use super::secret_file::write_new_secret;
 
 #[derive(Subcommand)]
 pub enum HostCommand {
-    /// List hosts, what each may be, and by which user it logs in to cluster state
+    /// List hosts, their roles, and their users in cluster state
     #[command(after_help = "\
 Examples:
   atoll host ls
   atoll host ls --json | jq -r '.[] | select(.user == null).host'")]
     Ls(OutputArguments),
-    /// Give a host of an etcd a user of its own, with the rights of what it runs
+    /// Give a host of an etcd a user of its own, with the rights of its roles
     #[command(after_help = "\
 Example:
   atoll host add h2 --role osd --password-file h2.password
@@ -50,9 +50,9 @@ host that joins the embedded cluster state gets its user by 'atoll cluster token
 Example:
   atoll host revoke h2 --yes
 
-Its user in cluster state is removed, so its processes are refused from then on; the keys of its gateway, clients and OSDs
-connect to nothing any more; other hosts do not know its admin server; its OSDs are out, and others take over what they
-held as soon as that has other copies. A host whose keys/kms.json may be known to others needs more: 'atoll key rotate',
+Its user in cluster state is removed, so its processes are refused from then on. The keys of its gateway, clients and
+OSDs are revoked. Other hosts forget its admin server. Its OSDs are out, and other OSDs take over their PGs as soon as
+these have other copies. A host whose keys/kms.json may have leaked needs more: 'atoll key rotate',
 and new secrets for its users. Call it on the host that made the cluster. It may be repeated.")]
     Revoke {
         #[command(flatten)]
@@ -78,8 +78,8 @@ Examples:
   for h in h1 h2 h3; do ssh $h atoll host rotate --data /srv/atoll; done
 
 A host that joined with an earlier release logs in as all hosts did, with all rights: it gets a user of its own, with the
-rights of what it runs. When all have one ('atoll host ls'), call it on the host that made the cluster: the password that
-they shared is changed there, and is worth nothing any more.")]
+rights of its roles. When all have one ('atoll host ls'), call it on the host that made the cluster: the password that
+they shared is changed there, and no longer valid.")]
     Rotate {
         #[command(flatten)]
         output: OutputArguments,
@@ -89,8 +89,8 @@ they shared is changed there, and is worth nothing any more.")]
     },
     /// Give this host's servers another private key for TLS, and a certificate for it
     #[command(after_help = "\
-Gateways, NBD servers and the admin server take it up by themselves; connections that stand go on. Clients trust it by
-tls/ca.crt, as the one before. A certificate that Atoll has not made is left alone.
+Gateways, NBD servers and the admin server load it by themselves; open connections stay. Clients trust it by
+tls/ca.crt, as the previous one. A certificate that Atoll has not made is left alone.
 
 Example:
   atoll host renew-tls")]
@@ -152,7 +152,7 @@ async fn list(open: &OpenCluster, state: &ClusterClient, output: &OutputArgument
         &all.iter().map(row).collect::<Vec<_>>(),
     );
     if state.user().is_none() {
-        print_note!("cluster state asks for no user: everybody who reaches it may do everything");
+        print_note!("cluster state has no authentication: every client that reaches it has all rights");
     } else if all.iter().filter(|host| host.user.is_none() && !host.is_revoked).count() > 1 {
         print_note!(
             "hosts that share a login may do everything: call 'atoll host rotate' on each, and then on the host that made \
@@ -205,7 +205,7 @@ async fn add(
         return print_json(&json!({ "host": host, "role": role, "user": user, "password_file": file }));
     }
     print_line!("host '{host}' logs in to the etcd as {user}, with the rights of role {role}");
-    print_line!("on it: --etcd-user {user} --etcd-password-file FILE, with what is in {}", file.display());
+    print_line!("on it: --etcd-user {user} --etcd-password-file FILE, with the content of {}", file.display());
     Ok(())
 }
 
@@ -286,7 +286,11 @@ async fn rotate(
     }
     let login = rotate_login(&open.directory, state).await.context("the password is as it was")?;
     let (user, said) = match &login {
-        OtherLogin::Password(user) => (user, "has another password in cluster state; its processes go on"),
+        OtherLogin::Password(user) => (
+            user,
+            "has another password in cluster state; its processes stay \
+            connected",
+        ),
         OtherLogin::Shared(user) => {
             (user, "has another password in cluster state; the one that hosts shared is void")
         }

@@ -64,7 +64,7 @@ pub struct HostArguments {
     /// hosts [default: 127.0.0.1, for this host only]
     #[arg(long, value_name = "IP")]
     pub listen: Option<IpAddr>,
-    /// The address by which other hosts reach this one, if it is not the one of --listen
+    /// Address of this host for other hosts, if it differs from --listen
     #[arg(long, value_name = "IP")]
     pub advertise: Option<IpAddr>,
     /// The key file of the cluster to join (keys/kms.json of a host that has it); gateways, NBD servers and
@@ -73,7 +73,7 @@ pub struct HostArguments {
     pub key_service: Option<PathBuf>,
 }
 
-/// What was said about this host and its etcd.
+/// Returns the choices for this host and its etcd.
 pub fn host_choices(etcd: &EtcdArguments, host: &HostArguments) -> Choices {
     Choices {
         etcd: etcd.into(),

@@ -1,4 +1,4 @@
-//! Keys of the key service, and what they have wrapped.
+//! Keys of the key service, and the secrets that they wrapped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// List the keys of the key service, their versions, and what each has wrapped
+    /// List the keys of the key service, their versions, and the number of secrets wrapped by each
     #[command(after_help = "Examples:\n  atoll key ls\n  atoll key ls --json | jq '.[].versions'")]
     Ls(OutputArguments),
     /// Create a key, for SSE-KMS
@@ -46,7 +46,7 @@ key has a policy: 'atoll key policy'.")]
         /// Letters, digits, '-', '_' and '.'
         name: String,
     },
-    /// List how old all secrets of the cluster and of this host are, oldest first, and what gives each a successor
+    /// List the age of all secrets of the cluster and of this host, oldest first, and the command that renews each
     #[command(after_help = "\
 Examples:
   atoll key ages
@@ -54,7 +54,7 @@ Examples:
     Ages(OutputArguments),
     /// Give the cluster another key of temporary credentials
     #[command(after_help = "\
-Sessions that began under the key before go on until they end, for at most 36 h; meanwhile the key is not rotated again.
+Sessions under the previous key stay valid until they end, for at most 36 h; until then the key cannot be rotated again.
 
 Examples:
   atoll key rotate-sts
@@ -66,16 +66,16 @@ Examples:
         #[arg(long)]
         end_sessions: bool,
     },
-    /// Say who may use a key for SSE-KMS
+    /// Manage policies of keys for SSE-KMS
     #[command(subcommand)]
     Policy(KeyPolicyCommand),
-    /// Give a key a new version, rewrap with it what older versions have wrapped, and sign all records of cluster state
-    /// with a new key; data is not touched
+    /// Give a key a new version, rewrap the secrets of older versions with it, and sign all records of cluster
+    /// state with a new key; data is not touched
     #[command(after_help = "\
 Examples:
   atoll key rotate                    the default key
   atoll key rotate project-x
-  atoll key rotate --no-rewrap        only for what is new; 'atoll key rewrap' does the rest later
+  atoll key rotate --no-rewrap        only for new secrets; 'atoll key rewrap' does the rest later
 
 Local keys are in keys/kms.json: with several hosts, copy the file to all of them between
 'rotate --no-rewrap' and 'rewrap'.")]
@@ -137,11 +137,11 @@ file still have the keys.")]
 Examples:
   atoll key backup /mnt/safe/h1.backup
   atoll key backup /mnt/safe/h1.age --passphrase-file -
-  atoll key backup /mnt/safe/h1.age --recipient age1...       only who has its identity can open it
+  atoll key backup /mnt/safe/h1.age --recipient age1...       only the holder of the identity can open it
 
-In it are cluster.json, credentials.json, keys/ and tls/ of the data directory. Without a passphrase or recipient it is
-in clear: who has it can read all data. Encrypted files are in the format of age, so 'age -d' opens them, too.
-'atoll health' reminds of a host without a backup, and of one with keys that are newer.")]
+It contains cluster.json, credentials.json, keys/ and tls/ of the data directory. Without a passphrase or recipient it is
+in clear: its holder can read all data. Encrypted files are in the format of age, so 'age -d' opens them, too.
+'atoll health' reports hosts without a backup, and hosts with keys newer than their backup.")]
     Backup {
         #[command(flatten)]
         output: OutputArguments,
@@ -154,7 +154,7 @@ in clear: who has it can read all data. Encrypted files are in the format of age
         #[arg(long, value_name = "age1...")]
         recipient: Vec<String>,
     },
-    /// Put back what the data directory lacks from a file of 'atoll key backup'; what is there stays
+    /// Restore missing files of the data directory from a file of 'atoll key backup'; existing files stay
     #[command(after_help = "\
 Examples:
   atoll key restore /mnt/safe/h1.backup && atoll up
@@ -175,8 +175,8 @@ Examples:
     #[command(after_help = "\
 Example:
   atoll key use-transit --kms-address https://vault:8200 --kms-token-file /run/vault-agent/token
-  atoll key rewrap                         what the local key has wrapped goes over to it
-  atoll down; atoll up                     gateways and NBD servers take it up when they start
+  atoll key rewrap                         rewrap the secrets of the local key
+  atoll down; atoll up                     gateways and NBD servers load it when they start
 
 The local keys stay in keys/kms.json until 'atoll key destroy' removes them.")]
     UseTransit {
@@ -196,7 +196,7 @@ pub struct DestroyArguments {
     /// The keys of this bucket
     #[arg(long, value_name = "NAME")]
     pub bucket: Option<String>,
-    /// The key of this image, which nobody may have attached
+    /// The key of this image, which must not be attached
     #[arg(long, value_name = "NAME")]
     pub image: Option<String>,
 }
@@ -345,7 +345,7 @@ async fn rotate_sts(output: &OutputArguments, ends_sessions: bool) -> anyhow::Re
     }
     match until {
         Some(_) => {
-            print_line!("new sessions are made under another key; those that there are go on until they end")
+            print_line!("new sessions are made under another key; existing ones stay valid until they end")
         }
         None => print_line!("sessions are made under another key; those that there were are void"),
     }
@@ -404,7 +404,7 @@ async fn rewrap_and_sign(state: &ClusterClient, service: Arc<dyn KeyService>) ->
 
 async fn rewrap_with_progress(state: &ClusterClient, service: &dyn KeyService) -> anyhow::Result<RewrapReport> {
     let bar = ProgressBar::new_spinner()
-        .with_style(ProgressStyle::with_template("{spinner} {pos} records wrapped anew, {elapsed}")?);
+        .with_style(ProgressStyle::with_template("{spinner} {pos} records rewrapped, {elapsed}")?);
     let report = rewrap_all(state, service, &|done| bar.set_position(done)).await;
     bar.finish_and_clear();
     Ok(report?)
@@ -414,7 +414,7 @@ fn finish_rewrap(output: &OutputArguments, report: RewrapReport) -> anyhow::Resu
     if output.json {
         print_json(&report)?;
     } else {
-        print_line!("{} secrets wrapped anew, {} were so already", report.rewrapped, report.unchanged);
+        print_line!("{} secrets rewrapped, {} were up to date", report.rewrapped, report.unchanged);
         if report.signed > 0 {
             print_line!("{} records signed with a new key", report.signed);
         }
@@ -423,7 +423,7 @@ fn finish_rewrap(output: &OutputArguments, report: RewrapReport) -> anyhow::Resu
         print_note!("{failure}");
     }
     if !report.failed.is_empty() {
-        bail!("{} records could not be wrapped anew; they are as they were", report.failed.len());
+        bail!("{} records could not be rewrapped; they are unchanged", report.failed.len());
     }
     Ok(())
 }

@@ -21,15 +21,15 @@ pub enum KeyPolicyCommand {
     #[command(after_help = "\
 Examples:
   atoll key policy set project-x policy.json
-  atoll key policy set project-x --default                 who has a right to kms: in a policy of his own
+  atoll key policy set project-x --default                 all users with a right to kms: in their own policy
   atoll key policy set project-x --default --account team  the key belongs to this account from now on
 
 policy.json, in the language of AWS:
   {\"Version\": \"2012-10-17\", \"Statement\": [{\"Effect\": \"Allow\", \"Action\": [\"kms:Decrypt\", \"kms:GenerateDataKey\"],
    \"Principal\": {\"AWS\": \"arn:aws:iam::100000000000:user/ann\"}, \"Resource\": \"*\"}]}
 
-With a policy only those may use the key whom it allows. Whom it names only by their account needs the right in a policy
-of his own as well, and who is of another account always does.")]
+With a policy only the principals that it allows may use the key. Users that it names only by their account, and users
+of other accounts, also need the right in their own policy.")]
     Set {
         #[command(flatten)]
         arguments: AccountArguments,

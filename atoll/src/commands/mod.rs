@@ -1,5 +1,5 @@
-//! One module per command or family of commands: its arguments, what it calls, and what it prints.
-//! Modules here know nothing of [`crate::cli`].
+//! One module per command or family of commands: its arguments, its calls, and its output. Modules here know
+//! nothing of [`crate::cli`].
 
 pub mod admin;
 pub mod approval;

@@ -41,10 +41,10 @@ directory's tls/ca.crt) and, where clients need certificates, client-cert.pem an
 
 #[derive(Args)]
 pub struct NbdTlsArguments {
-    /// Whether clients may or must use TLS
+    /// Refuse, allow or require TLS
     #[arg(long, value_name = "MODE", env = "ATOLL_NBD_TLS", default_value = "on")]
     pub tls: NbdTlsMode,
-    /// The server's certificate and what is between it and its authority, as PEM [default: DIR/tls/server.crt]
+    /// The server's certificate and its intermediates, as PEM [default: DIR/tls/server.crt]
     #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key, as PEM [default: DIR/tls/server.key]
@@ -97,14 +97,14 @@ pub fn run(command: NbdCommand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what is left of images and snapshots that were removed, whoever began it.
+/// Removes the rest of images and snapshots whose removal another process began.
 async fn housekeeping(admin: ImageAdmin, client: LocalClient) {
     loop {
         client.runtime().sleep(HOUSEKEEPING_PAUSE).await;
         for done in [admin.purge_due(&client).await, admin.trim_all(&client).await] {
             match done {
                 Ok(failed) => failed.into_iter().for_each(|(name, error)| {
-                    tracing::warn!("what is left of image '{name}' cannot be removed: {error}");
+                    tracing::warn!("the rest of removed image '{name}' cannot be deleted: {error}");
                 }),
                 Err(error) => tracing::debug!("images cannot be looked after now: {error}"),
             }
@@ -130,7 +130,7 @@ fn nbd_tls(arguments: NbdTlsArguments, data: &Path) -> anyhow::Result<TlsChoice>
     Ok(TlsChoice { mode, files })
 }
 
-/// A Unix socket of an earlier run is in the way; one that somebody listens on stays.
+/// Removes a Unix socket of an earlier run; a socket with a listener stays.
 fn remove_stale_socket(address: &ListenAddress) -> anyhow::Result<()> {
     let ListenAddress::Unix(path) = address else { return Ok(()) };
     if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {

@@ -31,14 +31,14 @@ On the host:
     Run {
         #[command(flatten)]
         daemon: DaemonArguments,
-        /// Listen here, beside the target that 'atoll up' runs; may be given several times [default: what 'atoll up' was
-        /// given]
+        /// Listen here, beside the target that 'atoll up' runs; may be given several times [default: the address
+        /// given to 'atoll up']
         #[arg(long, value_name = "IP:PORT")]
         listen: Vec<SocketAddr>,
         #[command(flatten)]
         audit: ImageAuditArguments,
     },
-    /// Set, list and remove what hosts need to connect: secrets (DH-HMAC-CHAP) and keys for TLS
+    /// Set, list and remove credentials of hosts: secrets (DH-HMAC-CHAP) and keys for TLS
     #[command(subcommand)]
     Host(HostCommand),
 }

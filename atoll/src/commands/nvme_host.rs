@@ -1,4 +1,4 @@
-//! Secrets of NVMe hosts, and who has which.
+//! Secrets of NVMe hosts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ pub struct SecretArguments {
     /// A file with the host's secret (DHHC-1:...), or - for standard input [default: one is made and shown]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// By which hash function secrets that are made are transformed into keys, and so how long they are
+    /// Hash function that transforms new secrets into keys; it sets their length
     #[arg(long, value_enum, default_value = "none")]
     hash: HashArgument,
     /// Gateways prove themselves to the host if it asks for that, with a second secret, which is made and shown
@@ -166,7 +166,7 @@ pub fn run(command: &HostCommand) -> anyhow::Result<()> {
     }
 }
 
-/// What one host has.
+/// Credentials of one host.
 #[derive(Default)]
 struct Found {
     secret: Option<NvmeHostRecord>,

@@ -25,7 +25,7 @@ thread_local! {
     static CONNECTED: RefCell<Option<(ClusterClient, ConnectOptions)>> = const { RefCell::new(None) };
 }
 
-/// To be called when a command has done what it was to do: the log of events gets that it has changed something.
+/// Notes the change of a command in the log of events, after the command has done it.
 pub fn note_changes(author: &Author, words: impl Iterator<Item = String>) {
     let Some((client, options)) = CONNECTED.take() else { return };
     for why in client.left_out() {

@@ -1,4 +1,4 @@
-//! What commands print.
+//! Output of commands.
 
 use atoll_coordinator::unix_ms;
 pub use atoll_terminal::{print_json, print_table, progress_bar};

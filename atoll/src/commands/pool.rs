@@ -32,7 +32,7 @@ Examples:
         output: OutputArguments,
         /// The pool
         name: String,
-        /// What to change
+        /// Property to change
         key: PoolKeyArgument,
         /// The new value
         value: String,
@@ -44,7 +44,7 @@ Examples:
         output: OutputArguments,
         /// The pool
         name: String,
-        /// The pool's name once more: what is in it is destroyed
+        /// Confirm with the pool's name: all of its data is destroyed
         #[arg(long, value_name = "NAME")]
         yes_destroy: Option<String>,
     },
@@ -84,7 +84,7 @@ pub struct PoolCreateArguments {
     /// I/O stops with fewer copies or shards [default: half of the copies, rounded up; K+1 shards]
     #[arg(long, value_name = "N")]
     pub min_size: Option<u32>,
-    /// What the copies or shards are spread over [default: host if there are as many hosts, otherwise osd]
+    /// Level over which the copies or shards are spread [default: host if there are as many hosts, otherwise osd]
     #[arg(long, value_name = "LEVEL")]
     pub failure_domain: Option<FailureDomainArgument>,
     /// Only OSDs of this class [default: all]
@@ -154,7 +154,7 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a byte takes on all devices together.
+/// Returns the space that a byte takes on all devices together.
 fn space(status: &PoolStatus) -> String {
     let text = format!("{:.2}", status.space_factor);
     format!("x{}", text.trim_end_matches('0').trim_end_matches('.'))
@@ -198,8 +198,8 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<ExitCode> {
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         print_note!(
-            "atoll: {made} of its {} PGs were made: the OSDs that there are do not suffice for the others ('atoll health' \
-             says what is missing). They are made as soon as there are OSDs for them",
+            "atoll: {made} of its {} PGs were made: the present OSDs do not suffice for the others ('atoll \
+             health' names the missing ones). They are made as soon as there are OSDs for them",
             pool.pg_num
         );
         return Ok(ExitCode::from(PGS_MISSING));
@@ -225,8 +225,8 @@ fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) 
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         print_note!(
-            "atoll: {made} of {} PGs are there so far; each PG is split when it is active \
-             ('atoll health' says what keeps it from that)",
+            "atoll: {made} of {} PGs exist so far; each PG is split when it is active ('atoll health' shows the \
+             obstacle)",
             pool.pg_num
         );
     }
@@ -246,8 +246,8 @@ fn remove(output: &OutputArguments, name: &str, yes_destroy: Option<&str>) -> an
     }
     if yes_destroy != Some(name) {
         bail!(
-            "this destroys everything in the pool '{name}', and nothing brings it back; if that is what you want, \
-             name the pool twice: atoll pool rm {name} --yes-destroy {name}"
+            "this destroys all data of the pool '{name}' permanently; to confirm, name the pool twice: atoll \
+             pool rm {name} --yes-destroy {name}"
         );
     }
     let pool = connected(output, async |_, state| Ok(pools::remove(&state, name).await?))?;

@@ -25,8 +25,8 @@ Examples:
   atoll preflight --listen 10.0.0.2                                  on one host, until Ctrl-C, and then on another:
   atoll preflight --peer 10.0.0.2 --json | jq '.findings[] | select(.verdict == \"problem\")'
 
-Each finding is ok, not visible (as much is in virtual machines), advice, a warning or a problem, with what it
-means and how to fix it; docs/guide/preflight.md explains them all. Exit codes: 0 deployable, 1 problems were found or
+Each finding is ok, not visible (common in virtual machines), advice, a warning or a problem, with its meaning
+and remedy; docs/guide/preflight.md explains them all. Exit codes: 0 deployable, 1 problems were found or
 it failed, 2 wrong usage.";
 
 #[derive(Args)]
@@ -36,11 +36,11 @@ pub struct PreflightArguments {
     /// seconds [default: only the settings of all disks]
     #[arg(long, value_name = "PATH")]
     pub device: Vec<PathBuf>,
-    /// Measure durable writes, too: in a new file in the directory or beside the file; on a block device, over
-    /// what it holds
+    /// Measure durable writes, too: in a new file in the directory or beside the file; on a block device, over its
+    /// content
     #[arg(long, requires = "device")]
     pub write_test: bool,
-    /// Let the write test destroy what block devices hold
+    /// Let the write test destroy the content of block devices
     #[arg(long, requires = "write_test")]
     pub wipe: bool,
     /// Switch each drive's volatile write cache off (or on), measure again, and switch it back
@@ -52,7 +52,7 @@ pub struct PreflightArguments {
     /// Check nothing; answer the probes of other hosts on TCP and UDP of this address [port: 7477]
     #[arg(long, value_name = "IP[:PORT]", value_parser = parse_listen, conflicts_with_all = ["device", "peer"])]
     pub listen: Option<SocketAddr>,
-    /// Look at what RDMA needs, too, for OSDs that use this provider of libfabric [default: do not]
+    /// Check the requirements of RDMA, too, for OSDs that use this provider of libfabric [default: do not]
     #[arg(long, value_name = "NAME", env = "ATOLL_RDMA_PROVIDER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub rdma_provider: Option<String>,
     /// How long each measurement takes [default: 3]; with --listen, when to end [default: 3600]
@@ -108,7 +108,7 @@ pub fn run(arguments: PreflightArguments) -> anyhow::Result<ExitCode> {
     Ok(if report.deployable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was switched must be switched back, so a run is asked to end.
+/// Asks a run to end on Ctrl-C, so that it switches its changes of devices back.
 fn stop_on_ctrl_c() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     let (runtime, asked) = (tokio_runtime()?, stop.clone());

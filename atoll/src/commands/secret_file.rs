@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::Context;
 use zeroize::Zeroizing;
 
-/// What is given for a file to name standard input.
+/// File argument that names standard input.
 pub const STANDARD_INPUT: &str = "-";
 
-/// Reads at most so many bytes. Errors call it `what`, such as "a password".
+/// Reads at most `bytes_max` bytes. Errors call it `what`, such as "a password".
 pub fn read_secret_text(file: &Path, what: &str, bytes_max: u64) -> anyhow::Result<Zeroizing<String>> {
     let mut text = Zeroizing::new(String::new());
     let read = match file.as_os_str() == STANDARD_INPUT {

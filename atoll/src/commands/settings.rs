@@ -33,7 +33,7 @@ targets and, one after the other, OSDs to have all of them changed.")]
     Set {
         #[command(flatten)]
         output: OutputArguments,
-        /// What to change
+        /// Setting to change
         setting: SettingArgument,
         /// The new value: a number, a frame mode, a transport, an address, networks, or true or false
         value: String,
@@ -43,7 +43,7 @@ targets and, one after the other, OSDs to have all of them changed.")]
 #[derive(Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum SettingArgument {
-    /// Mark an OSD out when it has been down for so long; 0: never
+    /// Mark an OSD out after it was down for this many seconds; 0: never
     OsdDownOutSeconds,
     /// Mark no OSD out automatically if less than this share of them would be left in
     OsdsInPercentMin,
@@ -51,29 +51,29 @@ pub enum SettingArgument {
     BalanceSeconds,
     /// An OSD with more of its space in use is near full
     NearFullPercent,
-    /// An OSD with more of its space in use takes no new data, 50 to 97: raise it for a while to get at what is to
-    /// be deleted
+    /// Percentage of used space, 50 to 97, above which an OSD takes no new data: raise it for a while to reach
+    /// data for deletion
     FullPercent,
-    /// OSDs look for work so long before they sleep, in microseconds, 0 to 1000: latencies at depth 1 fall, on hosts
-    /// with cores to spare
+    /// Microseconds, 0 to 1000, that an OSD polls before it sleeps: lowers latencies at depth 1 on hosts with
+    /// spare cores
     BusyPollUs,
-    /// An OSD ends when its device has completed nothing for so long, 2 to 600 s, so that its PGs go on elsewhere
+    /// End an OSD whose device completed nothing for 2 to 600 seconds, so that its PGs fail over
     DeviceSilenceSeconds,
     /// Export traces to this collector of OpenTelemetry, which takes OTLP over HTTP: http://HOST:PORT or https://...;
     /// '': to none
     TraceEndpoint,
-    /// Of so many operations, trace one; 0: none
+    /// Trace one of N operations; 0: none
     TraceOneIn,
-    /// Trace all operations besides that take 100 ms or more: true or false
+    /// Also trace all operations that take 100 ms or more: true or false
     TraceSlow,
     /// Quota of an etcd before 3.6, which does not report its own, in bytes: as its --quota-backend-bytes
     EtcdQuotaBytes,
-    /// Networks, with commas between them, to which calls may go whose addresses operators have set, although they are
-    /// not public, without TLS too: 10.1.0.0/16,127.0.0.1; '': none
+    /// Networks that are not public and that calls to addresses set by operators may reach, also without TLS;
+    /// separated by commas: 10.1.0.0/16,127.0.0.1; '': none
     OutgoingNetworks,
     /// The same for addresses that accounts have set, such as issuers of tokens; over TLS, but for loopback
     OutgoingNetworksOfAccounts,
-    /// Let 'atoll health' report secrets older than so many days; 0: none
+    /// Age in days after which 'atoll health' reports secrets; 0: none
     SecretAgeDaysMax,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
@@ -81,20 +81,20 @@ pub enum SettingArgument {
     FrameModeClient,
     /// The same between OSDs and gateways
     FrameModeGateway,
-    /// The same within a host, over Unix sockets and shared memory, whoever makes the connection
+    /// The same within a host, over Unix sockets and shared memory, for either side of the connection
     FrameModeUnix,
     /// Age at which a connection gets its next key, in seconds
     FrameRekeySeconds,
-    /// What connections among OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
-    /// host), tcp, or rdma (RDMA to OSDs that have an --rdma-provider, TCP to others)
+    /// Preferred transport among OSDs: shm (shared memory within a host, TCP to others), unix (Unix sockets within
+    /// a host), tcp, or rdma (RDMA to OSDs that have an --rdma-provider, TCP to others)
     TransportCluster,
     /// The same for NBD servers, benches and the command line
     TransportClient,
     /// The same for gateways
     TransportGateway,
-    /// End sessions of operators that nobody uses for so long, in seconds, 60 to 604800
+    /// End sessions of operators that are idle for this many seconds, 60 to 604800
     SessionIdleSeconds,
-    /// End sessions of operators after so long, in seconds, 60 to 604800
+    /// End sessions of operators after this many seconds, 60 to 604800
     SessionSeconds,
     /// Longest time that a token for the admin API lasts, in days, 1 to 366
     ApiTokenDaysMax,
@@ -104,7 +104,7 @@ pub enum SettingArgument {
     LocalLogin,
 }
 
-/// What a setting belongs to.
+/// The kind of a setting.
 enum SettingKind {
     Number(Setting),
     TraceEndpoint,
@@ -171,8 +171,8 @@ pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
             }
             if all.settings.full_percent > FULL_PERCENT_DEFAULT {
                 print_note!(
-                    "atoll: WARNING: full_percent is above {FULL_PERCENT_DEFAULT}: what is left may not suffice to recover \
-                     from the loss of an OSD. Delete data or add OSDs, and set it back"
+                    "atoll: WARNING: full_percent is above {FULL_PERCENT_DEFAULT}: the remaining space may not \
+                     suffice to recover from the loss of an OSD. Delete data or add OSDs, and set it back"
                 );
             }
             print_settings(output, &all)
@@ -231,21 +231,21 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row(
             "osd_down_out_seconds",
             &settings.osd_down_out_seconds,
-            "an OSD down for so long is marked out; 0: never",
+            "seconds after which a down OSD is marked out; 0: never",
         ),
         row("osds_in_percent_min", &settings.osds_in_percent_min, "no OSD is marked out if fewer would be in"),
         row("balance_seconds", &settings.balance_seconds, "pause between two rounds of the balancer"),
         row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
         row("full_percent", &settings.full_percent, "an OSD with more in use takes no new data"),
-        row("busy_poll_us", &settings.busy_poll_us, "OSDs look for work so long before they sleep; 0: not at all"),
+        row("busy_poll_us", &settings.busy_poll_us, "microseconds an OSD polls before it sleeps; 0: none"),
         row(
             "device_silence_seconds",
             &settings.device_silence_seconds,
-            "an OSD ends whose device says nothing for so long",
+            "seconds without a completion after which an OSD ends",
         ),
         row("trace_endpoint", &settings.trace_endpoint, "the collector that traces go to; empty: none"),
-        row("trace_one_in", &settings.trace_one_in, "one operation of so many is traced; 0: none"),
-        row("trace_slow", &settings.trace_slow, "besides, all that take 100 ms or more"),
+        row("trace_one_in", &settings.trace_one_in, "one of this many operations is traced; 0: none"),
+        row("trace_slow", &settings.trace_slow, "also trace operations that take 100 ms or more"),
         row("etcd_quota_bytes", &settings.etcd_quota_bytes, "quota of an etcd that does not report its own"),
         row("outgoing_networks", &settings.outgoing_networks, "not public, and called all the same for operators"),
         row("outgoing_networks_of_accounts", &settings.outgoing_networks_of_accounts, "the same for accounts"),
@@ -259,12 +259,22 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),
         row("frame_mode_unix", &unix_mode, "all of them within a host; empty: as over networks"),
         row("frame_rekey_seconds", &all.frame_rekey_seconds, "a connection so old gets its next key"),
-        row("transport_cluster", &all.transport_cluster, "what new connections among OSDs prefer"),
+        row("transport_cluster", &all.transport_cluster, "preferred transport of new connections among OSDs"),
         row("transport_client", &all.transport_client, "the same of NBD servers, benches and the command line"),
         row("transport_gateway", &all.transport_gateway, "the same of gateways"),
-        row("session_idle_seconds", &all.session_idle_seconds, "an operator's session ends if it is idle so long"),
-        row("session_seconds", &all.session_seconds, "an operator's session ends after so long"),
-        row("api_token_days_max", &all.api_token_days_max, "a token for the admin API lasts so long at most"),
+        row(
+            "session_idle_seconds",
+            &all.session_idle_seconds,
+            "idle seconds after which an operator's session \
+            ends",
+        ),
+        row("session_seconds", &all.session_seconds, "seconds after which an operator's session ends"),
+        row(
+            "api_token_days_max",
+            &all.api_token_days_max,
+            "longest lifetime of a token for the admin API, in \
+            days",
+        ),
         row("totp_required_roles", &all.totp_required_roles, "operators with these roles need a second factor"),
         row("local_login", &all.local_login, "operators log in with passwords"),
     ];

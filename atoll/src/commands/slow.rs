@@ -16,40 +16,40 @@ use super::output::{ago, print_json, print_table};
 #[command(after_help = "\
 Examples:
   atoll slow                        the slowest operations of the cluster in the last hour
-  atoll slow --in-flight            what is not answered after a second, and what it waits for
+  atoll slow --in-flight            operations unanswered after a second, and their reason
   atoll slow --process osd.2 --min-ms 1000
   atoll slow --host h1 --host h2
   atoll slow --json | jq -r '.operations[] | [.duration_us, .object] | @tsv'
 
-Other hosts are asked through their admin servers. Who does not answer within 4 seconds is named below the table, and in
+Other hosts are asked through their admin servers. Hosts that do not answer within 4 seconds are named below the table, and in
 the document as 'unanswered'.
 
-The steps say what an operation had reached, and after how long. An OSD's write is 'ordered' once its PG has taken it:
-what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
-durable on each member, of which those are named that took more than 20 ms. A read leaves its PG's queue when its
+The steps name the stages that an operation reached, each with its time. An OSD's write is 'ordered' once its PG has taken it:
+the time before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
+durable on each member; those that took more than 20 ms are named. A read leaves its PG's queue when its
 metadata or the device is asked; if neither took 20 ms, its time went in the queue. An operation in flight has '>'
-before its time, and says last what it waits for; OSDs and the NBD server tell of theirs once a second. A gateway counts until the client
-has taken the answer, without the time that so much data may take.")]
+before its time, and ends with the reason for waiting; OSDs and the NBD server report once a second. A gateway counts until the client
+has taken the answer, less a share for the size of the data.")]
 pub struct SlowArguments {
     #[command(flatten)]
     pub output: OutputArguments,
     #[command(flatten)]
     pub of: WhereArguments,
-    /// Only those that took so long
+    /// Shortest duration to show, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub min_ms: u64,
     /// Only those that are not answered yet
     #[arg(long)]
     pub in_flight: bool,
-    /// Of those that are not answered yet, only those that have taken so long
+    /// Shortest duration of unanswered operations to show, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     pub in_flight_min_ms: u64,
-    /// So many at most, the slowest first
+    /// Largest number of operations, the slowest first
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
 }
 
-/// An operation, and who has served it.
+/// An operation, and the process that served it.
 #[derive(Serialize)]
 struct Told {
     host: String,
@@ -111,7 +111,7 @@ fn is_wanted(operation: &SlowOperation, arguments: &SlowArguments) -> bool {
     (is_in_flight || !arguments.in_flight) && operation.duration_us >= min_ms.saturating_mul(1_000)
 }
 
-/// What an operation is about.
+/// Returns the subject of an operation.
 fn of(operation: &SlowOperation) -> String {
     let pg = operation.pg.as_ref().map(|pg| format!("pg {pg}"));
     [&operation.pool, &pg, &operation.object].into_iter().flatten().cloned().collect::<Vec<_>>().join(" ")

@@ -31,10 +31,10 @@ pub enum StateCommand {
 Example:
   atoll state snapshot /mnt/safe/state-$(date +%F).snapshot
 
-It is what 'etcdctl snapshot save' saves: of an etcd, 'etcdutl snapshot restore' restores it and 'atoll state raise' makes
-it fit to be used; of the embedded server, 'atoll state restore' does both. Wrapped keys of images and buckets are in it: with the keys of 'atoll key backup' and a device it
-opens everything, so keep these apart. Images and buckets that are made later, and what is written to an image that is
-attached again later, are lost with a cluster state that is older: take one often.")]
+It has the format of 'etcdctl snapshot save': of an etcd, 'etcdutl snapshot restore' restores it and 'atoll state raise' makes
+it fit to be used; of the embedded server, 'atoll state restore' does both. It contains wrapped keys of images and buckets: with the keys of 'atoll key backup' and a device
+it opens all data, so keep these apart. An older cluster state loses images and buckets made later, and writes to an
+image that was attached again later: take a snapshot often.")]
     Snapshot {
         #[command(flatten)]
         output: OutputArguments,
@@ -46,11 +46,11 @@ attached again later, are lost with a cluster state that is older: take one ofte
 Example:
   atoll down; atoll state restore /mnt/safe/state-2026-11-26.snapshot && atoll up
 
-Only when cluster state is lost. What has changed since the snapshot is forgotten: images, buckets, users and keys that
-were made, access that was taken away. Where an OSD has become the only one to have what was written last, and the
+Only when cluster state is lost. Changes since the snapshot are lost: new images, buckets, users and keys, and
+removed rights. Where one OSD alone has the latest writes, and the
 snapshot does not know it as a member of the PG, those writes are lost: restore the newest snapshot, and start all OSDs.
-A PG of which all copies have moved to other OSDs since stands still: 'atoll pg why' says where they
-are, and 'atoll pg accept' has it go on from one of them.")]
+A PG whose copies have all moved to other OSDs since does not serve: 'atoll pg why' shows where they
+are, and 'atoll pg accept' resumes it from one of them.")]
     Restore {
         #[command(flatten)]
         output: OutputArguments,
@@ -60,16 +60,17 @@ are, and 'atoll pg accept' has it go on from one of them.")]
         #[arg(long)]
         replace: bool,
     },
-    /// After an etcd was restored from a snapshot: raise its counters beyond what OSDs know, with the cluster stopped
+    /// After an etcd was restored from a snapshot: raise its counters beyond those of OSDs, with the cluster
+    /// stopped
     #[command(after_help = "\
 Example:
   atoll down                                                   # on all hosts
   etcdutl snapshot restore state-2026-11-26.snapshot ...       # for each member of the etcd, which is then started
   atoll state raise && atoll up                                # 'raise' once, 'up' on all hosts
 
-An etcd that is restored gives numbers again that it has given since the snapshot: epochs of PGs, generations of images'
-writers, numbers of pools. OSDs would take what is new for old, and pools would find the data of others. What is said of
-'atoll state restore' holds here, too: what has changed since the snapshot is forgotten. It does no harm to raise twice.")]
+An etcd that is restored reuses numbers that it has given since the snapshot: epochs of PGs, generations of images'
+writers, numbers of pools. OSDs would take new writes for old ones, and pools would find the data of others. As with
+'atoll state restore', changes since the snapshot are lost. It does no harm to raise twice.")]
     Raise(OutputArguments),
 }
 
@@ -98,7 +99,7 @@ fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     runtime.block_on(client.snapshot(&mut writer, progress))?;
     writer.sync_all().with_context(in_file)?;
     let state_bytes = verify_snapshot(&partial).with_context(in_file)?;
-    let state_bytes = state_bytes.context("what cluster state has sent is not whole; try again")?;
+    let state_bytes = state_bytes.context("the snapshot from cluster state is incomplete; try again")?;
     atoll_files::rename(&partial, file).with_context(|| file.display().to_string())?;
     if output.json {
         return print_json(&json!({ "file": file, "state_bytes": state_bytes }));
@@ -115,7 +116,7 @@ fn restore(output: &OutputArguments, file: &Path, replace: bool) -> anyhow::Resu
     }
     print_line!("cluster state is that of the snapshot: {} PGs, {} images", restored.pgs, restored.images);
     if let Some(before) = &restored.before {
-        print_line!("what was there before is in {}", before.display());
+        print_line!("the previous cluster state is in {}", before.display());
     }
     print_line!("start all OSDs together: 'atoll up' on each host");
     Ok(())

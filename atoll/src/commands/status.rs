@@ -66,7 +66,7 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
         print_line!("         {problem}");
     }
     if !overview.problems.is_empty() {
-        print_line!("         'atoll health' says what to do");
+        print_line!("         'atoll health' shows the remedy");
     }
     let coordinator = overview.coordinator.map_or_else(|| "none".into(), |osd| osd.to_string());
     print_line!("osds     {} of {} up; the coordinator is {coordinator}", overview.osds_up, overview.osds);

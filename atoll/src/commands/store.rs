@@ -40,15 +40,15 @@ Stop the OSD first; encrypted devices are unlocked as it does. Exit codes: 0 no 
     /// Have a store open again that met damaged metadata while it was in use
     #[command(after_help = "\
 Examples:
-  atoll store accept-damage --device ./atoll-data/osd-0/device          says what it remembers, and what this means
+  atoll store accept-damage --device ./atoll-data/osd-0/device          shows the remembered damage and its consequences
   atoll store accept-damage --device ./atoll-data/osd-0/device --yes
 
-For the last copy of something only: otherwise replace the device, and the OSD is filled by its peers. All copies of the \
+Only for the last copy of data: otherwise replace the device, and the OSD is filled by its peers. All copies of the \
 OSD are marked as incomplete first. So each is backfilled from a better one, if there is any; for a PG without a better \
-one see 'atoll pg why PGID'. The damage itself stays: what is below a page that cannot be read is lost, and the OSD ends \
-again when it meets that page. Copy what can be read to other OSDs, and then replace the device.
+one see 'atoll pg why PGID'. The damage itself stays: data below an unreadable page is lost, and the OSD ends \
+again when it meets that page. Copy the readable data to other OSDs, and then replace the device.
 
-Stop the OSD first; encrypted devices are unlocked as it does. Exit codes: 0 done, 1 nothing is remembered, --yes is \
+Stop the OSD first; encrypted devices are unlocked as by the OSD. Exit codes: 0 done, 1 no damage is remembered, --yes is \
 missing, or it failed, 2 wrong usage.")]
     AcceptDamage {
         #[command(flatten)]
@@ -60,7 +60,7 @@ missing, or it failed, 2 wrong usage.")]
         #[arg(long)]
         json: bool,
     },
-    /// Print what a store holds
+    /// Print the content of a store
     #[command(after_help = "\
 Examples:
   atoll store dump --device ./atoll-data/osd-0/device
@@ -91,8 +91,8 @@ pub struct StoreDevices {
     /// The device with its log, if it has its own
     #[arg(long, value_name = "PATH")]
     pub wal_device: Option<PathBuf>,
-    /// The data directory that says what unlocks the device, and has the key service's file, unless the device is named
-    /// by its name there
+    /// The data directory with the secret that unlocks the device, and the key service's file, if the device is
+    /// elsewhere
     #[arg(long, value_name = "DIR", env = "ATOLL_DATA", default_value = "./atoll-data")]
     pub data_directory: PathBuf,
     #[command(flatten)]
@@ -116,7 +116,7 @@ fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
     Ok(ReadOnlyDevice::open(&devices.device, log.as_deref(), key.as_ref())?)
 }
 
-/// The log device, if there is one, and what unlocks both.
+/// Returns the log device, if there is one, and the key that unlocks both.
 fn log_and_key(devices: &StoreDevices) -> anyhow::Result<(Option<PathBuf>, Option<DeviceKey>)> {
     let directory = DataDir::new(&devices.data_directory);
     let osd = osd_of_device(&devices.device, &directory);
@@ -128,8 +128,8 @@ fn log_and_key(devices: &StoreDevices) -> anyhow::Result<(Option<PathBuf>, Optio
     Ok((log, unlock_with.map(|choice| choice.device_key(&directory)).transpose()?))
 }
 
-/// What is said of a device without a store must not lead to its end: it may be the wrong one, or one whose LUKS2 header
-/// is lost.
+/// Describes a device without a store, without advice to destroy its content: it may be the wrong device, or one
+/// whose LUKS2 header is lost.
 fn without_store(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::NotAStore => anyhow!(
@@ -140,7 +140,7 @@ fn without_store(error: OpenError) -> anyhow::Error {
     }
 }
 
-/// What the message of a failure begins with.
+/// Returns the beginning of the message of a failure.
 fn context(devices: &StoreDevices) -> String {
     format!("the store on {}", devices.device.display())
 }
@@ -155,10 +155,10 @@ fn accept_damage(devices: &StoreDevices, yes: bool, json: bool) -> anyhow::Resul
     };
     if !yes {
         anyhow::bail!(
-            "{} met damage: {damage}.\nWith --yes it opens again. No copy of its OSD counts then: each is backfilled from \
-             a better one, and a PG without one waits for 'atoll pg accept'. What is below a page that cannot be read is \
-             lost, and the OSD ends again when it meets that page. If others have copies of everything, replace the \
-             device instead. Nothing was changed",
+            "{} met damage: {damage}.\nWith --yes it opens again. No copy of its OSD counts then: each is \
+             backfilled from a better one, and a PG without one waits for 'atoll pg accept'. Data below an \
+             unreadable page is lost, and the OSD ends again when it meets that page. If other OSDs have copies \
+             of all data, replace the device instead. Nothing was changed",
             context(devices)
         );
     }

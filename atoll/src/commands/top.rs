@@ -1,4 +1,4 @@
-//! What the processes of all hosts do now.
+//! Current load of the processes of all hosts.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -19,18 +19,18 @@ use super::output::print_table;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll top                     what OSDs, gateways and NBD servers of all hosts do, again every 2 s, until Ctrl-C
+  atoll top                     load of OSDs, gateways and NBD servers of all hosts, every 2 s, until Ctrl-C
   atoll top --kind image --kind bucket
-  atoll top --kind client --process osd.2       who does what at one OSD
-  atoll top --host h2           what is done by the processes of one host
+  atoll top --kind client --process osd.2       the clients of one OSD
+  atoll top --host h2           load of the processes of one host
   atoll top --count 1 --json | jq '.figures[] | select(.kind == \"osd\")'
 
 Pools, OSDs and clients count clients' operations where they are answered: a client is the NBD server (client@HOST) or the
-gateway (gateway@HOST) of a host, by the name of its key. An image counts what clients of NBD servers do, a bucket and an
-account what gateways serve. P50 and P99 are of the last interval.
+gateway (gateway@HOST) of a host, by the name of its key. An image counts operations of NBD servers, a bucket and an
+account those of gateways. P50 and P99 are of the last interval.
 
-Other hosts are asked through their admin servers. Who does not answer within 4 seconds is named below the table, and in
-the document as 'unanswered'; what only he knows is left out.")]
+Other hosts are asked through their admin servers. Hosts that do not answer within 4 seconds are named below the table,
+and in the document as 'unanswered'; their figures are left out.")]
 pub struct TopArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -46,10 +46,10 @@ pub struct TopArguments {
     /// Pause between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub interval: u64,
-    /// End after so many looks
+    /// End after N refreshes
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// So many of each kind at most, the busiest first
+    /// Largest number of each kind, the busiest first
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub limit: usize,
 }
@@ -82,7 +82,7 @@ fn operations(point: &Point) -> f64 {
     point.reads_per_second.unwrap_or(0.0) + point.writes_per_second.unwrap_or(0.0)
 }
 
-/// Of each kind that is wanted, the busiest.
+/// Returns the busiest of each wanted kind.
 fn busiest(arguments: &TopArguments, points: BTreeMap<Subject, Point>) -> Vec<(Subject, Point)> {
     let wanted =
         |subject: &Subject| arguments.kind.is_empty() || arguments.kind.iter().any(|kind| kind == subject.kind);

@@ -51,7 +51,7 @@ pub struct UpArguments {
     /// Number of OSD processes [default: 3, fixed at the first start]
     #[arg(long, value_name = "N")]
     pub osds: Option<u32>,
-    /// Size of each OSD's device file, which is sparse [default: 32G, or what there is room for; fixed at the first
+    /// Size of each OSD's device file, which is sparse [default: 32G, or as large as fits; fixed at the first
     /// start]
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub osd_size: Option<u64>,
@@ -73,16 +73,16 @@ pub struct UpArguments {
     pub etcd: EtcdArguments,
     #[command(flatten)]
     pub host: HostArguments,
-    /// What no two copies or shards share [default: osd; fixed at the first start]. With host, rack or zone the first
-    /// pools are made as soon as OSDs of enough of them have joined
+    /// Level on which no two copies or shards share an item [default: osd; fixed at the first start]. With host,
+    /// rack or zone the first pools are made as soon as OSDs of enough of them have joined
     #[arg(long, value_name = "KIND")]
     pub failure_domain: Option<FailureDomainArgument>,
     /// Copies of each object [default: 3, or as many as there are OSDs; fixed at the first start]
     #[arg(long, value_name = "N")]
     pub copies: Option<u32>,
     /// Keep the data of S3 objects erasure-coded, in K data and M parity shards on different OSDs (or hosts: see
-    /// --failure-domain), of which M may be lost, in a pool 'data' of its own [fixed at the first start]. Without
-    /// --osds there are as many OSDs as it takes
+    /// --failure-domain) in a pool 'data' of its own; any M may be lost [fixed at the first start]. Without --osds
+    /// there are as many OSDs as it takes
     #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "join")]
     pub ec: Option<ErasureCode>,
     /// Join a cluster that runs on other hosts, with a token of 'atoll cluster token create': a file with it, or - for
@@ -96,10 +96,10 @@ pub struct UpArguments {
     /// is used within a host, too, unless unix is named. For the first start: 'atoll settings set frame_mode_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
     pub frame_mode: Vec<FrameModeChoice>,
-    /// What connections to OSDs prefer: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
-    /// host), tcp, or rdma (RDMA to OSDs that have ATOLL_RDMA_PROVIDER in their environment, TCP to others), for all or
-    /// for one of the roles cluster, client and gateway; may be given several times [default: shm; for the first start:
-    /// 'atoll settings set transport_ROLE' changes it later]
+    /// Preferred transport to OSDs: shm (shared memory within a host, TCP to others), unix (Unix sockets within a
+    /// host), tcp, or rdma (RDMA to OSDs that have ATOLL_RDMA_PROVIDER in their environment, TCP to others), for
+    /// all or for one of the roles cluster, client and gateway; may be given several times [default: shm; for the
+    /// first start: 'atoll settings set transport_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]TRANSPORT", value_parser = parse_transport)]
     pub transport: Vec<TransportChoice>,
     #[command(flatten)]
@@ -107,8 +107,8 @@ pub struct UpArguments {
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
     #[arg(long)]
     pub encrypt_at_rest: bool,
-    /// Make a secret of this host anew that is lost: 'client', 'gateway', 'osd.N', or, in a cluster without sealed
-    /// data, 'kms'; may be given several times. What is there stays
+    /// Recreate a lost secret of this host: 'client', 'gateway', 'osd.N', or, in a cluster without sealed data,
+    /// 'kms'; may be given several times. Existing secrets stay
     #[arg(long, value_name = "NAME")]
     pub new_key: Vec<String>,
     /// Give this OSD an empty device file in place of a device that is lost; the others fill it. May be given several
@@ -256,7 +256,7 @@ fn run_in_foreground(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the foreground process shows.
+/// Status lines of the foreground process.
 #[derive(Default)]
 struct LiveStatus {
     usage: Arc<Mutex<String>>,
@@ -385,8 +385,8 @@ fn console_address(cluster: &ClusterFile) -> Option<String> {
 fn console_text(cluster: &ClusterFile, data: &str) -> String {
     let Some(address) = console_address(cluster) else { return String::new() };
     format!(
-        "Console {address}, for operators, of whom there is none at first\n\n    atoll operator create admin --role admin \
-         --data {data}\n\n"
+        "Console {address}, for operators; at first there is none\n\n    atoll operator create admin --role \
+         admin --data {data}\n\n"
     )
 }
 

@@ -1,4 +1,4 @@
-//! The end of who asks.
+//! The client side.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// Metrics of a thousand buckets and images are a tenth of it.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// What a process has told.
+/// Answer of a process.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its `Content-Type` header, or nothing.
@@ -28,7 +28,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Why a process has told nothing.
+/// Reasons why a process did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// It is not there, or another user's.
@@ -39,7 +39,7 @@ pub enum AskError {
         /// Why.
         reason: io::Error,
     },
-    /// It does not know what it was asked for.
+    /// It does not have the requested route.
     #[error("{}: status {status}", path.display())]
     Refused {
         /// The admin socket.
@@ -57,7 +57,7 @@ pub enum AskError {
     },
 }
 
-/// Asks the process of an admin socket for what it tells at `route`.
+/// Asks the process of an admin socket for the answer at `route`.
 pub async fn ask(path: &Path, route: &str, accept: Option<&str>) -> Result<Answer, AskError> {
     let no_answer = |reason: String| AskError::NoAnswer { path: path.to_owned(), reason };
     match tokio::time::timeout(ASK_LIMIT, ask_for(path, route, accept)).await {

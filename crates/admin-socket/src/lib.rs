@@ -1,16 +1,16 @@
-//! The admin socket of a process: HTTP on a Unix socket that only the process' own user may open, by which metrics
-//! and whatever else the process can tell are read, even where cluster state cannot be reached.
+//! The admin socket of a process: HTTP on a Unix socket that only the process' own user may open, for metrics and
+//! other answers of the process, even where cluster state cannot be reached.
 //!
-//! This crate knows HTTP, sockets and the metrics of the process. It may not know what else is told: routes are given
+//! This crate knows HTTP, sockets and the metrics of the process. It does not know other answers: routes are given
 //! to it.
 
-/// Where processes of Atoll tell their slow operations, as JSON; metrics are at `/metrics`.
+/// Route of a process' slow operations, as JSON; metrics are at `/metrics`.
 pub const SLOW_ROUTE: &str = "/slow";
-/// Where processes tell how their audit logs are, as JSON.
+/// Route of the state of a process' audit logs, as JSON.
 pub const AUDIT_ROUTE: &str = "/audit";
-/// Where processes tell by how many milliseconds their clocks are ahead of the cluster's, as JSON.
+/// Route of the milliseconds by which a process' clock is ahead of the cluster's, as JSON.
 pub const CLOCK_ROUTE: &str = "/clock";
-/// Where OSDs tell what they have of PGs, as JSON.
+/// Route of an OSD's copies of PGs, as JSON.
 pub const PG_COPIES_ROUTE: &str = "/pg-copies";
 
 mod client;

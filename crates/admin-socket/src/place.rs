@@ -15,7 +15,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Of a socket that may be there.
+    /// Opens the place of a socket that may be there.
     pub fn open(path: &Path) -> io::Result<Place> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket needs a directory and a name"));
@@ -25,7 +25,7 @@ impl Place {
         Ok(Place { _directory: directory, address })
     }
 
-    /// Of a socket that is to be made; its directory is for this user only.
+    /// Makes the place of a new socket; its directory is for this user only.
     pub fn make(path: &Path) -> io::Result<Place> {
         if let Some(directory) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

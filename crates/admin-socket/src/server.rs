@@ -21,13 +21,13 @@ use tokio::sync::Semaphore;
 
 use crate::place::Place;
 
-/// Who asks is few: the admin server and the command line.
+/// Largest number of connections: the admin server and the command line need few.
 const CONNECTIONS_MAX: usize = 32;
 /// A request has to come within this time.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a route gives out.
+/// Content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// For the `Content-Type` header.
@@ -38,12 +38,12 @@ pub struct Reply {
 
 type Route = Box<dyn Fn() -> Reply + Send + Sync>;
 
-/// What a process tells besides its metrics, by path.
+/// Answers of a process beside its metrics, by path.
 #[derive(Default)]
 pub struct Routes(BTreeMap<&'static str, Route>);
 
 impl Routes {
-    /// Adds what is told at a path, such as `/slow`. It must not wait.
+    /// Adds the answer at a path, such as `/slow`. It must not wait.
     pub fn with(mut self, path: &'static str, route: impl Fn() -> Reply + Send + Sync + 'static) -> Self {
         self.0.insert(path, Box::new(route));
         self

@@ -42,7 +42,7 @@ pub fn digest(token: &str) -> String {
     hex::encode(sha256(token.as_bytes()))
 }
 
-/// Makes a token; it is told this once.
+/// Makes a token, which is returned once and not stored.
 pub async fn create(client: &ClusterClient, new: &NewToken<'_>) -> Result<(String, ApiTokenRecord), AdminError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let name = new.name;

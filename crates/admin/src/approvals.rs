@@ -1,5 +1,5 @@
-//! What needs the word of a second operator: a request that one makes, and that another approves within a day. It is good
-//! once.
+//! Operations that need a second operator: a request that one makes, and that another approves within a day. It is
+//! good once.
 
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_coordinator::unix_ms;
@@ -12,7 +12,7 @@ use crate::error::AdminError;
 use crate::operators;
 use crate::second_factor::{self, Verdict};
 
-/// A request is over after so long, whatever was said.
+/// Time after which a request expires, with any decision.
 const LIFETIME_MS: u64 = 24 * 60 * 60 * 1_000;
 const ID_BYTES: usize = 4;
 
@@ -107,7 +107,7 @@ async fn listed(client: &ClusterClient) -> Result<Vec<(String, ApprovalRecord, i
     Ok(live.map(|(key, record, revision)| (id(key), record, revision)).collect())
 }
 
-/// Says whether a request is approved. Who asks may only take it back.
+/// Says whether a request is approved. The requester may only withdraw it.
 pub async fn decide(
     client: &ClusterClient,
     id: &str,
@@ -166,7 +166,7 @@ pub async fn require(
                 Ok(_) if decision.is_approved => Ok(decision.operator),
                 Ok(_) => AdminError::refused(format!("'{}' has denied it", decision.operator)),
                 Err(ClusterError::Conflict { .. }) => {
-                    AdminError::refused("somebody else has used the approval meanwhile".to_owned())
+                    AdminError::refused("another operator has used the approval meanwhile".to_owned())
                 }
                 Err(error) => Err(error.into()),
             }

@@ -17,7 +17,7 @@ use crate::wrapped_secrets::change_bucket;
 pub struct BucketSummary {
     /// Its name.
     pub name: String,
-    /// What its objects are stored under.
+    /// Prefix of its objects.
     pub id: String,
     /// Canonical id of the account that owns it.
     pub owner: String,
@@ -29,9 +29,9 @@ pub struct BucketSummary {
     pub data_pool: PoolId,
     /// When it was made.
     pub created_unix_ms: u64,
-    /// Whether objects are sealed for which a request does not say.
+    /// True if objects are sealed without a request for encryption.
     pub new_objects_sealed: bool,
-    /// What S3 clients have set.
+    /// Default encryption that S3 clients have set.
     pub default_encryption: Option<BucketEncryption>,
 }
 

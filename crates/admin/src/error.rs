@@ -55,7 +55,7 @@ pub enum AdminError {
     /// There is no such key.
     #[error("there is no key '{0}'; 'atoll key ls' lists all keys")]
     NoSuchKey(String),
-    /// It makes no sense, or would do harm; the text says why and what to do.
+    /// It makes no sense, or would do harm; the text has the reason and the remedy.
     #[error("{0}")]
     Refused(String),
 }
@@ -66,7 +66,7 @@ impl AdminError {
     }
 }
 
-/// Tries again when somebody else has changed the same records meanwhile.
+/// Tries again when another process has changed the same records meanwhile.
 pub(crate) async fn retried<T, F: Future<Output = Result<T, AdminError>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, AdminError> {

@@ -1,4 +1,4 @@
-//! What has happened in the cluster.
+//! Past events of the cluster.
 
 use atoll_cluster::{ClusterClient, Listing, keys};
 use atoll_types::events::{EventRecord, Severity};
@@ -11,7 +11,7 @@ use crate::error::AdminError;
 pub struct EventFilter {
     /// Only those behind the one of this number, from there on; without it the newest.
     pub after: Option<i64>,
-    /// So many at most.
+    /// Largest number of events.
     pub limit: usize,
     /// Only those that are so grave.
     pub severity_min: Severity,
@@ -22,7 +22,7 @@ pub struct EventFilter {
 pub struct Event {
     /// Grows from one event to the next: the revision of cluster state that brought it.
     pub number: i64,
-    /// What has happened.
+    /// The event.
     #[serde(flatten)]
     pub record: EventRecord,
 }

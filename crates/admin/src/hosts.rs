@@ -1,4 +1,4 @@
-//! Hosts: which there are, by which user each logs in to cluster state, and shutting one out.
+//! Hosts: the list, their users in cluster state, and revocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::osds;
 pub struct Host {
     /// Its name.
     pub host: String,
-    /// What it may be; nothing is known of one that has no credentials of its own.
+    /// Its role; unknown for a host without credentials of its own.
     pub role: Option<HostRole>,
     /// Its own user in cluster state; without one it logs in as other hosts do, or was there first.
     pub user: Option<String>,
@@ -48,12 +48,12 @@ pub enum Taken {
     },
     /// It has no user of its own, and knows the password of others: that has to be changed.
     NoUserOfItsOwn,
-    /// Keys with which its processes connect to OSDs, and by which clients know its OSDs.
+    /// Keys with which its processes connect to OSDs, and with which its OSDs authenticate to clients.
     Keys {
         /// Their holders.
         holders: Vec<String>,
     },
-    /// By which other hosts know its admin server's certificate.
+    /// The certificate of its admin server for other hosts.
     Certificate,
     /// OSDs that hold no data any more: others take it over.
     OsdsOut {
@@ -134,8 +134,8 @@ fn no_such<T>(name: &str) -> Result<T, AdminError> {
     AdminError::refused(format!("there is no host '{name}'; 'atoll host ls' names all hosts"))
 }
 
-/// Shuts a host out: its user, the keys of its processes, the certificate of its admin server, and its OSDs. What was taken
-/// is told as it happens; a call that was cut short is repeated.
+/// Shuts a host out: its user, the keys of its processes, the certificate of its admin server, and its OSDs. Each
+/// step is reported as it happens; an interrupted call is repeated.
 pub async fn revoke(
     client: &ClusterClient,
     name: &str,
@@ -230,7 +230,7 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<(), AdminError
     Ok(())
 }
 
-/// Gives a host a user of its own, by somebody who may manage users. One that it has already gets this password.
+/// Gives a host a user of its own, as a user that may manage users. One that it has already gets this password.
 pub async fn give_user(
     client: &ClusterClient,
     name: &str,
@@ -260,7 +260,7 @@ pub async fn give_user(
         .await
 }
 
-/// Whether the caller may manage users, as far as is known without trying.
+/// Returns true if the caller may manage users, as far as is known without trying.
 pub async fn may_manage_users(client: &ClusterClient) -> Result<bool, AdminError> {
     match client.users().await {
         Ok(_) => Ok(true),

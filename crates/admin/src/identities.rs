@@ -1,5 +1,5 @@
-//! Accounts, users, groups, policies and access keys: the operations of AWS's IAM, by their names, as an
-//! operator of the cluster who may act for any account; and why a request is let in or not.
+//! Accounts, users, groups, policies and access keys: the operations of AWS's IAM, by their names, as an operator
+//! of the cluster who may act for any account; and decisions on requests with their reasons.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use atoll_types::records::BucketRecord;
 
 use crate::error::AdminError;
 
-/// What one page of a list has at most.
+/// Largest number of items on one page of a list.
 const PAGE_ITEMS: &str = "1000";
 
 pub(crate) fn refused(error: IdentityError) -> AdminError {
@@ -65,7 +65,7 @@ async fn last_used(state: &ClusterClient, access_key: &str) -> Result<Option<Las
     Ok(state.get(&keys::last_used(access_key)).await?.map(|(record, _)| record))
 }
 
-/// An account that owns buckets has to stay: nobody else could reach them.
+/// Refuses to delete an account that owns buckets: no other could reach them.
 async fn check_owns_nothing(state: &ClusterClient, account: Option<&str>) -> Result<(), AdminError> {
     let account = find_account(&current(state).await?, account)?;
     let buckets = state.list::<BucketRecord>(keys::BUCKETS).await?;
@@ -124,7 +124,7 @@ pub async fn perform(
     Ok(answer)
 }
 
-/// Says in the audit log of this process what became of policies.
+/// Notes changes of policies in the audit log of this process.
 fn note_policies(operation: &Operation, changes: Vec<PolicyChange>) {
     let audited = |change: PolicyChange| {
         DocumentChange::new(change.document, change.before.as_deref(), change.after.as_deref())
@@ -160,12 +160,12 @@ pub async fn list(
     }
 }
 
-/// Who asks in a simulation.
+/// Caller in a simulation.
 #[derive(Clone, Debug)]
 pub enum Asker {
-    /// Who signs with this access key.
+    /// A request signed with this access key.
     AccessKey(String),
-    /// Who does not sign.
+    /// A request without a signature.
     Anonymous,
 }
 
@@ -179,8 +179,9 @@ impl ConditionValues for GivenConditions {
     }
 }
 
-/// Whether a request would be let in, and why. The resource is a bucket or an object, as `BUCKET` or
-/// `BUCKET/KEY`, or the key of the key service that an action of `kms:` is about. ACLs of objects, and their owners and tags, are with the objects and do not count here.
+/// Returns if a request would be allowed, and the reason. The resource is a bucket or an object, as `BUCKET` or
+/// `BUCKET/KEY`, or the key of the key service that an action of `kms:` is about. ACLs of objects, and their
+/// owners and tags, are with the objects and do not count here.
 pub async fn simulate(
     state: &ClusterClient,
     asker: &Asker,
@@ -194,7 +195,10 @@ pub async fn simulate(
         Asker::AccessKey(key) => match identities.caller(key) {
             KeyLookup::Found(caller) => Some(*caller),
             KeyLookup::Disabled => {
-                return AdminError::refused(format!("the access key {key} is disabled: nothing is let in"));
+                return AdminError::refused(format!(
+                    "the access key {key} is disabled: all of its requests are \
+                    denied"
+                ));
             }
             KeyLookup::Unknown => return AdminError::refused(format!("there is no access key {key}")),
         },
@@ -231,7 +235,7 @@ pub async fn simulate(
     Ok(decide(&question))
 }
 
-/// Whether a use of a key would be let in, and why. The key is named as S3 clients name it.
+/// Returns if a use of a key would be allowed, and the reason. The key is named as S3 clients name it.
 fn simulate_key(
     identities: &Identities,
     caller: Option<&Caller>,
@@ -251,7 +255,7 @@ fn simulate_key(
     decide_key(&KeyQuestion { caller, action, key_arn: &arn, owner, policy, conditions })
 }
 
-/// Whether ACLs count in a bucket, so that a simulation tells only half of it.
+/// Returns true if ACLs count in a bucket, so that a simulation covers only a part.
 pub async fn counts_acls(state: &ClusterClient, bucket: &str) -> Result<bool, AdminError> {
     let found = state.get::<BucketRecord>(&keys::bucket(bucket)).await?;
     let access = found.and_then(|(record, _)| record.access);

@@ -1,4 +1,4 @@
-//! Images. What touches an image's data is in `atoll-image`.
+//! Images. Operations on an image's data are in `atoll-image`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::AdminError;
 pub struct ImageSummary {
     /// Its name.
     pub name: String,
-    /// What its objects are named after.
+    /// Prefix of its objects.
     pub id: String,
     /// Its size, in bytes.
     pub size_bytes: u64,
@@ -32,9 +32,9 @@ pub struct ImageSummary {
     pub created_unix_ms: u64,
     /// How often a writer has attached it.
     pub attach_count: usize,
-    /// Whether its blocks are sealed.
+    /// True if its blocks are sealed.
     pub sealed: bool,
-    /// What people and programs have noted about it.
+    /// Notes of users and programs about it.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -66,11 +66,11 @@ pub struct ImageListing {
     pub snapshots: usize,
     /// Its writer.
     pub writer: Option<ImageLockRecord>,
-    /// What it is a clone of, as `IMAGE@SNAPSHOT`.
+    /// Its parent, as `IMAGE@SNAPSHOT`.
     pub parent: Option<String>,
 }
 
-/// An image, and who uses it.
+/// An image and its users.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageDetails {
     /// The image.
@@ -82,15 +82,15 @@ pub struct ImageDetails {
     pub snapshots: Vec<SnapshotRecord>,
     /// Its clones, each with the snapshot that it is one of.
     pub clones: Vec<(String, String)>,
-    /// What it is a clone of, as `IMAGE@SNAPSHOT`.
+    /// Its parent, as `IMAGE@SNAPSHOT`.
     pub parent: Option<String>,
-    /// Only so many bytes are the parent's where the image was not written.
+    /// Bytes that read from the parent where the image was not written.
     pub overlap_bytes: u64,
-    /// Who may use it how through NBD.
+    /// Access of clients through NBD.
     pub export: ImageExport,
-    /// What was interrupted and must be done again.
+    /// Interrupted work that must be repeated.
     pub unfinished: Option<String>,
-    /// Its writer copies what it shows of its parent, perhaps because it was moved.
+    /// Its writer copies the blocks that it reads from its parent, perhaps because it was moved.
     pub flattening: Option<ImageFlattening>,
     /// Its writer.
     pub writer: Option<ImageLockRecord>,
@@ -108,8 +108,8 @@ pub async fn writable_pool(client: &ClusterClient, name: &str) -> Result<PoolId,
     let usable = pgs.iter().filter(|(_, pg, _)| pg.members.len() >= min_size as usize).count();
     if usable < pool.pg_num as usize {
         return AdminError::refused(format!(
-            "the pool '{name}' has {usable} of {} placement groups with the {min_size} OSDs that each needs, so that parts \
-             of the image could not be written: 'atoll health' says what is missing",
+            "the pool '{name}' has {usable} of {} placement groups with the {min_size} OSDs that each needs, so \
+             that parts of the image could not be written: 'atoll health' names the missing ones",
             pool.pg_num
         ));
     }
@@ -161,7 +161,7 @@ fn name_of_pool(pools: &HashMap<PoolId, String>, pool: PoolId) -> String {
     pools.get(&pool).cloned().unwrap_or_else(|| format!("{pool} (removed)"))
 }
 
-/// What an image is a clone of; images and snapshots may have other names by now.
+/// Returns the parent of an image; images and snapshots may have other names by now.
 fn parent_text(record: &ImageRecord, all: &[ImageRecord]) -> Option<String> {
     let parent = record.parent()?;
     let found = all.iter().find(|other| other.id == parent.image_id);

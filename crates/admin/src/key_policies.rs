@@ -1,4 +1,4 @@
-//! Whose keys of the key service are, and who may use them for SSE-KMS.
+//! Owners of keys of the key service, and their users for SSE-KMS.
 
 use atoll_cluster::ClusterClient;
 use atoll_iam::operations::{Answer, Parameters};
@@ -18,7 +18,7 @@ pub fn default_policy(account: &str) -> String {
     )
 }
 
-/// Gives a new key to an account; without one, to the first. A cluster without accounts has nobody to give it to.
+/// Gives a new key to an account; without one, to the first. A cluster without accounts has no owner for it.
 pub(crate) async fn give(
     state: &ClusterClient,
     service: &dyn KeyService,
@@ -31,7 +31,7 @@ pub(crate) async fn give(
     perform(state, service, account, "CreateKey", named(name)).await.map(drop)
 }
 
-/// Forgets what is known of a key that is destroyed.
+/// Deletes the records of a key that is destroyed.
 pub(crate) async fn forget(state: &ClusterClient, service: &dyn KeyService, name: &str) -> Result<(), AdminError> {
     if current(state).await?.kms_key(name).is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Keys of the key service: what they have wrapped, new versions, and their end.
+//! Keys of the key service: the secrets that they wrapped, new versions, and their end.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub struct KeyStatus {
     /// Id of the account that it belongs to; `None` if all accounts may use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// Whether it has a key policy.
+    /// True if it has a key policy.
     pub has_policy: bool,
     /// Its versions; the newest is the last.
     pub versions: Vec<KeyVersionStatus>,
@@ -35,9 +35,9 @@ pub struct KeyVersionStatus {
     pub id: String,
     /// When it was made; 0 if the service does not say.
     pub created_unix_ms: u64,
-    /// It wraps what is new. Older versions only open what they have wrapped.
+    /// True if it wraps new secrets. Older versions only open the secrets that they wrapped.
     pub wraps: bool,
-    /// What it has wrapped.
+    /// Secrets that it has wrapped.
     pub has_wrapped: KeyUses,
 }
 
@@ -118,8 +118,8 @@ pub async fn create(
     forget_backups(client, &local_versions(&service.list().await?)).await
 }
 
-/// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version
-/// that only one copy has, the others cannot open.
+/// Local keys are in a file that every host with clients has a copy of: a secret wrapped with a version in one
+/// copy only does not open with the others.
 async fn refuse_if_others_have_copies(
     client: &ClusterClient,
     keys: &[KeyDescription],
@@ -137,16 +137,17 @@ async fn refuse_if_others_have_copies(
     Ok(())
 }
 
-/// What an operator has said about the loss of data.
+/// Consent of an operator to a loss of data.
 #[derive(Clone, Debug, Default)]
 pub struct Consent {
     /// Data may be lost.
     pub force: bool,
-    /// So may versions that object lock retains: this operator says so, and another has to approve it.
+    /// Consent to the loss of versions that object lock retains: from this operator, and another has to approve
+    /// it.
     pub retained: Option<ProvedOperator>,
 }
 
-/// Destroys a key. One that has wrapped anything is destroyed only with consent: what is below it is lost.
+/// Destroys a key. A key that has wrapped secrets is destroyed only with consent: all data below it is lost.
 pub async fn destroy(
     client: &ClusterClient,
     service: &dyn KeyService,
@@ -180,7 +181,7 @@ pub async fn destroy_of_bucket(client: &ClusterClient, name: &str, consent: Cons
     Ok(())
 }
 
-/// Whether a key has wrapped one of a bucket's own.
+/// Returns true if a key has wrapped one of a bucket's own.
 fn is_below(bucket: &BucketRecord, key: &KeyStatus) -> bool {
     let wrapped = std::iter::once(&bucket.wrapped_key).chain(bucket.named_keys.values());
     let is_of_key = |by: WrappedBy| {
@@ -191,8 +192,8 @@ fn is_below(bucket: &BucketRecord, key: &KeyStatus) -> bool {
     wrapped.filter_map(|wrapped| WrappedBy::parse(wrapped)).any(is_of_key)
 }
 
-/// Refuses to destroy what somebody was promised to find, unless two operators say so: whether a version of a bucket with
-/// object lock is retained, only its gateway knows, so all of them count.
+/// Refuses to destroy retained versions, unless two operators consent: only its gateway knows if a version of a
+/// bucket with object lock is retained, so all of them count.
 async fn check_retained(
     client: &ClusterClient,
     buckets: impl Iterator<Item = BucketRecord>,

@@ -1,10 +1,11 @@
-//! What operators can do with a cluster, as one API: look at OSDs, pools, PGs, images, buckets, keys and flags, and
-//! change them. The command line calls it, and so does the HTTP API under the console, whose calls are commands.
+//! Operations of operators on a cluster, as one API: look at OSDs, pools, PGs, images, buckets, keys and flags,
+//! and change them. The command line calls it, and so does the HTTP API under the console, whose calls are
+//! commands.
 //!
-//! Functions take a connection to cluster state, some a key service, and typed requests; they return typed
-//! results that serialise as scripts see them, or an [`AdminError`] that says what to do. A change is one
-//! transaction that takes effect as a whole or not at all, and is tried again if somebody else has changed the
-//! same records meanwhile; what follows from it is done by the primaries of PGs and by the coordinator.
+//! Functions take a connection to cluster state, some a key service, and typed requests. They return typed results
+//! that serialise in the form for scripts, or an [`AdminError`] with the remedy. A change is one transaction that
+//! takes effect as a whole or not at all, and is repeated if another process has changed the same records
+//! meanwhile; the primaries of PGs and the coordinator carry out its consequences.
 //!
 //! This crate prints nothing and knows no data directory and no process: those are `atoll-node`'s.
 

@@ -8,11 +8,11 @@ use atoll_types::records::RECORD_FORMAT;
 
 use crate::AdminError;
 
-/// What a token begins with, so that it is known where it is found.
+/// Prefix of a token, which identifies its purpose where it is found.
 const PREFIX: &str = "atoll-metrics-";
 const NAME_BYTES_MAX: usize = 64;
 
-/// Makes a token; it is told this once.
+/// Makes a token, which is returned once and not stored.
 pub async fn create(client: &ClusterClient, name: &str) -> Result<String, AdminError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_allowed) {
@@ -45,7 +45,7 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<(), AdminError
     AdminError::refused(format!("there is no token '{name}'; 'atoll metrics token ls' names all tokens"))
 }
 
-/// What is kept of a token, and compared: as hard to find for a guess that is almost right as for any other.
+/// Returns the stored digest of a token: a guess that is almost right finds it no faster than any other.
 pub fn digest(token: &str) -> String {
     hex::encode(sha256(token.as_bytes()))
 }

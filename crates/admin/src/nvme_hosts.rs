@@ -21,7 +21,8 @@ pub async fn set(
     check_name(host)?;
     if secrets.controller.as_ref() == Some(&secrets.host) {
         return AdminError::refused(
-            "the secret of the gateways must be another than the host's, or the host could prove itself by what gateways say",
+            "the secret of the gateways must differ from the host's, or the host could prove itself with the \
+             gateways' answers",
         );
     }
     let controller_secret = match &secrets.controller {

@@ -1,4 +1,4 @@
-//! Operators, who may log in to the console. Of their passwords only what Argon2id makes of them is kept.
+//! Operators of the console. Of their passwords only the result of Argon2id is kept.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
@@ -9,20 +9,20 @@ use atoll_types::records::RECORD_FORMAT;
 
 use crate::error::{AdminError, retried};
 
-/// Of an operator's name.
+/// Longest name of an operator.
 pub const NAME_BYTES_MAX: usize = 64;
-/// A password that somebody has chosen.
+/// Shortest chosen password.
 const PASSWORD_CHARACTERS_MIN: usize = 12;
 const PASSWORD_BYTES_MAX: usize = 1_024;
-/// Of one that is made here, in bytes; each becomes two characters.
+/// Length of a generated password, in bytes; each becomes two characters.
 const PASSWORD_RANDOM_BYTES: usize = 12;
 
-/// What OWASP's sheet on password storage asks of Argon2id.
+/// Recommendation for Argon2id in OWASP's sheet on password storage.
 const MEMORY_KIB: u32 = 19 << 10;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// A password that nobody can guess.
+/// Returns a random password.
 pub fn random_password() -> String {
     hex::encode(random_bytes::<PASSWORD_RANDOM_BYTES>())
 }
@@ -171,7 +171,8 @@ fn record(role: OperatorRoles, password: &str) -> Result<OperatorRecord, AdminEr
     })
 }
 
-/// Whether this is an operator's password. Takes some tens of milliseconds, and as long if there is no operator.
+/// Returns true if this is an operator's password. Takes some tens of milliseconds, and as long if there is no
+/// operator.
 pub fn is_password(operator: Option<&OperatorRecord>, password: &str) -> bool {
     let salt = operator.map_or("there is no operator", |operator| &operator.salt);
     let derived = derive(salt, password);

@@ -1,4 +1,4 @@
-//! OSDs: which there are, where they are, and what they are to hold.
+//! OSDs: the list, their locations, and their weights and classes.
 
 mod status;
 
@@ -13,7 +13,7 @@ use atoll_types::size::format_size;
 pub use self::status::{HostStatus, OsdStatus, osd_statuses, osd_tree, weight};
 use crate::error::{AdminError, retried};
 
-/// New places for OSDs; what is `None` stays.
+/// New locations of OSDs; `None` leaves a level unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct NewLocation {
     /// The host.
@@ -28,15 +28,15 @@ async fn get(client: &ClusterClient, id: OsdId) -> Result<(OsdRecord, i64), Admi
     client.get(&keys::osd(id)).await?.ok_or(AdminError::NoSuchOsd(id))
 }
 
-/// The lowest number for a new OSD, unless one has it, and the revision of what says so. Numbers of
-/// OSDs that were removed are not given again.
+/// Returns the lowest number for a new OSD, unless an OSD has it, and the revision of its record. Numbers of OSDs
+/// that were removed are not given again.
 pub async fn lowest_number(client: &ClusterClient) -> Result<(OsdId, i64), AdminError> {
     let found = client.get::<NextOsdRecord>(keys::NEXT_OSD).await?;
     Ok(found.map_or((OsdId(0), 0), |(record, revision)| (record.next, revision)))
 }
 
-/// What makes an OSD a part of the cluster: its record, in place of the one of this revision (0:
-/// there is none), and its key's permission to connect.
+/// Adds an OSD to the cluster: its record, in place of the one of this revision (0: there is none), and its key's
+/// permission to connect.
 pub fn put(transaction: Transaction, record: &OsdRecord, revision: i64) -> Result<Transaction, AdminError> {
     check_weight(record.weight)?;
     check_name("host", &record.host)?;
@@ -50,7 +50,7 @@ pub fn put(transaction: Transaction, record: &OsdRecord, revision: i64) -> Resul
     Ok(transaction.put(&keys::authorized_key(&record.public_key), &key)?)
 }
 
-/// Makes an OSD with a number that somebody has chosen a part of the cluster.
+/// Adds an OSD with a chosen number to the cluster.
 pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), AdminError> {
     let (lowest, revision) = lowest_number(client).await?;
     if record.id < lowest && client.get::<OsdRecord>(&keys::osd(record.id)).await?.is_none() {
@@ -65,14 +65,13 @@ pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), Admin
     Ok(())
 }
 
-/// Marks an OSD out, so that what it holds moves to others, or in again. It stays so until an
-/// operator says otherwise.
+/// Marks an OSD out, so that its data moves to others, or in again. It stays so until an operator says otherwise.
 pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<OsdRecord, AdminError> {
     change(client, id, |record| record.is_out = is_out).await
 }
 
-/// Whether everything that an OSD holds, and `more_bytes` that clients are about to write, has a
-/// place on the others: so that it can be marked out and all PGs have all their copies then.
+/// Checks that all data of an OSD, and `more_bytes` that clients are about to write, fits on the others: so that
+/// it can be marked out and all PGs have all their copies then.
 pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminError> {
     let Some(osd) = view.map.osds.get(&id) else { return Err(AdminError::NoSuchOsd(id)) };
     if osd.is_out || !view.map.up.contains_key(&id) {
@@ -193,9 +192,8 @@ pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Re
         return Ok(Transaction::new().check_prefix(keys::PGS, pgs.revision));
     }
     AdminError::refused(format!(
-        "{held} PGs have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
-         that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held are lost for \
-         good",
+        "{held} PGs have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so that they \
+         move to others ('atoll osd ls' counts them); or give --lost if it and its data are permanently lost",
         number = id.0
     ))
 }

@@ -1,4 +1,4 @@
-//! What the cluster is and does, on one page.
+//! The state and the load of the cluster, on one page.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use serde::Serialize;
 /// The cluster at a glance.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overview {
-    /// Whether all is well.
+    /// Overall health.
     pub health: HealthStatus,
-    /// What is not: code and summary.
+    /// Health problems: code and summary.
     pub problems: Vec<String>,
     /// How frames on new connections are protected.
     pub frame_modes: FrameModes,
@@ -23,7 +23,7 @@ pub struct Overview {
     pub frame_rekey_seconds: u64,
     /// Connections that are older than the last change of the modes.
     pub links_in_other_mode: u32,
-    /// Connections to OSDs by what carries them.
+    /// Connections to OSDs, by transport.
     pub links_by_transport: BTreeMap<Transport, u32>,
     /// OSDs that listen over RDMA, by the provider of libfabric that they do it with: that of all RDMA links to them.
     pub rdma_providers: BTreeMap<String, u32>,

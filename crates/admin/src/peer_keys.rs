@@ -1,4 +1,4 @@
-//! The static keys that may connect to OSDs: who has one, and revoking them.
+//! The static keys that may connect to OSDs: their holders, and revoking them.
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_types::OsdId;
@@ -6,7 +6,7 @@ use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, RECORD_FORM
 
 use crate::error::AdminError;
 
-/// A key in hexadecimal and what its holder may do.
+/// A key in hexadecimal and its holder's rights.
 pub type AuthorizedKey = (String, AuthorizedKeyRecord);
 
 /// Fewer digits of a key do not name it.

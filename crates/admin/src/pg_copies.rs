@@ -1,4 +1,4 @@
-//! Why a PG does not serve: what each OSD has of it, what it waits for, and what to do.
+//! The reason why a PG does not serve: each OSD's copy, the missing event, and the remedy.
 
 mod acceptance;
 mod advice;
@@ -22,41 +22,41 @@ pub struct PgWhy {
     pub pg: PgId,
     /// Its pool's name.
     pub pool: String,
-    /// Whether it serves.
+    /// True if it serves.
     pub serves: bool,
-    /// What it waits for, a sentence each.
+    /// Reasons for waiting, a sentence each.
     pub waits_for: Vec<String>,
-    /// What to do, a sentence each.
+    /// Remedies, a sentence each.
     pub advice: Vec<String>,
-    /// The command with which the PG goes on from the best copies that are left, if nothing else helps.
+    /// The command that resumes the PG from the best remaining copies, if nothing else helps.
     pub accept_command: Option<String>,
-    /// What each OSD has.
+    /// Each OSD's copy.
     pub copies: Vec<CopyStatus>,
 }
 
-/// What an OSD has of a PG.
+/// An OSD's copy of a PG.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyStatus {
     /// The OSD.
     pub osd: OsdId,
     /// Its host; none if it was removed from the cluster.
     pub host: Option<String>,
-    /// Whether it runs.
+    /// True if it runs.
     pub is_up: bool,
     /// It orders writes.
     pub is_primary: bool,
     /// It is a member.
     pub is_member: bool,
-    /// It was one when the PG was last active: what was acknowledged is on it.
+    /// It was a member when the PG was last active: it has all acknowledged writes.
     pub is_elector: bool,
     /// The shard that it should hold, in an erasure-coded pool.
     pub listed_shard: Option<u8>,
-    /// What it tells; none if it does not answer, or has nothing.
+    /// Its report; none if it does not answer, or has nothing.
     pub told: Option<PgCopy>,
 }
 
 impl CopyStatus {
-    /// Whether the PG can go on from this copy.
+    /// Returns true if the PG can resume from this copy.
     pub fn counts(&self) -> bool {
         let has_listed = |copy: &PgCopy| self.listed_shard.is_none() || copy.shard == self.listed_shard;
         self.told.as_ref().is_some_and(|copy| copy.incomplete.is_none() && has_listed(copy))
@@ -102,17 +102,17 @@ impl Known<'_> {
         primary.and_then(|copy| copy.told.as_ref()).is_some_and(PgCopy::serves)
     }
 
-    /// Whether there are copies enough from which the PG goes on by itself.
+    /// Returns true if there are enough copies for the PG to resume by itself.
     fn has_source(&self) -> bool {
         self.count(self.electors().filter(|copy| copy.counts())) >= self.needed()
     }
 
-    /// What one is called in this pool.
+    /// Returns the name of one in this pool.
     fn part(&self) -> &'static str {
         if self.is_coded() { "shard" } else { "copy" }
     }
 
-    /// What several are.
+    /// Returns the name of several.
     fn parts(&self) -> &'static str {
         if self.is_coded() { "shards" } else { "copies" }
     }
@@ -123,7 +123,7 @@ pub async fn read_map(client: &ClusterClient) -> Result<ClusterMap, AdminError> 
     Ok(MapWatch::start(client).await?.map().clone())
 }
 
-/// What a PG waits for, by what OSDs have told.
+/// Returns the reason why a PG does not serve, from the reports of OSDs.
 pub fn why(map: &ClusterMap, pg: PgId, told: &[PgCopy]) -> Result<PgWhy, AdminError> {
     let (pool, record) = find(map, pg)?;
     let copies = statuses(map, pg, record, told);
@@ -140,7 +140,7 @@ pub fn why(map: &ClusterMap, pg: PgId, told: &[PgCopy]) -> Result<PgWhy, AdminEr
     })
 }
 
-/// All PGs that do not serve, by what OSDs have told.
+/// Returns all PGs that do not serve, from the reports of OSDs.
 pub fn not_serving(map: &ClusterMap, told: &[PgCopy]) -> Result<Vec<PgWhy>, AdminError> {
     let mut of_pg: BTreeMap<&str, Vec<PgCopy>> = BTreeMap::new();
     for copy in told {

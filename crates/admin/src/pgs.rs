@@ -14,7 +14,7 @@ use crate::error::AdminError;
 pub struct PgFilter {
     /// Only those of this pool.
     pub pool: Option<String>,
-    /// Only those of which this OSD is a member.
+    /// Only those with this OSD as a member.
     pub osd: Option<OsdId>,
     /// Only those that are not active, lack a copy, or are to move.
     pub not_clean: bool,
@@ -55,7 +55,7 @@ pub struct PgDetails {
     pub pool: Option<String>,
     /// The members that the balancer wants.
     pub balancer_members: Option<Vec<OsdId>>,
-    /// What the last scrub has found; none if there was none.
+    /// Result of the last scrub; none if there was none.
     pub scrub: Option<PgScrubRecord>,
     /// Members and targets with their hosts and whether they run.
     #[serde(skip)]
@@ -69,7 +69,7 @@ pub struct PgOsd {
     pub id: OsdId,
     /// Its host; none if it was removed from the cluster.
     pub host: Option<String>,
-    /// Whether it runs.
+    /// True if it runs.
     pub is_up: bool,
 }
 
@@ -155,13 +155,13 @@ impl ScrubRequest {
     }
 }
 
-/// Whether a scrub is still to be done. The primary deletes the request when it is.
+/// Returns true if a scrub is still to be done. The primary deletes the request when it is.
 pub async fn is_scrub_pending(client: &ClusterClient, request: &ScrubRequest) -> Result<bool, AdminError> {
     let found = client.get::<ScrubRequestRecord>(&keys::scrub_request(request.pg)).await?;
     Ok(found.is_some_and(|(_, revision)| revision == request.revision))
 }
 
-/// What the last scrub of a PG has found.
+/// Result of the last scrub of a PG.
 #[derive(Clone, Debug, Serialize)]
 pub struct LastScrub {
     /// The PG.
@@ -175,7 +175,7 @@ fn as_text<S: Serializer>(pg: &PgId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(pg)
 }
 
-/// What the last scrub of a PG has found, if there was one.
+/// Returns the result of the last scrub of a PG, if there was one.
 pub async fn last_scrub(client: &ClusterClient, pg: PgId) -> Result<LastScrub, AdminError> {
     if client.get::<PgRecord>(&keys::pg(pg)).await?.is_none() {
         return Err(AdminError::NoSuchPg(pg));
@@ -184,7 +184,7 @@ pub async fn last_scrub(client: &ClusterClient, pg: PgId) -> Result<LastScrub, A
     Ok(LastScrub { pg, scrub })
 }
 
-/// What a scrub of a PG that is over has found.
+/// Returns the result of a completed scrub of a PG.
 pub async fn scrub_result(client: &ClusterClient, pg: PgId) -> Result<PgScrubRecord, AdminError> {
     let found = client.get(&keys::pg_scrub(pg)).await?;
     let (record, _) = found.ok_or_else(|| AdminError::Refused(format!("the scrub of {pg} has left no record")))?;
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A scrub that ends a member begins anew without it, and finds nothing wrong with the others.
+    /// A scrub that loses a member starts over without it, and finds nothing wrong with the others.
     #[test]
     fn members_that_a_scrub_lost_are_told() {
         let osds = |numbers: &[u32]| numbers.iter().copied().map(OsdId).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Stored policies that do not do what they say.
+//! Stored policies with errors.
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_coordinator::health::{Problem, Severity};
@@ -8,8 +8,8 @@ use atoll_types::records::BucketRecord;
 use crate::error::AdminError;
 use crate::identities::current;
 
-/// What is wrong with the policies of identities and buckets: a name of an action or of a condition key that nobody knows,
-/// with which a Deny denies nothing, or a document that cannot be read, with which nobody is let in.
+/// Returns the errors in the policies of identities and buckets: an unknown name of an action or of a condition
+/// key, with which a Deny denies nothing, or an unreadable document, which allows no request.
 pub async fn policy_problems(state: &ClusterClient) -> Vec<Problem> {
     match survey(state).await {
         Ok(problems) => problems,
@@ -20,7 +20,7 @@ pub async fn policy_problems(state: &ClusterClient) -> Vec<Problem> {
             Severity::Warning,
             format!("the policies of identities and buckets cannot be looked at: {error}"),
             Vec::new(),
-            "see what else is wrong: policies are records of cluster state",
+            "fix the other problems first: policies are records of cluster state",
         )],
     }
 }
@@ -55,7 +55,7 @@ fn judge<'a>(policies: impl Iterator<Item = StoredPolicy<'a>>) -> Vec<Problem> {
         problems.push(problem(
             "POLICY_NAMES_UNKNOWN",
             Severity::Warning,
-            format!("{} policies have names that nobody knows: a Deny with one denies nothing", unknown.len()),
+            format!("{} policies have unknown names: a Deny with one denies nothing", unknown.len()),
             unknown,
             "put each policy again with the name corrected; new ones with such names are refused",
         ));
@@ -64,7 +64,7 @@ fn judge<'a>(policies: impl Iterator<Item = StoredPolicy<'a>>) -> Vec<Problem> {
         problems.push(problem(
             "POLICIES_UNREADABLE",
             Severity::Warning,
-            format!("{} policies cannot be read: they let nobody in", unreadable.len()),
+            format!("{} policies cannot be read: they allow no request", unreadable.len()),
             unreadable,
             "put each policy again; the root of the account may always do so",
         ));

@@ -41,7 +41,7 @@ pub struct NewPool {
 pub enum PoolChange {
     /// Another name.
     Name(String),
-    /// So many copies.
+    /// Number of copies.
     Size(u32),
     /// Copies, or shards, without which I/O stops.
     MinSize(u32),
@@ -49,11 +49,11 @@ pub enum PoolChange {
     FailureDomain(FailureDomain),
     /// Only OSDs of this class, or all.
     DeviceClass(Option<String>),
-    /// So many PGs: those that there are split.
+    /// Number of PGs: the existing ones are split.
     PgNum(u32),
 }
 
-/// Refuses what a pool cannot have.
+/// Refuses impossible redundancies of a pool.
 pub fn check_redundancy(redundancy: &Redundancy) -> Result<(), AdminError> {
     let (what, min_size_least) = match redundancy {
         Redundancy::Replicated { size, .. } if !COPIES.contains(size) => {
@@ -69,7 +69,7 @@ pub fn check_redundancy(redundancy: &Redundancy) -> Result<(), AdminError> {
         }
         Redundancy::Erasure { parity, .. } if !EC_PARITY_SHARDS.contains(parity) => {
             return AdminError::refused(format!(
-                "an erasure code has {} to {} parity shards, and not {parity}: so many may be lost",
+                "an erasure code has {} to {} parity shards, and not {parity}: this many may be lost",
                 EC_PARITY_SHARDS.start(),
                 EC_PARITY_SHARDS.end()
             ));
@@ -137,8 +137,7 @@ fn refuse_taken_name(pools: &Pools, name: &str, own: Option<PoolId>) -> Result<(
     }
 }
 
-/// Where the members of a new pool may sit if nobody says: on different hosts if there are enough, and otherwise on
-/// different OSDs.
+/// Returns the default failure domain of a new pool: hosts if there are enough, and otherwise OSDs.
 pub async fn default_failure_domain(
     client: &ClusterClient,
     redundancy: &Redundancy,
@@ -205,7 +204,7 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
                 Redundancy::Replicated { size, .. } => *size = *copies,
                 Redundancy::Erasure { .. } => {
                     return AdminError::refused(format!(
-                        "the pool '{name}' is erasure-coded: what it was made with stays; make another pool ('atoll \
+                        "the pool '{name}' is erasure-coded, which cannot be changed; make another pool ('atoll \
                          pool create --ec') and copy the data there"
                     ));
                 }
@@ -307,7 +306,7 @@ async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<Transa
     ))
 }
 
-/// Deletes what is left of the PGs of a pool that is gone; harmless to repeat.
+/// Deletes the remaining records of the PGs of a removed pool; harmless to repeat.
 async fn forget_pgs(client: &ClusterClient, pool: PoolId) -> Result<(), AdminError> {
     let mut all: Vec<String> = Vec::new();
     for prefix in [keys::PGS, keys::PG_TARGETS, keys::PG_SCRUBS, keys::SCRUB_REQUESTS] {

@@ -1,5 +1,5 @@
-//! The second factor of operators: codes by time, and recovery codes for who has lost what makes them. The secret is
-//! wrapped by the key service; of recovery codes only digests are kept.
+//! The second factor of operators: codes by time, and recovery codes for operators who have lost their device. The
+//! secret is wrapped by the key service; of recovery codes only digests are kept.
 
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::unix_ms;
@@ -30,7 +30,7 @@ pub enum Verdict {
     Right,
     /// It was wrong, or was used before.
     Wrong,
-    /// There were too many wrong ones: no code is looked at for so many seconds.
+    /// There were too many wrong ones: codes are refused for this many seconds.
     Pause(u64),
 }
 
@@ -100,8 +100,7 @@ pub async fn check(
     try_code(client, service, name, code, &is_open, &keep).await
 }
 
-/// Looks at a code, and writes what came of it in the same step: who tries many at once has no more attempts, and no code
-/// counts twice.
+/// Checks a code, and writes the result in the same step: parallel attempts count, and no code counts twice.
 async fn try_code(
     client: &ClusterClient,
     service: &dyn KeyService,
@@ -154,7 +153,7 @@ fn pause_seconds(totp: &TotpRecord, now_unix_ms: u64) -> Option<u64> {
     until.checked_sub(now_unix_ms).filter(|left| *left > 0).map(|left| left.div_ceil(1_000))
 }
 
-/// A code that nobody can guess, in groups that one can type.
+/// Returns a random code, in groups that are easy to type.
 fn recovery_code() -> String {
     let text = totp::base32(&random_bytes::<RECOVERY_BYTES>()).to_lowercase();
     let groups: Vec<&[u8]> = text.as_bytes().chunks(RECOVERY_GROUP).collect();

@@ -17,7 +17,7 @@ const SESSIONS_OF_OPERATOR_MAX: usize = 100;
 /// Fewer digits of an id do not name a session.
 const ID_DIGITS_MIN: usize = 8;
 
-/// The id of the session with this token. It tells nothing of the token.
+/// The id of the session with this token. It discloses nothing about the token.
 pub fn id_of(token: &str) -> String {
     hex::encode(sha256(token.as_bytes()))
 }
@@ -107,7 +107,7 @@ pub struct Found {
     pub settings: LoginSettingsRecord,
 }
 
-/// The session of this id, if it goes on.
+/// Returns the session of this id, if it is live.
 pub async fn find(client: &ClusterClient, id: &str) -> Result<Option<Found>, AdminError> {
     let key = keys::operator_session(id);
     let (session, settings) =
@@ -148,7 +148,7 @@ async fn forget(client: &ClusterClient, key: &str, revision: i64) -> Result<(), 
     }
 }
 
-/// Notes that a session is in use, or goes on with another stamp, unless it has changed or ended meanwhile.
+/// Notes that a session is in use, or continues with another stamp, unless it has changed or ended meanwhile.
 pub async fn renew(
     client: &ClusterClient,
     id: &str,
@@ -158,7 +158,7 @@ pub async fn renew(
     client.compare_and_swap(&keys::operator_session(id), revision, session).await.map(drop)
 }
 
-/// All sessions that go on, with their ids, the latest first.
+/// Returns all live sessions, with their ids, the latest first.
 pub async fn list(client: &ClusterClient) -> Result<Vec<(String, SessionRecord)>, AdminError> {
     let listing = client.list::<SessionRecord>(keys::OPERATOR_SESSIONS).await?;
     let operators = operators::list(client).await?.into_iter();

@@ -1,4 +1,4 @@
-//! What holds for the whole cluster: flags, settings and the protection of frames.
+//! Settings of the whole cluster: flags, settings and the protection of frames.
 
 use std::collections::BTreeSet;
 
@@ -71,17 +71,17 @@ pub struct AllSettings {
     pub frame_mode_unix: Option<FrameMode>,
     /// A connection that is so old gets its next key.
     pub frame_rekey_seconds: u64,
-    /// What connections among OSDs prefer.
+    /// Preferred transport of connections among OSDs.
     pub transport_cluster: Transport,
-    /// What those between OSDs and NBD servers, benches and the command line prefer.
+    /// Preferred transport of connections between OSDs and NBD servers, benches and the command line.
     pub transport_client: Transport,
-    /// What those between OSDs and gateways prefer.
+    /// Preferred transport of connections between OSDs and gateways.
     pub transport_gateway: Transport,
-    /// A session of an operator that is not used for so long ends.
+    /// Idle seconds after which an operator's session ends.
     pub session_idle_seconds: u64,
-    /// A session of an operator ends after so long.
+    /// Seconds after which an operator's session ends.
     pub session_seconds: u64,
-    /// A token for the admin API lasts so many days at most.
+    /// Longest lifetime of a token for the admin API, in days.
     pub api_token_days_max: u64,
     /// Roles of operators who need a second factor, with commas between them.
     pub totp_required_roles: String,
@@ -161,8 +161,8 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
     }
     if setting == Setting::FullPercent && !(50..=u64::from(FULL_PERCENT_MAX)).contains(&value) {
         return AdminError::refused(format!(
-            "an OSD can be full with 50 to {FULL_PERCENT_MAX} % of its space in use, and not with {value}: the rest is what \
-             deletes and recovery need"
+            "an OSD can be full with 50 to {FULL_PERCENT_MAX} % of its space in use, and not with {value}: \
+             deletes and recovery need the rest"
         ));
     }
     if setting == Setting::BusyPollUs && value > u64::from(BUSY_POLL_US_MAX) {
@@ -349,7 +349,7 @@ pub async fn set_frame_mode(
     change(client, keys::FRAMES, |record: &mut FramesRecord| record.modes = record.modes.with(scope, mode)).await
 }
 
-/// Changes what new connections of keys of this role prefer.
+/// Changes the preferred transport of new connections with keys of this role.
 pub async fn set_transport(
     client: &ClusterClient,
     role: PeerRole,

@@ -29,8 +29,8 @@ pub(crate) async fn sts_key(
     }
 }
 
-/// Gives the cluster another key. Sessions under the one before go on until they end, or are over at once. Returns until
-/// when there may be such sessions, as Unix time in milliseconds.
+/// Gives the cluster another key. Sessions under the previous one stay valid until they end, or end at once.
+/// Returns until when there may be such sessions, as Unix time in milliseconds.
 pub async fn rotate(
     state: &ClusterClient,
     service: &dyn KeyService,

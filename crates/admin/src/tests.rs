@@ -1,4 +1,4 @@
-//! What operators change in cluster state, on the embedded server.
+//! Changes of operators in cluster state, on the embedded server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,8 +75,8 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
     PoolRecord { redundancy: Redundancy::erasure(data, parity, None, None), ..pool(id, 1, 1) }
 }
 
-/// So many OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active
-/// where they should be.
+/// Returns a view of `osds` OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active on
+/// their targets.
 fn healthy(osds: u32) -> View {
     let mut view = View {
         coordinator: Some(atoll_types::coordination::CoordinatorRecord {
@@ -124,7 +124,7 @@ impl State {
         State { client, _server: server, _directory: directory }
     }
 
-    /// With so many OSDs that are up.
+    /// Returns a state with `count` OSDs that are up.
     async fn with_osds(count: u32) -> State {
         let state = State::start().await;
         for id in 0..count {

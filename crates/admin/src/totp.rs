@@ -4,12 +4,12 @@
 use atoll_keys::{SecretKey, hmac_sha1};
 use qrcodegen::{QrCode, QrCodeEcc};
 
-/// A code counts for so long, in seconds.
+/// Validity of a code, in seconds.
 pub const STEP_SECONDS: u64 = 30;
-/// Clocks may differ by so many steps.
+/// Steps by which clocks may differ.
 const STEPS_OFF: u64 = 1;
 const DIGITS: usize = 6;
-/// Readers want so many light modules around a code.
+/// Light modules around a code, as readers require.
 const QR_MARGIN: i32 = 2;
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// Name that authenticators show beside the codes.

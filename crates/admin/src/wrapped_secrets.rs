@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::error::AdminError;
 use crate::{login_oidc, second_factor};
 
-/// What of a cluster a key has wrapped.
+/// Secrets of a cluster that a key has wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KeyUses {
     /// Images.
@@ -34,7 +34,7 @@ pub struct KeyUses {
     pub sts_keys: u64,
     /// Parts of 32 bytes of secrets and keys of NVMe hosts.
     pub nvme_secrets: u64,
-    /// Keys by which records of cluster state are signed.
+    /// Keys that sign records of cluster state.
     pub signing_keys: u64,
     /// Secrets of operators' one-time passwords.
     pub second_factors: u64,
@@ -71,7 +71,7 @@ impl std::fmt::Display for KeyUses {
 
 /// A record with wrapped secrets in it.
 trait Wrapped: Clone + PartialEq + Serialize + DeserializeOwned {
-    /// Each secret with what it is bound to.
+    /// Returns each secret with its context.
     fn secrets(&mut self) -> Vec<(String, &mut String)>;
     fn count(uses: &mut KeyUses) -> &mut u64;
 }
@@ -187,7 +187,7 @@ fn nvme_parts<'a>(
     parts.map(move |(part, wrapped)| (secret_part_context(host, role, part), wrapped))
 }
 
-/// How much each version of a key has wrapped, by what wrapped secrets say.
+/// Number of secrets that each version of a key has wrapped, by the names in the wrapped secrets.
 pub struct UsesByVersion(BTreeMap<(String, String, String), KeyUses>);
 
 impl UsesByVersion {
@@ -215,7 +215,7 @@ impl UsesByVersion {
         self.0.entry((by.service, by.key_name, by.version)).or_default()
     }
 
-    /// Reads the records that this host may read: enough to tell whether a key is the cluster's, not whether it is used.
+    /// Reads the records that this host may read: they show if a key is the cluster's, not if it is used.
     pub async fn read_some(state: &ClusterClient) -> Result<Self, AdminError> {
         let roles = state.own_roles().await?.unwrap_or_default();
         let may = |keys: &str| atoll_cluster::roles::may_read(&roles, keys);
@@ -245,13 +245,13 @@ impl UsesByVersion {
         Ok(())
     }
 
-    /// What each version of a local key has wrapped.
+    /// Returns the number of secrets that each version of a local key has wrapped.
     pub fn local(&self) -> BTreeMap<&str, KeyUses> {
         let local = self.0.iter().filter(|((service, ..), _)| service == "local");
         local.map(|((_, _, version), uses)| (version.as_str(), *uses)).collect()
     }
 
-    /// What a version of this key has wrapped.
+    /// Returns the number of secrets that a version of this key has wrapped.
     pub fn of(&self, key: &KeyDescription, version: &str) -> KeyUses {
         // Wrapped secrets of local keys say their version, which is of one key only.
         let name = if key.service == "local" { "" } else { &key.name };
@@ -260,21 +260,21 @@ impl UsesByVersion {
     }
 }
 
-/// What a walk over all records has done.
+/// Result of a walk over all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RewrapReport {
-    /// Secrets that were wrapped anew.
+    /// Secrets that were rewrapped.
     pub rewrapped: u64,
     /// Secrets that the newest version had wrapped already, or whose key was destroyed.
     pub unchanged: u64,
     /// Records of cluster state that were signed with a new key.
     pub signed: u64,
-    /// What could not be wrapped anew, and why.
+    /// Secrets that could not be rewrapped, and the reasons.
     pub failed: Vec<String>,
 }
 
-/// Wraps everything with the newest versions of keys, and with the service that is in use. `progress`
-/// is told how many records are done.
+/// Wraps everything with the newest versions of keys, and with the service that is in use. `progress` gets the
+/// number of processed records.
 pub async fn rewrap_all(
     state: &ClusterClient,
     service: &dyn KeyService,

@@ -1,10 +1,10 @@
-//! Bounds of what clients choose themselves.
+//! Bounds of values that clients choose themselves.
 
 use serde::Serialize;
 
 /// Bytes of a path, a key or a name.
 pub const PATH_BYTES_MAX: usize = 1 << 10;
-/// Bytes of what a client calls itself.
+/// Longest name of a client for itself, in bytes.
 pub const AGENT_BYTES_MAX: usize = 256;
 /// Bytes of a method's name.
 pub const METHOD_BYTES_MAX: usize = 32;
@@ -25,12 +25,12 @@ impl<'a> Bounded<'a> {
         Bounded { text: &text[..end], is_cut: end < text.len() }
     }
 
-    /// What is left of the text.
+    /// Returns the kept part of the text.
     pub fn text(self) -> &'a str {
         self.text
     }
 
-    /// Whether some of the text is missing.
+    /// Returns true if some of the text is missing.
     pub fn is_cut(self) -> bool {
         self.is_cut
     }

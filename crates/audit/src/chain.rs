@@ -1,6 +1,6 @@
-//! What shows that no line of a log was changed or taken out: each has a digest of itself and of the line before it, and
-//! now and then a line has a signature of the latest digest. A process has a key of its own for that, which is in its memory
-//! only, so nobody can sign for it when it has ended.
+//! Proof that no line of a log was changed or removed: each has a digest of itself and of the line before it, and
+//! some lines have a signature of the latest digest. A process has a key of its own for that, which is in its
+//! memory only, so its lines cannot be signed after its end.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 pub(crate) const BEGINS: &str = "ChainBegins";
 /// A line with a signature.
 pub(crate) const HEAD: &str = "ChainHead";
-/// What a signature is for, so that it is one of nothing else.
+/// Purpose of a signature, so that it is valid for nothing else.
 const PURPOSE: &[u8] = b"atoll audit head 1";
 /// Lines after which there is a signature, however little time has passed.
 const HEAD_LINES_MAX: u64 = 4_096;
@@ -36,11 +36,11 @@ impl ChainKey {
     }
 }
 
-/// The chain of one file, or of what goes to one collector.
+/// The chain of one file, or of the lines for one collector.
 pub(crate) struct Chain {
     key: Arc<ChainKey>,
     source: &'static str,
-    /// Tells it from others in the same file.
+    /// Distinguishes it from others in the same file.
     run: String,
     place: Place,
 }
@@ -53,10 +53,10 @@ pub(crate) struct Place {
     unsigned: u64,
 }
 
-/// The latest line of a chain that has a signature. Who keeps it elsewhere knows all lines up to it.
+/// The latest line of a chain that has a signature. A copy of it elsewhere proves all lines up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The name of the file, or what the log of a collector is called.
+    /// The name of the file, or the log's name at a collector.
     pub log: String,
     /// The run of the process.
     pub run: String,
@@ -99,7 +99,7 @@ fn signed_bytes(run: &str, number: u64, latest: &Digest) -> Vec<u8> {
     [PURPOSE, &(run.len() as u64).to_be_bytes(), run.as_bytes(), &number.to_be_bytes(), latest].concat()
 }
 
-/// Whether a signature of a head is right.
+/// Returns true if a signature of a head is right.
 pub(crate) fn is_signed(key: &[u8], run: &str, number: u64, latest: &Digest, signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, key).verify(&signed_bytes(run, number, latest), signature).is_ok()
 }
@@ -157,7 +157,7 @@ impl Chain {
         format!("{base},\"chain\":\"{}\"}}\n", hex::encode(self.place.latest))
     }
 
-    /// Whether so many lines have no signature that one is due.
+    /// Returns true if enough lines have no signature for one to be due.
     pub fn is_head_due(&self) -> bool {
         self.place.unsigned >= HEAD_LINES_MAX
     }

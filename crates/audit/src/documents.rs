@@ -1,4 +1,4 @@
-//! What has changed in a document that is a list of statements, in few words.
+//! Changes of a document that is a list of statements, in few words.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::Serialize;
@@ -12,9 +12,9 @@ const STATEMENTS_BYTES_MAX: usize = 4 << 10;
 pub struct DocumentChange {
     /// Which document it is.
     pub document: String,
-    /// SHA-256 of what there was, in hexadecimal; absent if there was nothing.
+    /// SHA-256 of the previous document, in hexadecimal; absent if there was none.
     pub before_sha256: Option<String>,
-    /// SHA-256 of what there is.
+    /// SHA-256 of the new document.
     pub after_sha256: Option<String>,
     /// Statements that are no more.
     pub removed: Vec<Value>,

@@ -1,11 +1,12 @@
-//! An audit log: who asked for what, and what became of it, as a line of JSON for each request, in a file or sent to a
-//! collector over HTTP. Lines are written by a thread of their own, in the order in which they came.
+//! An audit log: caller, request and outcome, as a line of JSON for each request, in a file or sent to a collector
+//! over HTTP. Lines are written by a thread of their own, in the order in which they came.
 //!
-//! Who has not proved to be anybody is a stranger. Lines of strangers have a file of their own, so they never push out those
-//! of others, and refusals of strangers are sampled: the rest is a number in a line. Lines are chained and signed, so that
-//! [`Verdict`] finds what was changed or taken out. Lines for a collector wait on disk until it takes them.
+//! A caller without authentication is a stranger. Lines of strangers have a file of their own, so they never push
+//! out those of others, and refusals of strangers are sampled: the rest is a number in a line. Lines are chained
+//! and signed, so that [`Verdict`] finds changed and removed ones. Lines for a collector wait on disk until it
+//! takes them.
 //!
-//! This crate knows lines, files and HTTP. It may not know what is in a line.
+//! This crate knows lines, files and HTTP. It does not know the content of lines.
 
 mod bounds;
 mod chain;
@@ -100,10 +101,10 @@ impl FromStr for Target {
     }
 }
 
-/// What happens when lines can be neither written nor spooled.
+/// Policy for lines that can be neither written nor spooled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They are lost and counted; requests go on.
+    /// They are lost and counted; requests continue.
     #[default]
     Lose,
     /// Requests are refused until they can.
@@ -119,15 +120,15 @@ pub struct LogConfig {
     pub target: Target,
     /// Where lines wait for a collector.
     pub spool: PathBuf,
-    /// So many bytes of them wait.
+    /// Largest spool of lines, in bytes.
     pub spool_bytes_max: u64,
-    /// What happens when there is no room.
+    /// Policy for lines without room.
     pub on_failure: OnFailure,
     /// Strangers can make it grow, so their lines have a file of their own.
     pub has_strangers: bool,
 }
 
-/// Bytes of lines that wait for a collector, unless somebody says.
+/// Default size of the spool for a collector, in bytes.
 pub const SPOOL_BYTES_MAX: u64 = 1 << 30;
 
 /// An audit log; clones write to the same.
@@ -150,24 +151,24 @@ impl Drop for Inner {
     }
 }
 
-/// A request of somebody who has not proved to be anybody.
+/// A request without authentication.
 #[derive(Clone, Copy, Debug)]
 pub struct Stranger {
     /// The address, as far as it is known.
     pub address: Option<IpAddr>,
-    /// Whether the request was refused. Refusals are sampled.
+    /// True if the request was refused. Refusals are sampled.
     pub is_refused: bool,
 }
 
-/// What takes lines.
+/// Destination of lines.
 trait Sink: Send {
-    /// Writes lines, each of which ends with a line feed. It may wait and try again; an error is the end of these.
+    /// Writes lines; each ends with a line feed. It may wait and try again; an error is the end of these.
     fn write(&mut self, lines: &str) -> Result<(), String>;
 
-    /// Makes what was written durable.
+    /// Makes written lines durable.
     fn sync(&mut self) -> Result<(), String>;
 
-    /// Whether lines wait in it for a collector.
+    /// Returns true if lines wait in it for a collector.
     fn is_spool(&self) -> bool {
         false
     }
@@ -208,7 +209,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-/// Sends what is in the spool of a process, and what others have left.
+/// Sends the spool of a process, and those that others have left.
 fn send_spooled(url: &str, config: &LogConfig, spool: &Spool, status: &Arc<SharedStatus>) -> std::io::Result<()> {
     let left = take_left(own_paths(&config.spool));
     let all = left.into_iter().chain(std::iter::once(Arc::clone(spool.shared())));
@@ -285,12 +286,13 @@ impl AuditLog {
         open_first(own_paths(path), own)
     }
 
-    /// Whether what would leave a line is to be refused, because lines can be neither written nor spooled.
+    /// Returns true if requests that would leave a line are to be refused, because lines can be neither written
+    /// nor spooled.
     pub fn is_refusing(&self) -> bool {
         self.0.status.is_refusing()
     }
 
-    /// Ends the log, of which there must be no other clone, and waits until all lines are written and signed. Gives the
+    /// Ends the log, which must be its last clone, and waits until all lines are written and signed. Gives the
     /// latest signed lines; `None` if it took longer than the limit.
     pub fn end(self, limit: Duration) -> Option<Vec<Head>> {
         let (heads, deadline) = (Arc::clone(&self.0.heads), Instant::now() + limit);
@@ -311,8 +313,8 @@ impl AuditLog {
         self.0.heads.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Adds a record about somebody who is known. If many wait, the caller does, too: a request whose record is lost must
-    /// not look as if it had never been.
+    /// Adds a record about an authenticated caller. If many wait, the caller does, too: a request whose record is
+    /// lost must not look as if it had never been.
     pub fn add(&self, record: &impl Serialize) {
         match self.0.sender.try_send(Line { text: line_of(record), is_of_stranger: false }) {
             Ok(()) => {}
@@ -324,8 +326,8 @@ impl AuditLog {
         }
     }
 
-    /// Adds a record about a stranger, if it is one of those that get a line. The caller never waits: what finds no
-    /// room is counted.
+    /// Adds a record about a stranger, if it is one of those that get a line. The caller never waits: lines
+    /// without room are counted.
     pub fn add_of_stranger(&self, stranger: Stranger, record: &impl Serialize) {
         let network = stranger.address.map(network_of);
         let is_taken = !stranger.is_refused || self.sample(|sampling| sampling.takes(network));

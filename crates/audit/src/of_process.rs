@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::{AuditLog, Stranger};
 
-/// Who makes lines: these come first in all of them.
+/// The process that writes lines: these fields come first in all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessLog {
     /// The host.
     pub host: String,
     /// The process, such as `nbd`; `command` for one of the command line.
     pub process: String,
-    /// Who has started it, if it is a command.
+    /// The user that has started it, if it is a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -22,7 +22,7 @@ pub struct ProcessLog {
 static WHO: OnceLock<ProcessLog> = OnceLock::new();
 static LOG: RwLock<Option<AuditLog>> = RwLock::new(None);
 
-/// A record with the time and who makes it.
+/// A record with the time and its process.
 #[derive(Serialize)]
 struct Noted<'a, R> {
     source: &'a str,
@@ -45,7 +45,7 @@ pub fn of_process() -> Option<AuditLog> {
     LOG.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether what would leave a line is to be refused.
+/// Returns true if requests that would leave a line are to be refused.
 pub fn is_refusing() -> bool {
     of_process().is_some_and(|log| log.is_refusing())
 }
@@ -56,7 +56,7 @@ pub fn note(source: &str, operation: &str, record: &impl Serialize) {
     log.add(&noted(source, operation, record));
 }
 
-/// Adds a record about somebody who was refused something, as far as these get lines.
+/// Adds a record about a refused caller, as far as these get lines.
 pub fn note_refusal(source: &str, operation: &str, address: Option<IpAddr>, record: &impl Serialize) {
     let Some(log) = of_process() else { return };
     log.add_of_stranger(Stranger { address, is_refused: true }, &noted(source, operation, record));

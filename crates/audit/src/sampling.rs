@@ -1,4 +1,4 @@
-//! Which refusals of strangers get a line. A refusal is free for who provokes it, so lines are few and the rest is
+//! Which refusals of strangers get a line. A refusal is free for the stranger, so lines are few and the rest is
 //! counted.
 
 use std::collections::HashMap;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// Refusals are counted for so long, and then a line has their number.
+/// Interval for which refusals are counted before a line has their number.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
 /// Lines of one address in an interval.
 const ADDRESS_LINES_MAX: u32 = 4;
 /// Lines of all addresses in an interval.
 const LINES_MAX: u32 = 64;
-/// Addresses that are told apart in an interval. Further ones count as one.
+/// Addresses that are counted apart in an interval. Further ones count as one.
 const ADDRESSES_MAX: usize = 1_024;
 
 /// Refusals of an interval that have no line.
@@ -37,7 +37,7 @@ impl Sampling {
         Sampling { began: now, lines: 0, by_address: HashMap::new() }
     }
 
-    /// Whether a refusal gets a line.
+    /// Returns true if a refusal gets a line.
     pub fn takes(&mut self, address: Option<IpAddr>) -> bool {
         let known = self.by_address.len() < ADDRESSES_MAX || self.by_address.contains_key(&address);
         let (lines, unlisted) = self.by_address.entry(address.filter(|_| known)).or_default();
@@ -61,7 +61,7 @@ impl Sampling {
         self.began + INTERVAL
     }
 
-    /// Begins another interval; returns what the one before has not listed.
+    /// Begins another interval; returns the unlisted refusals of the previous one.
     pub fn end_interval(&mut self, now: Instant) -> Option<Unlisted> {
         let unlisted = self.by_address.values().map(|(_, unlisted)| *unlisted);
         let (refusals, clients) = (unlisted.clone().sum(), unlisted.filter(|count| *count > 0).count());

@@ -1,5 +1,5 @@
-//! Lines on disk that wait until a collector takes them: numbered files, of which the oldest are sent and removed, and a file
-//! that says how far that is. What a process leaves is sent by the next.
+//! Lines on disk that wait until a collector takes them: numbered files, which are sent and removed oldest first,
+//! and a file with the position of sending. The next process sends the lines that one leaves.
 //!
 //! A line may be sent twice, when a process was killed after the collector had taken it. It has the same place in its chain.
 
@@ -30,7 +30,7 @@ struct Position {
     offset: u64,
 }
 
-/// What the sender does when there is no more to come.
+/// Action of the sender when there are no more lines to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Lines come.
@@ -50,12 +50,12 @@ struct Waiting {
     ending: Ending,
 }
 
-/// What the writer and the sender of a spool share.
+/// Shared state of the writer and the sender of a spool.
 pub(crate) struct Shared {
     directory: PathBuf,
     waiting: Mutex<Waiting>,
     changed: Condvar,
-    /// Nobody else writes or sends while it is held.
+    /// No other process writes or sends while it is held.
     _lock: File,
 }
 
@@ -113,8 +113,8 @@ fn files(directory: &Path) -> io::Result<BTreeMap<u64, u64>> {
     Ok(found)
 }
 
-/// Takes a spool, with what an earlier process has left. New lines come to a new file: the last one may end in a part of
-/// a line.
+/// Takes a spool, with the lines of an earlier process. New lines come to a new file: the last one may end in a
+/// part of a line.
 fn take(directory: &Path) -> io::Result<Shared> {
     atoll_files::create_directories(directory)?;
     let lock = atoll_files::open_or_make(&directory.join(LOCK), Access::Owner)?;
@@ -175,7 +175,7 @@ impl Spool {
     }
 }
 
-/// Takes what processes have left that are gone, of spools with names of one kind, but for one.
+/// Takes the spools that ended processes have left, with names of one kind, except one.
 pub(crate) fn take_left(directories: impl Iterator<Item = PathBuf>) -> Vec<Arc<Shared>> {
     let is_left = |directory: &PathBuf| directory.is_dir();
     let taken = directories.filter(is_left).filter_map(|directory| take(&directory).ok());

@@ -12,7 +12,7 @@ pub struct LogStatus {
     pub log: String,
     /// Why lines can be neither written nor spooled now.
     pub failure: Option<String>,
-    /// What would leave a line is refused until they can.
+    /// True if requests that would leave a line are refused until lines can be written.
     pub is_refusing: bool,
     /// Lines that are lost, since the process started.
     pub lost_lines: u64,
@@ -31,7 +31,7 @@ pub struct LogStatus {
 pub struct CollectorAway {
     /// When it was first away.
     pub since_unix_ms: u64,
-    /// What it said, or the network.
+    /// The collector's answer, or the network's error.
     pub reason: String,
 }
 

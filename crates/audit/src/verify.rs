@@ -1,4 +1,4 @@
-//! Whether lines of a log are as they were written.
+//! Verifies that lines of a log are as they were written.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -25,7 +25,7 @@ pub struct KnownHead {
     pub is_of_log: bool,
 }
 
-/// What was found in logs.
+/// Findings in logs.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Lines that fit the line before them.
@@ -34,13 +34,13 @@ pub struct Verdict {
     pub unchained_lines: u64,
     /// By its id, each run of a process.
     pub runs: BTreeMap<String, RunVerdict>,
-    /// What does not fit, by file and line.
+    /// Contradictions, by file and line.
     pub problems: Vec<String>,
     /// Problems that are not named.
     pub more_problems: u64,
     /// Lines that are known from elsewhere and were found as they are known.
     pub known_lines: u64,
-    /// Runs of which nothing is known from elsewhere.
+    /// Runs without a record elsewhere.
     pub unknown_runs: Vec<String>,
     /// Lines that are known from elsewhere, by run and number.
     known: BTreeMap<String, BTreeMap<u64, KnownHead>>,
@@ -48,16 +48,16 @@ pub struct Verdict {
     oldest_unix_ms: Option<u64>,
 }
 
-/// What was found of one run of a process.
+/// Findings about one run of a process.
 #[derive(Debug, Default)]
 pub struct RunVerdict {
     /// The public key that it names, in hexadecimal.
     pub key: Option<String>,
-    /// Whether its first line is there. Otherwise older lines were set aside and are gone, or were taken away.
+    /// True if its first line is there. Otherwise older lines were set aside and are gone, or were taken away.
     pub has_beginning: bool,
     /// The number of its latest line.
     pub last_number: u64,
-    /// Up to which number lines are signed.
+    /// Number of the last signed line.
     pub signed_up_to: Option<u64>,
     latest: Digest,
     /// A line of it is known from elsewhere.
@@ -91,7 +91,7 @@ impl Verdict {
         Verdict { known, ..Verdict::default() }
     }
 
-    /// All files of a log were read, of which there may be none: says which lines that are known are not there.
+    /// Ends a log, whose files were all read, if there were any: reports known lines that are missing.
     pub fn end(&mut self, name: &str) {
         for (run, heads) in std::mem::take(&mut self.known) {
             let Some((number, head)) = heads.last_key_value() else { continue };
@@ -104,8 +104,8 @@ impl Verdict {
                 // Older files were set aside, and the oldest go.
                 None if self.oldest_unix_ms.is_some_and(|oldest| head.unix_ms < oldest) || !head.is_of_log => {}
                 None => self.add_problem(format!(
-                    "{name}: run {run} is not there, of which line {number} is known elsewhere: the file was replaced, or one \
-                     was taken away"
+                    "{name}: run {run} is missing, although line {number} of it is known elsewhere: the file was \
+                     replaced, or one was removed"
                 )),
             }
             if let Some(found) = self.runs.get_mut(&run) {
@@ -123,7 +123,7 @@ impl Verdict {
         }
     }
 
-    /// Compares a line with what is known of it.
+    /// Compares a line with its known digest.
     fn compare(&mut self, linked: &Linked<'_>) -> Result<(), String> {
         if let Some(time) = linked.record["time_unix_ms"].as_u64() {
             self.oldest_unix_ms = Some(self.oldest_unix_ms.map_or(time, |oldest| oldest.min(time)));
@@ -131,7 +131,7 @@ impl Verdict {
         let known = self.known.get(&linked.run).and_then(|heads| heads.get(&linked.number));
         match known {
             Some(head) if head.digest != hex::encode(linked.chain) => Err(format!(
-                "line {} of run {} is not the one that is known elsewhere: the log was made anew",
+                "line {} of run {} differs from the one that is known elsewhere: the log was rewritten",
                 linked.number, linked.run
             )),
             Some(_) => {
@@ -152,7 +152,7 @@ impl Verdict {
         Ok(())
     }
 
-    /// Whether nothing was found that does not fit.
+    /// Returns true if there are no contradictions.
     pub fn is_whole(&self) -> bool {
         self.problems.is_empty()
     }
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// What cluster state knows of a log: the line with the signature.
+    /// Returns cluster state's record of a log: the line with the signature.
     fn known(lines: &[String]) -> Vec<KnownHead> {
         let head = lines.iter().rfind(|line| line.contains(HEAD)).unwrap();
         let linked = take_apart(head.trim_end()).unwrap();
@@ -305,8 +305,8 @@ mod tests {
         verdict
     }
 
-    /// Makes a chain anew from the beginning, as somebody who has the key of the process in his hands: the same run, other
-    /// lines, right signatures.
+    /// Rewrites a chain from the beginning, as an intruder with the process' key: the same run, other lines, right
+    /// signatures.
     fn made_anew(
         whole: &[String],
         key: &Arc<ChainKey>,

@@ -22,9 +22,9 @@ const BATCH_BYTES: usize = 256 << 10;
 const GATHER_PAUSE: Duration = Duration::from_millis(5);
 /// How often lines are signed.
 const HEAD_PAUSE: Duration = Duration::from_secs(60);
-/// After so long there is a signature whether or not there were lines.
+/// Time after which there is a signature with or without new lines.
 const WANTED_PAUSE: Duration = Duration::from_secs(1_800);
-/// Written lines are made durable so often.
+/// Interval at which written lines are made durable.
 const SYNC_PAUSE: Duration = Duration::from_millis(100);
 /// How often lines that cannot be written are tried again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
@@ -49,7 +49,7 @@ struct Batch {
 /// Where lines go, in a chain of their own.
 pub(crate) struct Chained {
     sink: Box<dyn Sink>,
-    /// What its heads call it.
+    /// Name of the log in its heads.
     log: String,
     chain: Chain,
     source: &'static str,
@@ -78,7 +78,7 @@ pub(crate) struct Writer {
     pub on_failure: OnFailure,
     pub status: Arc<SharedStatus>,
     pub heads: Heads,
-    /// Nobody adds lines any more.
+    /// True if no more lines are added.
     pub is_over: Arc<AtomicBool>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 impl Chained {
-    /// Begins a chain with what is written next.
+    /// Begins a chain with the next written lines.
     pub fn begin(sink: Box<dyn Sink>, key: &Arc<ChainKey>, source: &'static str) -> std::io::Result<Self> {
         let (chain, log) = (Chain::new(key, source)?, sink.name().unwrap_or_else(|| source.to_owned()));
         let mut chained =
@@ -115,7 +115,7 @@ impl Chained {
         Ok(chained)
     }
 
-    /// The lines that are to be written, begun with what the chain must have before them.
+    /// Returns the lines to be written, begun with the lines that the chain must have before them.
     fn batch(&mut self) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             let before = self.chain.place();
@@ -172,7 +172,7 @@ impl Chained {
         }
     }
 
-    /// Writes what waits, if anything does. After an error it still waits.
+    /// Writes the waiting lines, if there are any. After an error it still waits.
     fn try_write(&mut self) -> Result<bool, String> {
         self.batch_if_needed();
         let Some(batch) = self.batch.as_ref().filter(|batch| !batch.text.is_empty()) else {
@@ -187,7 +187,7 @@ impl Chained {
         Ok(true)
     }
 
-    /// Gives up what waits; returns how many lines that are. The chain goes on without them.
+    /// Drops the waiting lines; returns their number. The chain continues without them.
     fn lose(&mut self) -> u64 {
         let Some(batch) = self.batch.take() else { return 0 };
         self.chain.go_back(batch.before);
@@ -197,7 +197,8 @@ impl Chained {
         batch.records
     }
 
-    /// Whether lines are to be made durable. Those of a file are so with a signature; more often would cost the disk much.
+    /// Returns true if lines are to be made durable. Those of a file are so with a signature; more often would
+    /// cost the disk much.
     fn needs_sync(&self) -> bool {
         !self.is_durable && (self.sink.is_spool() || self.head.is_some())
     }
@@ -275,7 +276,8 @@ impl Writer {
         self.strangers_waiting.fetch_sub(strangers, Ordering::Relaxed);
     }
 
-    /// Writes what waits. What cannot be written is lost, or waits until it can be: then requests are refused.
+    /// Writes the waiting lines. Lines that cannot be written are lost, or wait until they can be: then requests
+    /// are refused.
     fn write(&mut self) {
         let has_written = loop {
             let reason = match self.identified.try_write() {
@@ -304,7 +306,7 @@ impl Writer {
         self.status.change(|status| (status.waiting_bytes, status.waiting_bytes_max) = bytes);
     }
 
-    /// Strangers stop nobody.
+    /// Lines of strangers never hold up requests.
     fn write_strangers(&mut self) {
         let Some(strangers) = &mut self.strangers else { return };
         if let Err(reason) = strangers.try_write() {

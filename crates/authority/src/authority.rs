@@ -14,7 +14,7 @@ use atoll_types::record_json::read_record;
 
 use crate::envelope::{self, MacKey};
 
-/// A process that has seen no signed cluster looks again after so long.
+/// Pause after which a process that has seen no signed cluster looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const KEYS_ARE_GONE: &str = "the cluster's keys (/atoll/authority) are gone";
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// What a key of the authority is wrapped for.
+/// Returns the context of a wrapped key of the authority.
 pub(crate) fn key_context(id: &str) -> String {
     format!("signed records {id}")
 }

@@ -11,7 +11,7 @@ const END: &[u8] = b"\"}";
 const DIGITS: [usize; 4] = [16, 16, 16, 64];
 /// Length of a signature within a record.
 pub const SIGNATURE_BYTES: usize = BEGIN.len() + 16 + 1 + 16 + 1 + 16 + 1 + 64 + END.len();
-/// What a MAC is made for; nothing else is authenticated by the same keys.
+/// Purpose of a MAC; nothing else is authenticated by the same keys.
 const PURPOSE: &[u8] = b"signed record 1";
 
 /// A key that signs.
@@ -38,7 +38,7 @@ impl MacKey {
     }
 }
 
-/// What a signature says.
+/// Fields of a signature.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Signature<'a> {
     pub key_id: &'a str,
@@ -78,7 +78,7 @@ pub fn without_signature(stored: &[u8]) -> Vec<u8> {
     split(stored).map_or_else(|| stored.to_vec(), |(record, _)| record)
 }
 
-/// Verifies a signature in the place where the record was found; what is wrong with it in words.
+/// Verifies a signature in the place where the record was found; the error is in words.
 pub(crate) fn verify(
     key: &MacKey,
     place: &Place<'_>,

@@ -1,9 +1,9 @@
-//! Signed records: who can write cluster state can change none of the records that let somebody in or that decide how
-//! data is protected. Each carries a MAC under a key that the key service has wrapped, with its name and its place in
-//! the history of cluster state.
+//! Signed records: a writer of cluster state can change none of the records that grant access or that decide about
+//! the protection of data. Each carries a MAC under a key that the key service has wrapped, with its name and its
+//! place in the history of cluster state.
 //!
-//! This crate signs, verifies, and signs a whole cluster. Which kinds of records are signed is in
-//! [`atoll_cluster::kinds`]; it may not know what they say.
+//! This crate signs, verifies, and signs a whole cluster. [`atoll_cluster::kinds`] has the signed kinds of
+//! records; this crate does not know their content.
 
 mod authority;
 mod envelope;

@@ -13,7 +13,7 @@ use crate::authority::key_context;
 use crate::envelope::{self, MacKey, without_signature};
 use crate::{Authority, Finding, RecordState, survey};
 
-/// How often a record is read again because somebody else has changed it.
+/// Attempts to read a record again because another process has changed it.
 const ATTEMPTS_MAX: usize = 16;
 
 /// Why records were not signed.
@@ -77,7 +77,7 @@ async fn make_keys(
     Err(SigningError::Busy(keys::MANIFEST.into()))
 }
 
-/// A manifest that is to be written, and what it depends on.
+/// A manifest to be written, and its dependencies.
 struct Manifest {
     names: BTreeSet<String>,
     /// Prefixes, and the revisions at which they were listed.
@@ -97,7 +97,7 @@ impl Manifest {
         Ok(Manifest { names, listed })
     }
 
-    /// Names besides what an older one names, whoever has signed that: what is not there stays missed.
+    /// Adds the names of an older one, by any signer: missing records stay missed.
     async fn with_older(mut self, client: &ClusterClient) -> Result<Manifest, ClusterError> {
         let older = found_one(client, keys::MANIFEST).await?;
         let read = older.and_then(|stored| read_record::<ManifestRecord>(&without_signature(&stored.value)).ok());
@@ -178,8 +178,8 @@ async fn read_keys(client: &ClusterClient) -> Result<(AuthorityRecord, i64), Sig
     Ok((record, stored.mod_revision))
 }
 
-/// Signs a cluster of an earlier release: all records as they are, after which nothing is accepted without a signature.
-/// Gives their number. It may be repeated, and with `refused` signs what is refused, too.
+/// Signs a cluster of an earlier release: all records as they are, after which nothing is accepted without a
+/// signature. Gives their number. It may be repeated, and with `refused` signs refused records, too.
 pub async fn sign_all(
     client: &ClusterClient,
     service: Arc<dyn KeyService>,
@@ -240,8 +240,8 @@ pub async fn sign_anew(
     Ok(())
 }
 
-/// Wraps the keys of the authority with the newest version of the key service's key. Gives how many were wrapped anew and
-/// how many were so already.
+/// Wraps the keys of the authority with the newest version of the key service's key. Returns the number of
+/// rewrapped keys, and of those that were up to date.
 pub async fn rewrap(client: &ClusterClient, service: &dyn KeyService) -> Result<(u64, u64), SigningError> {
     if found_one(client, keys::AUTHORITY).await?.is_none() {
         return Ok((0, 0));

@@ -1,4 +1,4 @@
-//! What of a cluster's records is signed.
+//! Signed and unsigned records of a cluster.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub enum RecordState {
 pub struct Finding {
     /// As it is stored.
     pub stored: Stored,
-    /// The key by which it says it is signed.
+    /// The key of its signature, as it claims.
     pub key_id: Option<String>,
     /// How it is.
     pub state: RecordState,
@@ -77,7 +77,7 @@ async fn removed(
     }
     let (all, _) = client.read_stored(&[keys::MANIFEST]).await?;
     let Some(stored) = all.into_iter().flatten().find(|stored| !stored.is_reserved()) else {
-        let cause = "it was removed by hand, and without it nobody knows what else was";
+        let cause = "it was removed by hand, and without it other removals cannot be found";
         return Ok(vec![Finding::removed(keys::MANIFEST, cause)]);
     };
     let mut findings = Vec::new();
@@ -96,7 +96,7 @@ async fn removed(
     Ok(findings)
 }
 
-/// What a manifest names; nothing if it is refused, which is a finding of its own.
+/// Returns a manifest's names; nothing if it is refused, which is a finding of its own.
 fn names(authority: &Authority, stored: &Stored) -> BTreeSet<String> {
     let record = authority.open(&stored.place(), &stored.value).ok();
     let read = record.and_then(|record| read_record::<ManifestRecord>(&record).ok());

@@ -1,4 +1,4 @@
-//! Records that somebody without the key service has altered in cluster state are refused, wherever they are read.
+//! Records that were altered in cluster state without the key service are refused, wherever they are read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -88,7 +88,7 @@ fn guard(service: &Arc<LocalKeys>, is_pinned: bool) -> Arc<Authority> {
     Arc::new(Authority::of_service(service.clone() as Arc<dyn KeyService>, is_pinned))
 }
 
-/// A record of each signed kind, with what is worth altering.
+/// A record of each signed kind, with content that is worth altering.
 fn samples() -> HashMap<&'static str, Value> {
     let policy = json!({"access": {"policy": "{}", "acl": []}, "public_access_block": {"all": true}});
     let image = json!({"export": {"access": "closed", "clients": ["10.0.0.1"]}, "unsealed_permit": ""});

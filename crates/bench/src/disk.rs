@@ -1,6 +1,5 @@
-//! A drive alone, by the eight tests that operators run before they deploy: linear, parallel, one at
-//! a time, and as a log writes. fio does the work, as in the field; what the figures mean is told
-//! beside them.
+//! A drive alone, by the eight tests that operators run before they deploy: linear, parallel, one at a time, and
+//! as a log writes. fio does the work, as in the field; the meaning of each figure is beside it.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use crate::store::target::Target;
 
 /// Less would fit the caches of many drives, and a linear run would reach its own beginning.
 const SIZE_BYTES_MIN: u64 = 256 << 20;
-/// What the drives of the field's example can write, and what Ceph passed on of it.
+/// Rate of writes of the drives in the field's example, which Ceph reached only in part.
 const FIELD_WRITES_PER_S: f64 = 260_000.0;
 
 /// The tests of one drive.
@@ -30,13 +29,13 @@ pub struct DiskBench {
     pub device: PathBuf,
     /// How much of it is filled and used, from its beginning.
     pub size_bytes: u64,
-    /// Whether what it holds may be overwritten.
+    /// True if its content may be overwritten.
     pub wipe: bool,
     /// How long each test runs.
     pub duration: Duration,
 }
 
-/// What all tests found.
+/// Results of all tests.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskBenchReport {
     /// The file or block device.
@@ -47,7 +46,7 @@ pub struct DiskBenchReport {
     pub seconds: f64,
     /// The tests, in the order in which they ran.
     pub tests: Vec<DiskTestReport>,
-    /// What was durable when.
+    /// Durability of writes at their completion.
     pub durability: &'static str,
     /// The kernel's release.
     pub kernel: String,
@@ -57,12 +56,12 @@ pub struct DiskBenchReport {
     pub fio_version: String,
 }
 
-/// What one test found.
+/// Result of one test.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskTestReport {
     /// The test, such as `journal-sync`.
     pub test: &'static str,
-    /// What fio did, such as `4k-write-qd1`.
+    /// Work of fio, such as `4k-write-qd1`.
     pub workload: String,
     /// How each write was made durable.
     pub sync: &'static str,
@@ -74,13 +73,13 @@ pub struct DiskTestReport {
     pub mean_us: f64,
     /// Its 99th percentile; nothing if it has two parts that fio measures apart.
     pub p99_us: Option<u64>,
-    /// What kind of drive writes at such a rate.
+    /// Class of drives with such a rate of writes.
     pub class: Option<SyncedWriteClass>,
-    /// What the figure means.
+    /// Meaning of the figure.
     pub meaning: String,
 }
 
-/// What a figure is good for.
+/// Use of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Linear,
@@ -139,7 +138,7 @@ impl DiskBench {
         Ok(())
     }
 
-    /// Fills the range and runs all tests. `filling` and `measuring` are told what is done and of all.
+    /// Fills the range and runs all tests. `filling` and `measuring` get the completed part and the whole.
     pub fn run(
         &self,
         filling: &dyn Fn(u64, u64),
@@ -210,12 +209,12 @@ impl Test {
             ),
             Shape::ParallelRead => "the most small reads that this drive can give to all clients together".into(),
             Shape::ParallelWrite => format!(
-                "{:.0}% of the 260,000/s of the field's NVMe drives, of which Ceph passed on about 35,000 each",
+                "{:.0}% of the 260,000/s of the field's NVMe drives; Ceph passed on about 35,000 of each",
                 iops * 100.0 / FIELD_WRITES_PER_S
             ),
             Shape::OneRead => format!(
-                "{mean_us:.0} us before any network: what a database waits for at depth 1 (all of Ceph rarely takes less than \
-                 500 us)"
+                "{mean_us:.0} us before any network: the wait of a database at depth 1 (all of Ceph rarely takes \
+                 less than 500 us)"
             ),
             Shape::SyncedWrite => SyncedWriteClass::of(iops).meaning().into(),
         }

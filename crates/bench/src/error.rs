@@ -29,19 +29,19 @@ pub enum BenchError {
     Device {
         /// The file or block device.
         path: std::path::PathBuf,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         detail: String,
     },
-    /// The store failed or refused what it must take.
+    /// The store failed or refused valid work.
     #[error("store: {0}")]
     Store(String),
     /// fio could not be run or understood.
     #[error("fio: {0}")]
     Fio(String),
-    /// Data was read that was never written there, or that is older than what was acknowledged.
+    /// Read data was never written there, or is older than acknowledged data.
     #[error("wrong data: {0}")]
     WrongData(String),
-    /// A run that uses something up has used all of it; it ends, and what it measured counts.
+    /// A run has used up its supply; it ends, and its measurements count.
     #[error("{0}")]
     NothingLeft(String),
     /// A process that takes part could not be started or failed.

@@ -1,4 +1,4 @@
-//! What fio prints: the fields of its JSON that are of interest, of many more.
+//! Output of fio: the used fields of its JSON, from many more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) struct Latencies {
     pub mean: f64,
     #[serde(default)]
     pub max: u64,
-    /// These three are in the list that fio has without being told, too.
+    /// These three are in fio's default list, too.
     pub percentile: Option<Percentiles>,
     /// Operations by latency, with `--output-format=json+`.
     #[serde(default)]

@@ -2,8 +2,7 @@
 //! S3 endpoint, a store alone on its device beside fio, a drive alone, each OSD by itself, clients while data moves.
 //! Every run measures operations, latency, and the CPU time of the processes that do the work.
 //!
-//! This crate generates load and counts. It does not know how the cluster does its work; what runs
-//! mean when they are compared is `atoll-lab`'s.
+//! This crate generates load and counts. It does not know how the cluster works; `atoll-lab` compares runs.
 
 /// Set for benchmarks that a matrix runs: they end with it. Without this they would run on without a cluster.
 pub const EXIT_WITH_PARENT: &str = "ATOLL_BENCH_EXIT_WITH_PARENT";

@@ -18,9 +18,9 @@ use crate::error::BenchError;
 use crate::figures::{ClientMeasurement, Latency, LatencyHistogram};
 use crate::load::{Done, Operations, Plan, Random, Timer, run_client};
 
-/// Of an object, so many places are used in turn.
+/// Places of an object that are used alternately.
 const PLACES: u64 = 64;
-/// So many times slower than the median of its class is slow.
+/// Ratio to the median of its class above which an OSD is slow.
 const SLOW_RATIO: f64 = 1.5;
 
 /// One OSD.
@@ -44,12 +44,11 @@ pub struct OsdsBench {
     pub osds: Vec<OsdSubject>,
     /// How long each is written to, and read from, in each round.
     pub duration: Duration,
-    /// All have their turns so many times, so that what disturbs the machine does not meet one of
-    /// them alone.
+    /// Rounds of all OSDs, so that a disturbance of the machine does not meet one of them alone.
     pub rounds: u32,
 }
 
-/// What one kind of operation took.
+/// Latencies of one kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OsdFigures {
     /// Operations a second, one at a time.
@@ -60,7 +59,7 @@ pub struct OsdFigures {
     pub ratio: f64,
 }
 
-/// What one OSD did.
+/// Result of one OSD.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OsdReport {
     /// Its number.
@@ -73,7 +72,7 @@ pub struct OsdReport {
     pub write: OsdFigures,
     /// Reads of 4 KiB.
     pub read: OsdFigures,
-    /// Whether it is much slower than others of its class.
+    /// True if it is much slower than others of its class.
     pub is_slow: bool,
 }
 
@@ -118,8 +117,8 @@ impl Operations for OsdOperations<'_> {
 }
 
 impl OsdsBench {
-    /// Measures all OSDs in turns. Objects are removed at the end. `progress` is told turns done
-    /// and of all.
+    /// Measures all OSDs alternately. Objects are removed at the end. `progress` gets the completed turns and the
+    /// number of all.
     pub async fn run(
         &self,
         client: &LocalClient,
@@ -210,7 +209,7 @@ impl OsdsBench {
     }
 }
 
-/// What all rounds of one OSD come to.
+/// Sum of all rounds of one OSD.
 #[derive(Default)]
 struct Totals {
     operations: u64,

@@ -1,5 +1,5 @@
-//! The object store alone on a device: no network, no PGs, one event loop. The same
-//! workloads can run by fio on the same device in turns, with the same depth and durability.
+//! The object store alone on a device: no network, no PGs, one event loop. fio can run the same workloads on the
+//! same device alternately, with the same depth and durability.
 
 mod engine;
 pub(crate) mod fio;
@@ -38,20 +38,20 @@ pub struct StoreBench {
     pub size_bytes: u64,
     /// Bytes of objects that are written before and that operations go to.
     pub working_set_bytes: u64,
-    /// Whether what the device holds may be overwritten.
+    /// True if the content of the device may be overwritten.
     pub wipe: bool,
     /// How long each run is measured.
     pub duration: Duration,
     /// How often each workload runs.
     pub rounds: u32,
-    /// What to run.
+    /// Workloads to run.
     pub workloads: Vec<Workload>,
-    /// Whether fio runs the same in turns.
+    /// True if fio runs the same alternately.
     pub with_fio: bool,
     /// Memory that the store's metadata may take, and as much again for data that is not at its
     /// place yet.
     pub memory_bytes: Option<u64>,
-    /// Whether the store is inside a LUKS2 volume with a key that is thrown away.
+    /// True if the store is inside a LUKS2 volume with a temporary key.
     pub with_luks: bool,
     /// A file or block device that holds the log instead. Its content is lost.
     pub log_device: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl StoreBench {
         Ok(())
     }
 
-    /// Makes the store and the place for fio and fills both. `progress` is told bytes done and of
+    /// Makes the store and the place for fio and fills both. `progress` gets the written bytes and the number of
     /// all.
     pub fn prepare(self, progress: &dyn Fn(u64, u64)) -> Result<PreparedStoreBench, BenchError> {
         self.check()?;
@@ -123,7 +123,8 @@ pub struct PreparedStoreBench {
 }
 
 impl PreparedStoreBench {
-    /// Runs all workloads, the store and fio in turns. `progress` is told runs done and of all.
+    /// Runs all workloads, the store and fio alternately. `progress` gets the completed runs and the number of
+    /// all.
     pub fn run(mut self, progress: &dyn Fn(u64, u64)) -> Result<StoreBenchReport, BenchError> {
         let sides = if self.bench.with_fio { 2 } else { 1 };
         let all = self.bench.workloads.len() as u64 * u64::from(self.bench.rounds) * sides;
@@ -162,7 +163,7 @@ impl PreparedStoreBench {
         })
     }
 
-    /// One run on the store, opened anew.
+    /// Runs one workload on the store, opened again.
     fn store_run(
         &mut self,
         workload: Workload,

@@ -1,5 +1,5 @@
-//! Buffers aligned to the block size, as `O_DIRECT` wants them. Their memory is kept and used again:
-//! fresh pages from the system cost more than what is done with them.
+//! Buffers aligned to the block size, as `O_DIRECT` wants them. Their memory is kept and reused: fresh pages from
+//! the system cost more than the work with them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
-    /// Memory for so many blocks or up to an eighth more.
+    /// Returns memory for `block_count` blocks or up to an eighth more.
     fn take(&mut self, block_count: usize) -> Option<Memory> {
         let mut fitting = self.buffers.range_mut(block_count..=block_count + block_count / 8);
         let memory = fitting.find_map(|(_, buffers)| buffers.pop())?;
@@ -56,7 +56,7 @@ impl Kept {
         Some(memory)
     }
 
-    /// Gives back what there is no room for.
+    /// Keeps memory, or returns it if there is no room for it.
     fn keep(&mut self, memory: Memory) -> Option<Memory> {
         let block_count = memory.blocks.len();
         if self.block_count + block_count > self.block_count_max {
@@ -105,8 +105,8 @@ impl BlockBuffer {
         buffer
     }
 
-    /// A buffer of `block_count` blocks, each as `fill` makes it. That gets the block's number and must
-    /// write all of its bytes; what it finds there is noise.
+    /// A buffer of `block_count` blocks, each as `fill` makes it. `fill` gets the block's number and must write
+    /// all of its bytes; their previous content is noise.
     pub fn filled(block_count: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Self {
         let mut buffer = BlockBuffer::for_overwriting(block_count);
         let blocks = buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES);
@@ -119,8 +119,8 @@ impl BlockBuffer {
         Bytes::from_owner(self).slice(..length_bytes)
     }
 
-    /// Names the memory under this buffer, which other buffers had before and will have after it. As long as somebody
-    /// remembers the number, no other memory gets it, not even at the same address. 0: it has none.
+    /// Names the memory under this buffer, which other buffers had before and will have after it. As long as a
+    /// holder remembers the number, no other memory gets it, not even at the same address. 0: it has none.
     pub fn memory_number(&self) -> u64 {
         self.memory.number
     }
@@ -140,7 +140,7 @@ impl BlockBuffer {
         self.block_count * BLOCK_BYTES
     }
 
-    /// Whether the buffer has no blocks.
+    /// Returns true if the buffer has no blocks.
     pub fn is_empty(&self) -> bool {
         self.block_count == 0
     }

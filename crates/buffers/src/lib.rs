@@ -1,5 +1,5 @@
-//! Memory for data on its way: [`BlockBuffer`], aligned as devices want it, and [`Received`], which collects what
-//! arrives on a connection so that a device can take it without a copy.
+//! Memory for data on its way: [`BlockBuffer`], aligned as devices need it, and [`Received`], which collects bytes
+//! that arrive on a connection so that a device can take them without a copy.
 //!
 //! This crate knows no device and no connection, and uses no other crate of the workspace.
 

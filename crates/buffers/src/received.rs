@@ -1,5 +1,5 @@
-//! Bytes that have arrived on a connection: short ones one after the other, and a long run of bytes
-//! that somebody waits for in an aligned buffer of its own, from which a device can take it.
+//! Bytes that have arrived on a connection: short ones one after the other, and an awaited long run of bytes in an
+//! aligned buffer of its own, from which a device can take it.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use bytes::BytesMut;
 
 use crate::block::{BLOCK_BYTES, BlockBuffer};
 
-/// What has arrived and was not taken yet. As a [`BytesMut`] it is what came in behind the long run.
+/// Bytes that have arrived and were not taken yet. As a [`BytesMut`] it has the bytes behind the long run.
 #[derive(Default)]
 pub struct Received {
     bytes: BytesMut,
@@ -45,8 +45,8 @@ impl LongRun {
 }
 
 impl Received {
-    /// The next `length_bytes` bytes are to come into a buffer of their own. What is there of them
-    /// already is moved.
+    /// The next `length_bytes` bytes are to come into a buffer of their own. Bytes of it that have arrived already
+    /// are moved.
     pub fn expect_long_run(&mut self, length_bytes: usize) {
         assert!(self.long_run.is_none() && !self.is_lent, "one long run is awaited at a time");
         let buffer = BlockBuffer::for_overwriting(length_bytes.div_ceil(BLOCK_BYTES));
@@ -56,7 +56,7 @@ impl Received {
         self.long_run = Some(long_run);
     }
 
-    /// The long run, once all of it has arrived. What the buffer holds behind it is noise.
+    /// The long run, once all of it has arrived. Memory behind it in the buffer is noise.
     pub fn take_long_run(&mut self) -> Option<BlockBuffer> {
         let is_there = self.long_run.as_ref().is_some_and(|long_run| long_run.missing_bytes() == 0);
         self.long_run.take_if(|_| is_there).map(|long_run| long_run.buffer)
@@ -76,22 +76,22 @@ impl Received {
         Some(long_run)
     }
 
-    /// Takes it back, with so many bytes more in it.
+    /// Takes it back, with `bytes` more bytes in it.
     pub fn return_long_run(&mut self, long_run: LongRun, bytes: usize) {
-        assert!(self.is_lent, "what is returned was lent");
+        assert!(self.is_lent, "a returned long run was lent");
         self.is_lent = false;
         self.long_run = Some(long_run);
         self.advance_long_run(bytes);
     }
 
-    /// So many bytes have been written to [`Received::long_run_room`].
+    /// Notes that `bytes` bytes were written to [`Received::long_run_room`].
     pub fn advance_long_run(&mut self, bytes: usize) {
         let long_run = self.long_run.as_mut().expect("a long run is awaited");
         assert!(bytes <= long_run.missing_bytes(), "no more is written than there is room for");
         long_run.filled_bytes += bytes;
     }
 
-    /// Whether there is anything to look at.
+    /// Returns true if there is anything to look at.
     pub fn has_news(&self) -> bool {
         !self.bytes.is_empty() || self.long_run.as_ref().is_some_and(|long_run| long_run.missing_bytes() == 0)
     }

@@ -1,5 +1,5 @@
-//! What always holds in the router, a sentence and a check each. What OSDs and cluster state say is never
-//! asserted. docs/internals/invariants-osd.md lists them.
+//! Invariants of the router, a sentence and a check each. Messages of OSDs and cluster state are never asserted.
+//! docs/internals/invariants-osd.md lists them.
 
 use atoll_types::OsdId;
 
@@ -30,7 +30,7 @@ pub(crate) fn answer_is_of_the_last_attempt(sequence: u64, sent_to: Option<OsdId
     assert!(sent_to == Some(from), "request {sequence} was sent to {sent_to:?}, and {from} has answered");
 }
 
-/// What is said to be answered below is no higher than any outstanding request, and never goes back.
+/// `answered_below` is no higher than any outstanding request, and never decreases.
 pub(crate) fn answered_below_is_right(before: u64, now: u64, oldest_outstanding: u64) {
     assert!(
         before <= now && now <= oldest_outstanding,

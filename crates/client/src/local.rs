@@ -43,7 +43,7 @@ pub(crate) struct OpenLink {
     pub transport: Transport,
     link: Link,
     silent_ticks: Cell<u32>,
-    /// When what is sent got its key.
+    /// Time at which the key of sent frames was set.
     keyed_at_ms: u64,
 }
 
@@ -102,7 +102,7 @@ impl LocalClient {
         Ok(LocalClient::following(runtime, config, changes))
     }
 
-    /// A client that is told of changes of the cluster map, each followed by a wake-up of the runtime.
+    /// Returns a client that gets changes of the cluster map, each followed by a wake-up of the runtime.
     pub(crate) fn following(
         runtime: &LocalRuntime,
         config: ClientConfig,
@@ -191,7 +191,7 @@ impl LocalClient {
         receiver.await.unwrap_or(Err(ClientError::ShutDown))
     }
 
-    /// Begins a call. Who stops waiting for the answer says so with [`LocalClient::forget`].
+    /// Begins a call. A caller that stops waiting for the answer calls [`LocalClient::forget`].
     pub(crate) fn begin(
         &self,
         span: Option<TraceContext>,
@@ -206,14 +206,14 @@ impl LocalClient {
         (sequence, receiver)
     }
 
-    /// Nobody waits for a call any more, if it is not over.
+    /// Drops the caller of a call, if the call is not over.
     pub(crate) fn forget(&self, sequence: u64) {
         if self.0.callers.borrow_mut().remove(&sequence).is_some() {
             self.0.router.borrow_mut().forget(sequence);
         }
     }
 
-    /// Does what the router asks for.
+    /// Carries out the router's actions.
     fn perform(&self) {
         loop {
             let Some(action) = self.0.router.borrow_mut().next_action() else { return };

@@ -7,7 +7,7 @@ use atoll_types::transports::Transport;
 use crate::local::LocalClient;
 
 impl LocalClient {
-    /// Whether an OSD is to be sought at this address now.
+    /// Returns true if an OSD is to be sought at this address now.
     pub(crate) fn may_seek_by_rdma(&self, osd: OsdId, address: &str) -> bool {
         let now_ms = self.0.runtime.now_ms();
         self.0.rdma_searches.borrow_mut().is_due(osd, address, now_ms)
@@ -55,7 +55,7 @@ impl LocalClient {
             Ok(_) => {
                 let links = self.0.links.borrow();
                 if let Some(open) = links.get(&osd).filter(|open| open.transport != Transport::Rdma) {
-                    tracing::info!("{osd} is reached over RDMA again; connecting anew");
+                    tracing::info!("{osd} is reached over RDMA again; reconnecting");
                     open.stream.abort();
                 }
             }

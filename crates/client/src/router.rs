@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::invariants;
 
-/// What a caller asks for.
+/// Request of a caller.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Read(ObjectName, ReadRequest),
@@ -73,19 +73,19 @@ struct Outstanding {
     known: Option<Version>,
     /// The epoch that was sent with it last.
     sent_epoch: Epoch,
-    /// What became of an attempt is not known.
+    /// The outcome of an attempt is unknown.
     is_unclear: bool,
     last_problem: Option<String>,
 }
 
-/// What a client knows of a PG.
+/// A client's knowledge of a PG.
 #[derive(Default)]
 struct PgProgress {
     /// The newest write that all members are known to have.
     known: Version,
     /// Writes that are outstanding.
     writes: BTreeSet<u64>,
-    /// What the last write said: those below it were answered.
+    /// `answered_below` of the last write: those below it were answered.
     answered_below: u64,
 }
 
@@ -94,7 +94,7 @@ const RETRY_PAUSE_MAX_MS: u64 = 500;
 
 pub(crate) struct Router {
     session: u64,
-    /// This client's public key in hexadecimal, by which cluster state knows what it may do.
+    /// This client's public key in hexadecimal, by which cluster state authorises it.
     own_key: String,
     next_sequence: u64,
     /// By the PGs that writes went to.
@@ -216,8 +216,8 @@ impl Router {
         }
     }
 
-    /// Requests may belong to other PGs by a new map. That is noted before the next one is sent, which tells
-    /// what was answered.
+    /// Requests may belong to other PGs by a new map. That is noted before the next one is sent, which reports the
+    /// answered ones.
     fn place_all(&mut self) {
         let place = |(sequence, outstanding): (&u64, &Outstanding)| {
             (*sequence, self.place(outstanding.target, outstanding.call.object()).ok())
@@ -408,7 +408,7 @@ impl Router {
         self.check();
     }
 
-    /// Whether a request waits at an OSD that is not the primary any more.
+    /// Returns true if a request waits at an OSD that is not the primary any more.
     fn has_moved(&self, outstanding: &Outstanding) -> bool {
         let Some(osd) = outstanding.sent_to else { return false };
         let pg = self.place(outstanding.target, outstanding.call.object()).ok();

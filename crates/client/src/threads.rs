@@ -24,8 +24,8 @@ use crate::local::{ClientConfig, LocalClient};
 use crate::map_feed::{self, Follower};
 use crate::router::{Answer, Call, Target};
 
-/// What the tasks of one thread share. It is found by the thread and not by the task, so that tasks are as tokio
-/// wants them: fit for any thread.
+/// Shared state of the tasks of one thread. It is found by the thread and not by the task, so that tasks are as
+/// tokio wants them: fit for any thread.
 struct Shared {
     reactor: LocalRuntime,
     client: LocalClient,
@@ -77,8 +77,8 @@ impl ClientThreads {
         Ok(ClientThreads { handles, failed })
     }
 
-    /// Waits until the event loop of one fails, and gives the reason: its tasks have ended, and what is spawned there
-    /// from now on ends at once.
+    /// Waits until the event loop of one fails, and returns the reason: its tasks have ended, and tasks that are
+    /// spawned there from now on end at once.
     pub async fn failed(&mut self) -> io::Error {
         self.failed.recv().await.unwrap_or_else(|| io::Error::other("all threads have ended"))
     }
@@ -146,7 +146,7 @@ async fn run_loop(mut turns: GuestTurns) -> io::Error {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadClient;
 
-/// Says that nobody waits for a call of this thread any more.
+/// Drops the caller of a call of this thread.
 struct ForgetOnDrop {
     sequence: u64,
     thread: ThreadId,
@@ -167,7 +167,7 @@ impl Drop for ForgetOnDrop {
 impl ThreadClient {
     async fn call(self, target: Target, call: Call) -> Answer {
         let permits = Arc::clone(&shared().permits);
-        let _permit = permits.acquire_owned().await.expect("nobody closes it");
+        let _permit = permits.acquire_owned().await.expect("it is never closed");
         let (sequence, receiver) = {
             let shared = shared();
             let begun = shared.client.begin(current_span(), target, call);

@@ -7,15 +7,15 @@ use atoll_types::{OsdId, PgId, PoolId};
 
 /// Prefix of all keys.
 pub const ROOT: &str = "/atoll/";
-/// Where the range begins that has all OSDs, pools and PGs, and what belongs to them.
+/// Begin of the range with all OSDs, pools and PGs, and their records.
 pub const OSDS_TO_POOLS: &str = "/atoll/osd";
 /// Where that range ends.
 const OSDS_TO_POOLS_END: &str = "/atoll/pools0";
-/// What the cluster map is made of. OSDs come first, so that what is read of keys and settings is not older.
+/// Ranges of the cluster map. OSDs come first, so that keys and settings are read no older.
 pub const MAP_RANGES: [&str; 5] = [OSDS_TO_POOLS, REMOVED_POOLS, "/atoll/s", "/atoll/f", AUTHORIZED_KEYS];
 /// The one record of the cluster.
 pub const CLUSTER: &str = "/atoll/cluster";
-/// By which keys records are signed.
+/// Keys that sign records.
 pub const AUTHORITY: &str = "/atoll/authority";
 /// Which signed records must be there.
 pub const MANIFEST: &str = "/atoll/manifest";
@@ -23,7 +23,7 @@ pub const MANIFEST: &str = "/atoll/manifest";
 pub const OSDS: &str = "/atoll/osds/";
 /// Prefix of the presence of running OSDs.
 pub const OSD_UP: &str = "/atoll/osd_up/";
-/// Prefix of what running OSDs say about their devices.
+/// Prefix of running OSDs' reports about their devices.
 pub const OSD_USAGE: &str = "/atoll/osd_usage/";
 /// How old the devices of OSDs are.
 pub const OSD_STORES: &str = "/atoll/osd_stores/";
@@ -35,21 +35,21 @@ pub const REMOVED_POOLS: &str = "/atoll/removed_pools/";
 pub const PGS: &str = "/atoll/pgs/";
 /// Prefix of where the balancer wants PGs.
 pub const PG_TARGETS: &str = "/atoll/pg_targets/";
-/// Prefix of what the last scrubs of PGs have found.
+/// Prefix of the results of PGs' last scrubs.
 pub const PG_SCRUBS: &str = "/atoll/pg_scrubs/";
 /// Prefix of scrubs that operators have asked for.
 pub const SCRUB_REQUESTS: &str = "/atoll/scrub_requests/";
-/// What operators have told the cluster to leave alone.
+/// Actions that operators have suspended.
 pub const FLAGS: &str = "/atoll/flags";
-/// What operators have set for the whole cluster.
+/// Settings of operators for the whole cluster.
 pub const SETTINGS: &str = "/atoll/settings";
 /// How frames are protected on new connections.
 pub const FRAMES: &str = "/atoll/frames";
-/// Who coordinates.
+/// The current coordinator.
 pub const COORDINATOR: &str = "/atoll/coordinator/leader";
-/// What one coordinator leaves to the next.
+/// Notes of one coordinator for the next.
 pub const COORDINATOR_NOTES: &str = "/atoll/coordinator/notes";
-/// What time it is.
+/// The current time.
 pub const CLOCK: &str = "/atoll/coordinator/clock";
 /// Prefix of OSDs that the coordinator has marked out.
 pub const AUTO_OUT: &str = "/atoll/coordinator/auto_out/";
@@ -71,9 +71,9 @@ pub const NVME_HOSTS: &str = "/atoll/nvme_hosts/";
 pub const NVME_TLS: &str = "/atoll/nvme_tls/";
 /// Prefix of buckets.
 pub const BUCKETS: &str = "/atoll/buckets/";
-/// Prefix of access keys. It is named by what they were when each was a user.
+/// Prefix of access keys. Its name is from releases in which each key was a user.
 pub const ACCESS_KEYS: &str = "/atoll/users/";
-/// Prefix of accounts, users, groups, roles, policies and what else belongs to identities.
+/// Prefix of accounts, users, groups, roles, policies and other identities.
 pub const IDENTITIES: &str = "/atoll/iam/";
 /// Raised by every change of identities.
 pub const IDENTITIES_REVISION: &str = "/atoll/iam/revision";
@@ -92,13 +92,13 @@ pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 /// Prefix of hosts that have credentials of their own.
 pub const HOSTS: &str = "/atoll/hosts/";
 
-/// Prefix of what has happened, by time.
+/// Prefix of past events, by time.
 pub const EVENTS: &str = "/atoll/events/";
 /// Prefix of admin servers that run, by host.
 pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
 /// Prefix of those who may log in to the console, by name.
 pub const OPERATORS: &str = "/atoll/operators/";
-/// Prefix of what operators ask other operators to approve, by id.
+/// Prefix of operations that operators ask other operators to approve, by id.
 pub const APPROVALS: &str = "/atoll/approvals/";
 /// Prefix of operators' sessions, by the digest of their tokens.
 pub const OPERATOR_SESSIONS: &str = "/atoll/operator_sessions/";
@@ -111,7 +111,7 @@ pub const LOGIN_OIDC: &str = "/atoll/login_oidc";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 
-/// Prefix of what says that hosts have backups of their keys.
+/// Prefix of notes about hosts' backups of their keys.
 pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
 /// Prefix of the latest lines of audit logs, by host, run of a process and hour.
 pub const AUDIT_HEADS: &str = "/atoll/audit_heads/";
@@ -160,12 +160,12 @@ pub fn new_event(unix_ms: u64) -> String {
     format!("{EVENTS}{unix_ms:013}-{unique:016x}")
 }
 
-/// An operator, who may log in to the console.
+/// Returns the key of an operator of the console.
 pub fn operator(name: &str) -> String {
     format!("{OPERATORS}{name}")
 }
 
-/// What an operator asks others to approve.
+/// Returns the key of an operation that an operator asks others to approve.
 pub fn approval(id: &str) -> String {
     format!("{APPROVALS}{id}")
 }
@@ -225,7 +225,7 @@ pub fn osd_up(id: OsdId) -> String {
     format!("{OSD_UP}{}", id.0)
 }
 
-/// What a running OSD says about its device.
+/// Returns the key of a running OSD's report about its device.
 pub fn osd_usage(id: OsdId) -> String {
     format!("{OSD_USAGE}{}", id.0)
 }
@@ -260,7 +260,7 @@ pub fn auto_out(id: OsdId) -> String {
     format!("{AUTO_OUT}{}", id.0)
 }
 
-/// What the last scrub of a PG has found.
+/// Returns the key of the result of a PG's last scrub.
 pub fn pg_scrub(id: PgId) -> String {
     format!("{PG_SCRUBS}{id}")
 }

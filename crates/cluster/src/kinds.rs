@@ -1,7 +1,7 @@
 //! The kinds of records in cluster state: which of them only a holder of the key service can write.
 //!
-//! A signed record lets somebody in, or decides how data is protected. A kind is unsigned if a process without the
-//! key service writes it, or if nobody is let in by it.
+//! A signed record grants access, or decides about the protection of data. A kind is unsigned if a process without
+//! the key service writes it, or if it grants no access.
 
 use crate::keys;
 
@@ -12,16 +12,16 @@ pub enum Protection {
     Signed(Absence),
     /// It carries its own signature.
     Authority,
-    /// Nobody is let in by it, and no data is protected by it.
+    /// It grants no access, and protects no data.
     Harmless,
     /// It should be signed, and is written where the key service is not, for this reason.
     Open(&'static str),
 }
 
-/// What follows when somebody removes a signed record.
+/// Effect of the removal of a signed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// Nobody is let in by that, and nothing is protected less, for this reason.
+    /// That grants no access, and reduces no protection, for this reason.
     Denies(&'static str),
     /// It would loosen this. The manifest names the record, so its removal by hand is refused as a change would be.
     Named(&'static str),
@@ -49,7 +49,7 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::ACCESS_KEYS, denies("the key signs nothing")),
     (keys::BUCKETS, denies("there is no such bucket, and a new one of that name has another id")),
     (keys::OPERATORS, denies("a login as the operator is refused")),
-    (keys::APPROVALS, denies("what it asks for is not approved")),
+    (keys::APPROVALS, denies("its operation is not approved")),
     (keys::OPERATOR_SESSIONS, denies("the session has ended")),
     (keys::LOGIN_SETTINGS, named("lifetimes of sessions would be the defaults")),
     (keys::LOGIN_OIDC, denies("nobody logs in by OpenID Connect, and such sessions have ended")),
@@ -93,7 +93,7 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::IMAGE_LOCKS, Protection::Open("it changes with every turn of a lease; OSDs keep the fence")),
 ];
 
-/// Prefixes of signed records, none of which holds another.
+/// Returns prefixes of signed records, none of which contains another.
 pub fn signed_prefixes() -> impl Iterator<Item = &'static str> {
     let is_signed = |protection: &Protection| matches!(protection, Protection::Signed(_));
     let signed = KINDS.iter().filter(move |(_, protection)| is_signed(protection)).map(|(prefix, _)| *prefix);
@@ -125,7 +125,7 @@ pub fn is_named(key: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A kind of record that is added is one that somebody has thought about.
+    /// A new kind of record must have an explicit decision.
     #[test]
     fn every_kind_of_record_is_signed_or_says_why_not() {
         let source = include_str!("keys.rs");

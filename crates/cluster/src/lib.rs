@@ -1,9 +1,9 @@
 //! Cluster state: the small, shared, authoritative records of a cluster (OSDs, pools, placement
 //! groups, images, buckets, users), kept as JSON under etcd keys.
 //!
-//! This crate knows how to reach an etcd cluster, how to read, change and watch keys, how to hold a
-//! lease, and how to stand in for etcd on one machine ([`server`]). It may not know what the
-//! records mean: no placement, no protocol decisions, no data path.
+//! This crate knows how to reach an etcd cluster, how to read, change and watch keys, how to hold a lease, and how
+//! to stand in for etcd on one machine ([`server`]). It does not know the meaning of the records: no placement, no
+//! protocol decisions, no data path.
 
 pub mod client;
 pub mod keys;

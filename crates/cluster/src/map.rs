@@ -37,15 +37,15 @@ pub struct ClusterMap {
     pub pgs: BTreeMap<PgId, PgEntry>,
     /// Where the balancer wants PGs, if not where the CRUSH tree puts them.
     pub pg_targets: BTreeMap<PgId, PgTargetRecord>,
-    /// What the last scrubs of PGs have found.
+    /// Results of PGs' last scrubs.
     pub pg_scrubs: BTreeMap<PgId, PgScrubRecord>,
     /// Scrubs that operators have asked for, and the revisions of the requests.
     pub scrub_requests: BTreeMap<PgId, (ScrubRequestRecord, i64)>,
-    /// What operators have told the cluster to leave alone.
+    /// Actions that operators have suspended.
     pub flags: FlagsRecord,
     /// How frames are protected on new connections.
     pub frames: FramesRecord,
-    /// What operators have set for the whole cluster.
+    /// Settings of operators for the whole cluster.
     pub settings: SettingsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
@@ -66,7 +66,7 @@ pub enum MapChange {
     Pg(PgId, Option<PgEntry>),
     /// Where the balancer wants a PG; `None` when the CRUSH tree decides again.
     PgTarget(PgId, Option<PgTargetRecord>),
-    /// What the last scrub of a PG has found.
+    /// Result of the last scrub of a PG.
     PgScrub(PgId, Option<PgScrubRecord>),
     /// A scrub that an operator has asked for; `None` when it is done.
     ScrubRequest(PgId, Option<(ScrubRequestRecord, i64)>),
@@ -170,7 +170,7 @@ impl ClusterMap {
         }
     }
 
-    /// Whether a key, in hexadecimal, is that of this OSD and was not revoked.
+    /// Returns true if a key, in hexadecimal, is that of this OSD and was not revoked.
     pub fn is_key_of(&self, osd: OsdId, key: &str) -> bool {
         self.authorized_keys.get(key).is_some_and(|record| record.role == PeerRole::Osd && record.osd == Some(osd))
     }
@@ -257,8 +257,8 @@ impl MapWatch {
         &self.map
     }
 
-    /// Waits for an event of any range, and says of which. Who may connect, and how, is heard before what leads to
-    /// connections.
+    /// Waits for an event of any range; returns the range, too. Authorised keys and modes are read before the
+    /// records that lead to connections.
     async fn next_event(&mut self) -> Option<(&'static str, WatchEvent)> {
         std::future::poll_fn(|context| {
             for (range, watch) in keys::MAP_RANGES.iter().zip(&mut self.watches).rev() {
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(old.authorized_keys, new.authorized_keys);
     }
 
-    /// A key of any kind is in one range, and what is read anew of one range leaves the others as they are.
+    /// A key of any kind is in one range, and reading one range again leaves the others unchanged.
     #[test]
     fn ranges_make_the_map() {
         let kinds = [

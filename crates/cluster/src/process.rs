@@ -1,5 +1,5 @@
-//! Which process holds something in cluster state, and whether it is gone for sure. What is not sure is left to the
-//! lease of what it holds.
+//! Which process holds something in cluster state, and whether it is gone for sure. Uncertain cases are left to
+//! the holder's lease.
 
 use std::sync::LazyLock;
 
@@ -7,15 +7,15 @@ use atoll_types::records::ProcessRecord;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// This process, as others of the same namespace of processes can tell it from all others that had its number or will.
-/// `None` where the system does not say enough.
+/// Returns the identity of this process, which distinguishes it in its namespace from all others that had its
+/// number or will. `None` where the system does not say enough.
 pub fn this_process() -> Option<ProcessRecord> {
     static THIS: LazyLock<Option<ProcessRecord>> = LazyLock::new(|| describe(std::process::id()));
     THIS.clone()
 }
 
-/// Whether a process that has said this of itself is gone. False if that cannot be known from here: it is, or may be,
-/// of another boot or in another namespace of processes, or has said nothing.
+/// Returns true if a process of this identity has ended. False if that cannot be known from here: it is, or may
+/// be, of another boot or in another namespace of processes, or has said nothing.
 pub fn is_gone(process_id: u32, process: Option<&ProcessRecord>) -> bool {
     let (Some(process), Some(own)) = (process, this_process()) else { return false };
     if (&process.boot_id, &process.namespaces) != (&own.boot_id, &own.namespaces) {
@@ -38,7 +38,7 @@ fn describe(process_id: u32) -> Option<ProcessRecord> {
     Some(ProcessRecord { boot_id, namespaces: namespaces?.join(" "), start_ticks: start_ticks(process_id)? })
 }
 
-/// Whether `/proc` tells of the namespace of processes that this process is in, and not of one around it.
+/// Returns true if `/proc` shows the namespace of processes that this process is in, and not one around it.
 fn sees_own_processes() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -1,6 +1,7 @@
-//! Which kinds of processes read and write what in cluster state: the roles that the users of hosts have there.
+//! Rights of each kind of process to read and write cluster state: the roles of hosts' users.
 //!
-//! It is the table of docs/reference/rights.md. A test compares the two, and what the crates of each kind of process do.
+//! It is the table of docs/reference/rights.md. A test compares the two, and the keys that the crates of each kind
+//! of process use.
 
 use atoll_types::join::HostRole;
 
@@ -52,14 +53,14 @@ pub fn roles_of(host: HostRole) -> &'static [Role] {
     }
 }
 
-/// Who reads and who writes keys of a kind.
+/// Readers and writers of a kind of keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// The key, or the prefix of keys, which ends with a slash.
     pub keys: &'static str,
-    /// Who reads them, beside [`Admin`].
+    /// Roles that read them, beside [`Admin`].
     pub readers: &'static [Role],
-    /// Who writes them, beside [`Admin`].
+    /// Roles that write them, beside [`Admin`].
     pub writers: &'static [Role],
     /// A host writes its own key: the prefix and its name.
     pub is_own: bool,
@@ -131,8 +132,7 @@ pub const KINDS: [Kind; 48] = [
     kind(keys::SETTINGS, EVERYBODY, NOBODY),
 ];
 
-/// Whether a user with roles of these names reads keys of a kind, as far as this table says: of other roles it says
-/// nothing.
+/// Returns true if a user with roles of these names reads keys of a kind, by this table, which has no other roles.
 pub fn may_read(roles: &[String], keys: &str) -> bool {
     let known: Vec<Role> =
         Role::ALL.into_iter().filter(|role| roles.iter().any(|name| name == role.name())).collect();
@@ -141,7 +141,7 @@ pub fn may_read(roles: &[String], keys: &str) -> bool {
     known.is_empty() || roles.iter().any(|name| name == "root") || known.iter().any(is_reader)
 }
 
-/// What may be done with a range of keys.
+/// Rights to a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The first key.
@@ -165,7 +165,7 @@ impl Grant {
     }
 }
 
-/// What a role may do. No range is in it twice.
+/// Returns the rights of a role. No range is in it twice.
 pub fn grants(role: Role) -> Vec<Grant> {
     if role == Admin {
         return vec![Grant::of(keys::ROOT, true, true)];
@@ -184,7 +184,7 @@ pub fn grants(role: Role) -> Vec<Grant> {
     all
 }
 
-/// What a host may do beside its roles: write the keys that have its name.
+/// Returns the rights of a host beside its roles: to write the keys with its name.
 pub fn own_grants(host: &str) -> Vec<Grant> {
     let own = KINDS.iter().filter(|kind| kind.is_own);
     own.map(|kind| Grant::of(&format!("{}{host}", kind.keys), true, true)).collect()

@@ -1,5 +1,5 @@
-//! The table of docs/reference/rights.md says what the roles of hosts are, and the crates of each kind of process do
-//! nothing else with keys that they name.
+//! The table of docs/reference/rights.md has the roles of hosts, and the crates of each kind of process use no
+//! other keys that they name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,7 +54,7 @@ fn row(kind: &Kind) -> [String; 3] {
     [format!("`{}`", kind.keys), short(kind.readers), writers]
 }
 
-/// What the names in `keys` stand for: the constants, and the functions that begin with one.
+/// Returns the meaning of the names in `keys`: the constants, and the functions that begin with one.
 fn names() -> BTreeMap<String, &'static Kind> {
     let source = fs::read_to_string(root().join("crates/cluster/src/keys.rs")).unwrap();
     let kind_of = |key: &str| KINDS.iter().find(|kind| kind.keys == key);
@@ -121,7 +121,7 @@ fn uses(crate_name: &str) -> Vec<(String, bool)> {
     found
 }
 
-/// A process that writes, or reads, what its role does not let it would be refused by its cluster.
+/// A process that writes, or reads, keys outside of its role would be refused by its cluster.
 #[test]
 fn processes_do_what_their_roles_let_them() {
     let names = names();

@@ -13,12 +13,12 @@ pub enum CodecError {
         /// The value being read.
         what: &'static str,
     },
-    /// A value is outside what its type allows.
+    /// A value is outside the range of its type.
     #[error("{what} has the invalid value {value}")]
     Invalid {
         /// The value being read.
         what: &'static str,
-        /// What was found.
+        /// The invalid value.
         value: u64,
     },
     /// A byte string that must be text is not UTF-8.
@@ -87,12 +87,12 @@ impl Writer {
         }
     }
 
-    /// Takes out what was written from `position` on.
+    /// Returns the bytes written from `position` on, and removes them here.
     pub fn split_off(&mut self, position: usize) -> Vec<u8> {
         self.buffer.split_off(position)
     }
 
-    /// Forgets what was written and keeps the memory.
+    /// Removes the written bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
     }
@@ -102,7 +102,7 @@ impl Writer {
         self.buffer.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Returns true if nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
@@ -129,7 +129,7 @@ impl Reader {
         Reader { input }
     }
 
-    /// What is not read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> Bytes {
         self.input.clone()
     }

@@ -27,7 +27,7 @@ pub struct LoginTurn {
 }
 
 impl LoginTurns {
-    /// At most so many of one network, and of all, at a time.
+    /// Allows at most `network_max` logins of one network, and `all_max` in all, at a time.
     pub fn new(network_max: usize, all_max: usize) -> Self {
         LoginTurns(Arc::new(Mutex::new(State { network_max, all_max, by_network: HashMap::new(), all: 0 })))
     }

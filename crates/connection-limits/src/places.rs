@@ -21,7 +21,7 @@ struct State {
     members_max: usize,
 }
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Debug, Default)]
 struct Slot {
     is_evicted: bool,
@@ -92,7 +92,7 @@ impl Places {
 }
 
 impl Place {
-    /// Whether another stranger has lost its place to this one.
+    /// Returns true if another stranger has lost its place to this one.
     pub fn has_taken_another(&self) -> bool {
         self.has_taken_another
     }
@@ -112,7 +112,7 @@ impl Place {
         change(&self.slot, |slot| slot.is_safe = true);
     }
 
-    /// Whether it has logged in.
+    /// Returns true if it has logged in.
     pub fn is_member(&self) -> bool {
         *lock(&self.is_member)
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::{Limits, network_of};
 
-/// Connections of strangers. Who logs in or leaves is no longer one of them.
+/// Connections of strangers. A connection that logs in or ends is no longer one of them.
 #[derive(Debug)]
 pub struct Strangers {
     limits: Limits,
@@ -15,7 +15,7 @@ pub struct Strangers {
     by_network: BTreeMap<Option<IpAddr>, BTreeSet<u64>>,
 }
 
-/// A stranger that was let in.
+/// A stranger with a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// Its number, which no other gets.
@@ -25,7 +25,7 @@ pub struct Entered {
 }
 
 impl Strangers {
-    /// Nobody so far.
+    /// Returns the limits without strangers.
     pub fn new(limits: Limits) -> Self {
         Strangers { limits, next: 0, by_number: BTreeMap::new(), by_network: BTreeMap::new() }
     }

@@ -1,5 +1,5 @@
-//! What other admin servers know of this one: a record in cluster state. It stays for a while when the host is gone, so
-//! that Prometheus goes on to scrape it and notices.
+//! This admin server's announcement for others: a record in cluster state. It stays for a while when the host is
+//! gone, so that Prometheus still scrapes it and reports the loss.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Shared {
     }
 }
 
-/// Whether a host still counts.
+/// Returns true if a host still counts.
 pub(crate) fn is_remembered(record: &AdminServerRecord) -> bool {
     record.seen_unix_ms.saturating_add(REMEMBERED_MS) > unix_ms()
 }

@@ -1,5 +1,6 @@
-//! Objects of a bucket, by a signed request to this host's gateway. It is signed for the account that owns the bucket, with
-//! credentials that end soon and may do nothing but list it: the gateway decides what there is, and logs who asks.
+//! Objects of a bucket, by a signed request to this host's gateway. It is signed for the account that owns the
+//! bucket, with credentials that end soon and may do nothing but list it: the gateway decides about the list, and
+//! logs the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub(crate) struct Asked {
 
 pub(crate) async fn list(shared: &Arc<Shared>, asked: &Asked) -> Result<Value, Refusal> {
     let credentials = shared.directory.credentials().map_err(|error| {
-        Refusal::unavailable(format!("This host has no gateway, by which objects are listed: {error}."))
+        Refusal::unavailable(format!("This host has no gateway, which lists objects: {error}."))
     })?;
     // Over TLS if there is nothing else.
     let client = client(credentials.ca_file.as_deref(), &asked.user)?;

@@ -1,5 +1,5 @@
-//! What holds for the cluster as a whole (docs/reference/metrics.md). Every admin server tells it, so that none has to
-//! be there.
+//! Metrics of the cluster as a whole (docs/reference/metrics.md). Every admin server exports them, so that none is
+//! required.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::server::Shared;
 
-/// Several who scrape at once are told the same.
+/// Several scrapes at once get the same values.
 const FRESH_FOR: Duration = Duration::from_millis(500);
 const READ_LIMIT: Duration = Duration::from_secs(4);
 
@@ -42,7 +42,7 @@ impl ClusterMetrics {
             ),
             health_problems: register(
                 "atoll_health_problems",
-                "What is wrong, and how many things it concerns, at least 1",
+                "Health problems, with the number of subjects of each, at least 1",
                 Family::default(),
             ),
             osd_up: register("atoll_osd_up", "Whether an OSD runs", Family::default()),
@@ -55,7 +55,7 @@ impl ClusterMetrics {
             ),
             pool_stored_bytes: register(
                 "atoll_pool_stored_bytes",
-                "What is stored in a pool, without copies and parity",
+                "Stored bytes of a pool, without copies and parity",
                 Family::default(),
             ),
             size_bytes: register("atoll_cluster_size_bytes", "Space of all OSDs", Gauge::default()),
@@ -69,7 +69,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// Looks at the cluster, unless somebody just has. Nothing changes while the guard is held.
+    /// Reads the cluster's state, unless it was just read. Nothing changes while the guard is held.
     pub async fn refresh(&self, shared: &Shared) -> MutexGuard<'_, Option<Instant>> {
         let mut refreshed_at = self.refreshed_at.lock().await;
         if refreshed_at.is_some_and(|at| at.elapsed() < FRESH_FOR) {

@@ -6,11 +6,11 @@ use atoll_cluster::ClusterClient;
 use atoll_node::{ClusterFile, DataDir, NodeError, check_identity};
 use tokio::sync::OnceCell;
 
-/// Who scrapes waits for ten seconds.
+/// A scrape waits for ten seconds.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
-/// For so long counts what cluster state said last of operators, tokens and hosts while it does not answer. It is wanted
-/// most while something is wrong, and what was taken away meanwhile must not count for ever.
+/// Time for which cluster state's last answer about operators, tokens and hosts counts while it does not answer.
+/// It is needed most during problems, and removed rights must not count for ever.
 pub(crate) const UNCONFIRMED_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) struct ClusterState {
@@ -38,7 +38,7 @@ impl ClusterState {
         }
     }
 
-    /// What is read there within a time; an error in words if it is not.
+    /// Reads there within a time; a failure is an error in words.
     pub async fn read<T, E: ToString, F: Future<Output = Result<T, E>>>(
         &self,
         limit: Duration,

@@ -1,5 +1,5 @@
-//! What calls of the API are made of: commands of `atoll`, so that there is one way to do a thing, with one set of
-//! checks, one document as the answer, and one line in the log of events.
+//! The commands of `atoll` that calls of the API consist of, so that there is one way to do a thing, with one set
+//! of checks, one document as the answer, and one line in the log of events.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Command {
     /// `osd`, `out`, and options as `--name=value`.
     pub words: Vec<String>,
-    /// What stands by its place. It is never taken for an option.
+    /// Positional arguments. It is never taken for an option.
     pub operands: Vec<String>,
     /// A document, and the option that takes a file with it; without one it is the last operand.
     pub document: Option<(Option<&'static str>, Value)>,
@@ -17,11 +17,11 @@ pub struct Command {
 /// Why a command has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The words are none of a command.
+    /// The words are not a command.
     Invalid,
-    /// What it is about is not there.
+    /// Its subject does not exist.
     NotFound,
-    /// What it wants is not possible as things are.
+    /// The present state does not allow it.
     Conflict,
     /// Cluster state or the key service does not answer.
     Unavailable,
@@ -36,8 +36,8 @@ pub struct CommandFailure {
     pub message: String,
 }
 
-/// Who runs commands.
+/// The runner of commands.
 pub trait RunCommands: Send + Sync {
-    /// Runs a command for a user of the console, and gives what it prints with `--json`. Blocks.
+    /// Runs a command for a user of the console, and returns its output with `--json`. Blocks.
     fn run(&self, command: &Command, user: &str) -> Result<Value, CommandFailure>;
 }

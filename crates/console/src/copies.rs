@@ -1,5 +1,5 @@
-//! Images that this process copies while nobody writes to them: clones that are flattened, and images that move to other
-//! pools. Calls begin that and do not wait for it.
+//! Images that this process copies while they have no writer: clones that are flattened, and images that move to
+//! other pools. Calls begin that and do not wait for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::commands::{Command, RunCommands};
 /// Images that are copied at once. Each has a client of the OSDs and a thread.
 pub(crate) const COPIES_MAX: usize = 4;
 
-/// What copies an image to its end.
+/// The copying of an image to its end.
 pub(crate) struct CopyJob {
     pub runner: Arc<dyn RunCommands>,
     pub command: Command,
@@ -22,7 +22,7 @@ struct OfImage {
     /// Calls that have not said yet whether they begin a copy.
     calls: usize,
     is_running: bool,
-    /// To be done when the running one has ended. A later one does what those before it would have done.
+    /// To be done when the running one has ended. A later one replaces earlier ones.
     next: Option<CopyJob>,
 }
 
@@ -31,7 +31,7 @@ struct OfImage {
 pub(crate) struct Copies(Mutex<BTreeMap<String, OfImage>>);
 
 impl Copies {
-    /// The right to copy an image; `None` if so many others are copied that it has to wait.
+    /// Returns the right to copy an image; `None` if it has to wait for the copying of others.
     pub fn turn(self: &Arc<Self>, image: &str) -> Option<Turn> {
         let mut all = self.all();
         if !all.contains_key(image) && all.len() >= COPIES_MAX {
@@ -56,7 +56,7 @@ impl Copies {
         }
     }
 
-    /// What is to be done next; without it the image is not copied any more.
+    /// Returns the next copying; without one the image is not copied any more.
     fn next(&self, image: &str) -> Option<CopyJob> {
         let mut all = self.all();
         let copy = all.get_mut(image).and_then(|of_image| {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::commands::CommandFailure;
 
-    /// Says that a command has begun, and ends it when it is told to.
+    /// Reports that a command has begun, and ends it on request.
     struct Held {
         begun: mpsc::Sender<String>,
         may_end: Mutex<mpsc::Receiver<()>>,

@@ -1,4 +1,4 @@
-//! Digests that cluster state knows, of tokens or of keys, by which somebody is let in.
+//! Digests of tokens or keys in cluster state, which grant access.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use atoll_cluster::ClusterClient;
 
 use crate::cluster_state::{ClusterState, UNCONFIRMED_MAX};
 
-/// What cluster state has said holds for so long, so that what is removed is refused soon.
+/// Time for which cluster state's answer counts, so that removed digests are refused soon.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 const READ_LIMIT: Duration = Duration::from_secs(4);
 
@@ -22,7 +22,7 @@ impl KnownDigests {
         known.as_ref().filter(|(since, _)| since.elapsed() < for_time).map(|(_, digests)| digests.clone())
     }
 
-    /// What cluster state knows. If it cannot be asked, what it knew last, for [`UNCONFIRMED_MAX`].
+    /// Returns the digests in cluster state. If it cannot be asked, the last ones count, for [`UNCONFIRMED_MAX`].
     pub async fn get<E: ToString, F: Future<Output = Result<BTreeSet<String>, E>>>(
         &self,
         state: &ClusterState,

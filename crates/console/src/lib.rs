@@ -1,11 +1,11 @@
-//! The admin server of a host: what operators see in a browser, and what their tools ask over the network. It serves the
-//! console and the admin API, the metrics of the host's processes, which it reads from their admin sockets, those of the
-//! cluster as a whole, and the targets that Prometheus should scrape on all hosts. Besides, it tells other hosts what the
-//! processes of this one do, and asks them for the same.
+//! The admin server of a host: the operators' view in a browser, and the requests of their tools over the network.
+//! It serves the console and the admin API, the metrics of the host's processes, which it reads from their admin
+//! sockets, those of the cluster as a whole, and the targets that Prometheus should scrape on all hosts. It also
+//! reports the state of this host's processes to other hosts, and asks them for theirs.
 //!
-//! This crate knows HTTP, sessions, tokens and cluster state. It takes no part in the data path, and what it tells it has
-//! from `admin`, `coordinator` and the processes themselves. What a call does is a command of `atoll`, which it is given
-//! somebody to run with.
+//! This crate knows HTTP, sessions, tokens and cluster state. It takes no part in the data path, and its answers
+//! come from `admin`, `coordinator` and the processes themselves. A call is a command of `atoll`; the server gets
+//! a runner for it.
 
 mod announcement;
 mod api;

@@ -29,7 +29,7 @@ use crate::server::Shared;
 
 /// Operators' tools and browsers are few. Those that have logged in have places that strangers cannot take.
 const LIMITS: Limits = Limits { strangers_max: 128, address_max: 32, members_max: 256 };
-/// A connection on which nobody has logged in is closed after so long, whatever it does.
+/// Time after which a connection without a log-in is closed, active or not.
 const LOGIN_LIMIT: Duration = Duration::from_secs(30);
 /// A handshake, and the headers of a request, must be there within this time; a connection may be idle for it.
 const HEADER_LIMIT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const STREAMS_MAX: u32 = 32;
 /// Pause after accept failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who is at the other end; travels with each request.
+/// The other end of a connection; travels with each request.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub address: SocketAddr,
@@ -46,13 +46,13 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Somebody at the other end has proved who it is.
+    /// Notes that the other end has authenticated.
     pub fn log_in(&self) {
         self.place.log_in();
     }
 }
 
-/// What is served to whom.
+/// Routes for each kind of caller.
 #[derive(Clone)]
 pub(crate) struct Routers {
     /// Operators, programs and Prometheus.
@@ -92,7 +92,8 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared
     }
 }
 
-/// Returns when a connection has lost its place, or has had its time without a log-in. Not for who has logged in.
+/// Returns when a connection has lost its place, or has had its time without a log-in. It does not apply to
+/// logged-in callers.
 async fn ends_early(place: &Place) {
     let is_over = match tokio::time::timeout(LOGIN_LIMIT, place.evicted()).await {
         Ok(is_evicted) => is_evicted,
@@ -141,7 +142,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<
     tracing::debug!("a connection to the admin server ends: {error}");
 }
 
-/// The handshake. Who asks for the protocol of hosts has to show a key, and that is given.
+/// The handshake. A caller that asks for the protocol of hosts has to show a key, which is returned.
 async fn handshake(stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, Option<HostKey>)> {
     let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     let is_host = begun.client_hello().alpn().is_some_and(|mut asked| asked.any(|name| name == hosts::ALPN));

@@ -72,7 +72,7 @@ struct TargetLabels {
     process: String,
 }
 
-/// What Prometheus should scrape, on all hosts whose admin servers run.
+/// Returns the targets for Prometheus, on all hosts whose admin servers run.
 async fn targets(
     State(shared): State<Arc<Shared>>,
     peer: Option<Extension<Peer>>,

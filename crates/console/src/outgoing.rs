@@ -10,8 +10,8 @@ use crate::server::Shared;
 /// How often the settings are read. An admin server follows no map.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Reads the settings again and again, for as long as the process lives. While cluster state is away, what was read last
-/// holds.
+/// Reads the settings again and again, for as long as the process lives. While cluster state is away, the last
+/// ones count.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     loop {
         if let Ok(client) = shared.state.client().await

@@ -23,10 +23,10 @@ const CODE: &str = "RECORDS_REFUSED";
 const PAUSE: Duration = Duration::from_secs(5);
 /// Subjects of one event; the summary has their number.
 const SUBJECTS_MAX: usize = 16;
-/// Records that wait for an event; what is beyond is only counted.
+/// Records that wait for an event; further ones are only counted.
 const WAITING_MAX: usize = 10_000;
 
-/// Records that are refused and of which no event says so yet: by key, the revision that is refused.
+/// Refused records without an event yet: by key, the revision that is refused.
 #[derive(Default)]
 struct Refused {
     waiting: BTreeMap<String, i64>,
@@ -53,7 +53,7 @@ impl Refused {
         }
     }
 
-    /// Returns the event about those of which none was made; `None` if there are none.
+    /// Returns the event about the records without one; `None` if there are none.
     fn event(&self, known: &BTreeSet<String>, unix_ms: u64) -> Option<EventRecord> {
         let subject = |(key, revision): (&String, &i64)| match revision {
             0 => format!("{key}, removed"),

@@ -55,13 +55,13 @@ pub struct AdminServerConfig {
     pub listen: String,
     /// Longest session at this server, if that is less than the cluster's setting.
     pub session_max: Option<Duration>,
-    /// Who runs the commands that calls are made of.
+    /// Runner of the commands that calls consist of.
     pub commands: Arc<dyn RunCommands>,
     /// Where the record of each call that may change something goes; `None`: nowhere.
     pub audit: Option<AuditLog>,
 }
 
-/// What all requests share.
+/// Shared state of all requests.
 pub(crate) struct Shared {
     pub directory: DataDir,
     pub cluster: ClusterFile,
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     pub others: Mutex<OtherHosts>,
     pub cluster_metrics: cluster_metrics::ClusterMetrics,
     pub sessions: Sessions,
-    /// Of [`AdminServerConfig`].
+    /// Value of [`AdminServerConfig`].
     pub session_max: Option<Duration>,
     pub login_turns: LoginTurns,
     pub oidc: OidcLogins,
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
     pub audit: Option<AuditLog>,
-    /// Images that this process copies while nobody writes to them.
+    /// Images that this process copies while they have no writer.
     pub copies: Arc<Copies>,
     pub figures: Figures,
 }

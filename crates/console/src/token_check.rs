@@ -1,4 +1,4 @@
-//! Whether who asks for metrics may read them: a bearer token that cluster state knows.
+//! Checks of requests for metrics: a bearer token that cluster state has.
 
 use atoll_admin::{AdminError, metrics_tokens};
 use atoll_cluster::ClusterClient;
@@ -14,7 +14,7 @@ use crate::listener::Peer;
 pub(crate) struct TokenCheck(KnownDigests);
 
 impl TokenCheck {
-    /// An error is what to answer.
+    /// The error is the answer.
     pub async fn check(
         &self,
         headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Which events follow from what has changed between two rounds. Pure functions.
+//! Events that follow from the changes between two rounds. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct Noting {
 }
 
 impl Noting {
-    /// An event of which nobody is the author.
+    /// Returns an event without an author.
     pub fn event(&self, kind: EventKind, code: &str, severity: Severity, summary: String) -> EventRecord {
         EventRecord::new(self.unix_ms, kind, code, severity, summary)
     }

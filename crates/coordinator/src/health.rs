@@ -1,4 +1,4 @@
-//! What is wrong with the cluster, since when, and what to do about it.
+//! Health problems of the cluster, their age and their remedies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use serde::Serialize;
 use crate::pgs::{PgAvailability, PgStatus, absent, pgs_by_osd, statuses};
 use crate::{View, track_down, upkeep};
 
-/// PGs may peer for so long, in milliseconds, until that counts as not serving.
+/// Time for which PGs may peer, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
-/// An OSD that failed so often within the last hour is one to be told of.
+/// Failures of an OSD within the last hour that are reported.
 const FAILURES_OF_NOTE: usize = 4;
 
 /// Something that is wrong.
@@ -24,11 +24,11 @@ pub struct Problem {
     pub code: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What is wrong, in one line.
+    /// Description of the problem, in one line.
     pub summary: String,
     /// The OSDs, PGs or pools that it is about.
     pub subjects: Vec<String>,
-    /// What to do.
+    /// The remedy.
     pub action: String,
     /// Unix time when it was first seen, in milliseconds; none if the coordinator has not yet.
     pub since_unix_ms: Option<u64>,
@@ -78,7 +78,7 @@ impl Health {
             severity: Severity::Error,
             summary: error.into(),
             subjects: Vec::new(),
-            action: "'atoll up' starts it; nothing of it runs, so nothing is served until then".into(),
+            action: "'atoll up' starts it; no process of it runs, so nothing is served until then".into(),
             since_unix_ms: None,
         }])
     }
@@ -91,15 +91,15 @@ impl Health {
             summary: format!("cluster state cannot be read: {error}"),
             subjects: Vec::new(),
             action:
-                "see that etcd, or the embedded server of 'atoll up', runs and can be reached from here. Where OSDs run, I/O \
-                 of their clients goes on, but nothing can be opened, moved or repaired"
+                "check that etcd, or the embedded server of 'atoll up', runs and can be reached from here. Where \
+                 OSDs run, I/O of their clients continues, but nothing can be opened, moved or repaired"
                     .into(),
             since_unix_ms: None,
         }])
     }
 }
 
-/// Says what is wrong.
+/// Returns the health of the cluster.
 pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     let pgs = statuses(&view.map);
     let mut problems = Vec::new();
@@ -125,12 +125,12 @@ fn waiting(view: &View, code: &str, number: usize, all_pgs: usize, now_unix_ms: 
     match lasts || number >= all_pgs {
         true => (
             Severity::Error,
-            "requests wait until they serve: 'atoll pg why' names them, and 'atoll pg why PGID' says what a PG waits for, \
-             and what to do",
+            "requests wait until they serve: 'atoll pg why' names them, and 'atoll pg why PGID' shows the reason \
+             and the remedy",
         ),
         false => (
             Severity::Warning,
-            "this takes moments after a change; if it stays, 'atoll pg why PGID' says what a PG waits for, and what to do",
+            "this takes moments after a change; if it stays, 'atoll pg why PGID' shows the reason and the remedy",
         ),
     }
 }
@@ -199,7 +199,7 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         Severity::Warning,
         failed.map(|(osd, failure)| format!("{osd}: {}", failure.reason)).collect(),
         |number| format!("{} cannot start", count(number, "OSD")),
-        "do what the reason says; 'atoll up' tries again every few seconds",
+        "follow the reason; 'atoll up' tries again every few seconds",
     );
     let map = &view.map;
     let down = track_down(map, &view.notes.down_since_unix_ms, now_unix_ms);
@@ -282,8 +282,8 @@ fn ends(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
             1 => summary.clone(),
             _ => format!("{number} OSDs ended by themselves, such as {summary}"),
         },
-        "look at its log and its device ('smartctl -a'); if it ends again and again, replace the device ('atoll osd rm N \
-         --lost'). This is told for a day after the last time",
+        "look at its log and its device ('smartctl -a'); if it ends again and again, replace the device ('atoll \
+         osd rm N --lost'). This is reported for a day after the last time",
     );
 }
 
@@ -295,7 +295,7 @@ fn its(count: usize) -> &'static str {
     if count == 1 { "its" } else { "their" }
 }
 
-/// What OSDs of the cluster last said; records of OSDs that were removed mean nothing.
+/// Returns the last reports of OSDs of the cluster; records of removed OSDs do not count.
 fn members(view: &View) -> impl Iterator<Item = (&OsdId, &OsdUsageRecord)> {
     view.usage.iter().filter(|(osd, _)| view.map.osds.contains_key(osd))
 }
@@ -310,8 +310,9 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         Severity::Error,
         members(view).filter(|(_, usage)| usage.is_full && !usage.is_file_system_full).map(described).collect(),
         |number| format!("{} {} full: PGs with data there take no new data", count(number, "OSD"), are(number)),
-        "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight'); what \
-         is there can be overwritten and trimmed, and 'atoll settings set full_percent 97' gives some room for a while",
+        "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd \
+         reweight'); existing data can be overwritten and trimmed, and 'atoll settings set full_percent 97' \
+         gives some room for a while",
     );
     add(
         problems,
@@ -338,8 +339,8 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
             subjects: Vec::new(),
             since_unix_ms: None,
             action: format!(
-                "delete data or add OSDs, then 'atoll settings set full_percent {FULL_PERCENT_DEFAULT}': what is left may \
-                 not suffice for recovery"
+                "delete data or add OSDs, then 'atoll settings set full_percent {FULL_PERCENT_DEFAULT}': the \
+                 remaining space may not suffice for recovery"
             ),
         });
     }
@@ -381,7 +382,7 @@ fn pg_problems(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut V
     missing(view, problems);
 }
 
-/// The PGs of which something holds.
+/// Returns the PGs that meet a condition.
 fn those(pgs: &[PgStatus], holds: impl Fn(&PgStatus) -> bool) -> Vec<String> {
     pgs.iter().filter(|pg| holds(pg)).map(|pg| pg.pg.to_string()).collect()
 }
@@ -393,8 +394,8 @@ fn availability(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut 
         Severity::Error,
         those(pgs, |pg| pg.state == PgAvailability::Inactive),
         |number| format!("{} cannot serve: too few of their copies or shards are up", count(number, "PG")),
-        "start the OSDs that are down; reads and writes wait until then. 'atoll pg why PGID' says what a PG waits for, and \
-         what to do if an OSD is lost for good",
+        "start the OSDs that are down; reads and writes wait until then. 'atoll pg why PGID' shows the reason, \
+         and the remedy if an OSD is permanently lost",
     );
     let peering = those(pgs, |pg| pg.state == PgAvailability::Peering);
     let (severity, action) = waiting(view, "PG_PEERING", peering.len(), pgs.len(), now_unix_ms);
@@ -464,8 +465,8 @@ fn damage(view: &View, problems: &mut Vec<Problem>) {
         |number| {
             format!("{} {} bad copies or shards that a scrub could not repair", count(number, "PG"), has(number))
         },
-        "the log of the primary names the objects and what each member has ('atoll pg query' names the OSDs); replace \
-         the device with the damage, or restore the object, then 'atoll pg scrub --deep' again",
+        "the log of the primary names the objects and each member's copy ('atoll pg query' names the OSDs); \
+         replace the device with the damage, or restore the object, then 'atoll pg scrub --deep' again",
     );
 }
 
@@ -473,8 +474,8 @@ fn has(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-/// Primaries say more than records: a PG may not serve although its record says nothing of it.
-/// What counts is what records make an OSD the primary of and it does not report as active.
+/// Primaries report more than records: a PG may not serve although its record does not show it. The count is that
+/// of PGs whose records make an OSD the primary and that it does not report as active.
 fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
     let by_record = pgs.iter().filter(|pg| pg.state != PgAvailability::Active).count();
     let counts = pgs_by_osd(&view.map);
@@ -523,7 +524,7 @@ fn missing(view: &View, problems: &mut Vec<Problem>) {
         Severity::Note,
         splitting,
         |number| format!("{} {} PGs that are still to be split off", count(number, "pool"), has(number)),
-        "each PG is split within moments when it is active; if it stays, see what keeps PGs from that",
+        "each PG is split within moments when it is active; if this stays, look for problems of these PGs",
     );
     add(
         problems,
@@ -558,7 +559,7 @@ fn cluster(view: &View, problems: &mut Vec<Problem>) {
         Severity::Warning,
         flags,
         |number| format!("{} {} set", count(number, "flag"), are(number)),
-        "what it holds back is listed by 'atoll flag ls'; 'atoll flag unset FLAG' when the work is done",
+        "'atoll flag ls' lists the suspended actions; 'atoll flag unset FLAG' when the work is done",
     );
     if let Some(problem) = problems.get_mut(first) {
         problem.since_unix_ms = since;

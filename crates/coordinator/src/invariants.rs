@@ -1,4 +1,4 @@
-//! What always holds of what the coordinator decides, a sentence and a check each. What records say is never
+//! Invariants of the coordinator's decisions, a sentence and a check each. The content of records is never
 //! asserted: operators and other processes write them. docs/internals/invariants-osd.md lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ pub(crate) fn pg_has_no_record(map: &ClusterMap, pg: PgId) {
     assert!(!map.pgs.contains_key(&pg), "a first record is to be written for PG {pg}, which has one");
 }
 
-/// A first record is of epoch 1, not activated yet, and of distinct members, one of which is the primary; in an
+/// A first record is of epoch 1, not activated yet, and of distinct members with the primary among them; in an
 /// erasure-coded pool each has a shard of its own.
 pub(crate) fn first_record_is_fresh(record: &PgRecord) {
     let members: BTreeSet<OsdId> = record.members.iter().copied().collect();

@@ -41,7 +41,8 @@ pub async fn run(client: ClusterClient, osd: OsdId) {
     }
 }
 
-/// Whether this host may: one with OSDs only may not. Asked for first, so that nothing is refused to it.
+/// Returns true if this host may coordinate: one with OSDs only may not. Asked for first, so that nothing is
+/// refused to it.
 async fn may_coordinate(client: &ClusterClient) -> bool {
     match client.own_roles().await {
         Ok(Some(roles)) => {
@@ -50,7 +51,7 @@ async fn may_coordinate(client: &ClusterClient) -> bool {
         }
         Ok(None) => true,
         Err(error) => {
-            tracing::debug!("cannot read what this host may do: {error}");
+            tracing::debug!("cannot read the roles of this host: {error}");
             false
         }
     }

@@ -1,6 +1,6 @@
-//! What is decided for the cluster as a whole: which OSDs are taken for lost, where the balancer
-//! wants PGs, which PGs are still to be created, and what is wrong ([`health`]). It knows cluster
-//! state and placement, and nothing of objects, connections or devices.
+//! Decisions for the cluster as a whole: the OSDs that count as lost, the balancer's targets of PGs, the PGs to be
+//! created, and the problems ([`health`]). It knows cluster state and placement, and nothing of objects,
+//! connections or devices.
 //!
 //! Decisions are pure functions over a [`View`], the records as they were at some moment. One
 //! process of the cluster carries them out at a time ([`run`]); if two believe that they do, nothing

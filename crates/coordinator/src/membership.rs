@@ -10,12 +10,12 @@ use atoll_types::records::{ClusterFlag, OsdRecord, PoolRecord};
 use crate::presence::Presence;
 use crate::{View, invariants};
 
-/// An OSD that was marked out must be up for so long, at least, before it is marked in.
+/// Shortest time for which an OSD that was marked out must be up before it is marked in.
 const TRIAL_MS: u64 = 30_000;
 /// The same for one that has failed often.
 const TRIAL_MS_MAX: u64 = 3_600_000;
 
-/// A change of who holds data by plan.
+/// A change of an OSD's place in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipChange {
     /// The OSD was down for too long.
@@ -34,7 +34,7 @@ pub fn track_down(map: &ClusterMap, known: &BTreeMap<OsdId, u64>, now_unix_ms: u
     down_since
 }
 
-/// What is to be changed now, after what the coordinator has seen of OSDs.
+/// Returns the changes to make now, after the coordinator's observations of OSDs.
 pub fn membership_changes(view: &View, presence: &Presence) -> Vec<MembershipChange> {
     let changes = decide(view, presence);
     invariants::changes_follow_from_the_map(&view.map, |osd| view.auto_out.contains_key(&osd), &changes);
@@ -74,7 +74,7 @@ fn trial_ms(view: &View, osd: OsdId) -> u64 {
     (first_ms << failures.saturating_sub(1).min(10)).min(TRIAL_MS_MAX)
 }
 
-/// Whether half of the hosts or more are away at once: that is rather a network than devices.
+/// Returns true if half of the hosts or more are away at once: that is rather a network than devices.
 fn is_network(view: &View) -> bool {
     let mut hosts: BTreeMap<&str, bool> = BTreeMap::new();
     for (id, osd) in view.map.osds.iter().filter(|(_, osd)| !osd.is_out && osd.weight > 0.0) {
@@ -84,9 +84,9 @@ fn is_network(view: &View) -> bool {
     hosts.len() > 1 && away * 2 >= hosts.len()
 }
 
-/// Whether the others can serve without this OSD: they are on some host, they are not too few, they have room
-/// for what it holds, and no pool that the OSD could hold data of is left with fewer failure domains than it
-/// needs copies or shards.
+/// Returns true if the others can serve without this OSD: they are on some host, they are not too few, they have
+/// room for its data, and no pool that the OSD could hold data of is left with fewer failure domains than it needs
+/// copies or shards.
 fn can_do_without(view: &View, osds: &BTreeMap<OsdId, OsdRecord>, id: OsdId) -> bool {
     let mut without = osds.clone();
     without.entry(id).and_modify(|osd| osd.is_out = true);
@@ -104,8 +104,8 @@ fn can_do_without(view: &View, osds: &BTreeMap<OsdId, OsdRecord>, id: OsdId) -> 
         && view.map.pools.values().all(pool_is_served)
 }
 
-/// Whether everything has room on these OSDs before they are near full. What an OSD that has not reported holds
-/// counts as what the others hold on average.
+/// Returns true if everything has room on these OSDs before they are near full. The data of an OSD that has not
+/// reported counts as the average of the others.
 fn have_room(view: &View, holding: &[&OsdRecord]) -> bool {
     let used_bytes: u64 = view.usage.values().map(|usage| usage.used_bytes).sum();
     let silent =

@@ -8,7 +8,7 @@ use atoll_types::records::{PgRecord, PoolRecord, Redundancy};
 use atoll_types::{Epoch, OsdId, PgId, PoolId};
 use serde::Serialize;
 
-/// What a PG does.
+/// Availability of a PG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PgAvailability {
@@ -27,7 +27,7 @@ pub struct PgStatus {
     /// The PG.
     #[serde(serialize_with = "as_text")]
     pub pg: PgId,
-    /// What it does.
+    /// Its availability.
     pub state: PgAvailability,
     /// The members in force.
     pub members: Vec<OsdId>,
@@ -126,8 +126,8 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
     members
 }
 
-/// Whether every PG exists, serves, has all its members up, and is where it should be. Only then
-/// is the balancer's next step worth knowing.
+/// Returns true if every PG exists, serves, has all its members up, and is on its targets. Only then is the
+/// balancer's next step worth knowing.
 pub fn is_settled(map: &ClusterMap) -> bool {
     let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
     are_all_there && statuses(map).iter().all(PgStatus::is_clean)

@@ -1,7 +1,7 @@
 //! How long OSDs are up and down, as the coordinator that leads has seen it by its own monotonic clock.
 //!
-//! Times of other clocks do not count: while the whole cluster was off, or a clock was stepped, nobody saw an OSD
-//! down.
+//! Times of other clocks do not count: while the whole cluster was off, or a clock was stepped, no process saw an
+//! OSD down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use atoll_types::OsdId;
 
 /// Most time that counts between two looks: a process that was paused has seen nothing meanwhile.
 const STEP_MS_MAX: u64 = 5_000;
-/// Failures of an OSD count for so long.
+/// Time for which failures of an OSD count.
 const FAILURES_KEPT_MS: u64 = 3_600_000;
 /// Failures of an OSD that are kept, the newest ones.
 const FAILURES_KEPT: usize = 16;
 
-/// What one coordinator has seen of OSDs since it leads.
+/// Observations of OSDs by one coordinator since it leads.
 #[derive(Clone, Debug, Default)]
 pub struct Presence {
     looked_at_ms: Option<u64>,

@@ -23,9 +23,9 @@ const BATCH: usize = 32;
 const EVENTS_KEPT: usize = 2_000;
 /// How often those that are too many are removed.
 const TRIM_PAUSE: Duration = Duration::from_secs(300);
-/// How often it is said what time it is.
+/// Interval of the writes of the current time.
 const TIME_PAUSE: Duration = Duration::from_secs(10);
-/// Of all copies, so many move in one step of the balancer; the next waits until they have.
+/// Share of all copies that move in one step of the balancer; the next waits until they have.
 const MOVES_PERCENT_MAX: usize = 5;
 
 pub(crate) struct Rounds {
@@ -33,7 +33,7 @@ pub(crate) struct Rounds {
     balanced: Option<Instant>,
     trimmed: Option<Instant>,
     compaction: Compaction,
-    /// When it was said last what time it is.
+    /// Time of the last write of the current time.
     told_time: Option<Instant>,
     /// As of the last round; none before the first.
     primaries: Option<BTreeMap<PgId, OsdId>>,
@@ -118,7 +118,7 @@ impl Rounds {
         }
     }
 
-    /// Says what time it is: processes whose clocks are far from that do not act by their own.
+    /// Writes the current time: processes whose clocks are far from it do not act by their own.
     async fn tell_time(&mut self) -> Result<(), ClusterError> {
         if self.told_time.is_some_and(|last| last.elapsed() < TIME_PAUSE) {
             return Ok(());
@@ -129,7 +129,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Forgets what cluster state was before.
+    /// Compacts the history of cluster state.
     async fn compact(&mut self, view: &View) {
         let revision = view.state_size.map(|size| size.revision);
         let Some(revision) = revision.and_then(|newest| self.compaction.due(Instant::now(), newest)) else {

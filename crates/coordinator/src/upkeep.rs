@@ -1,4 +1,4 @@
-//! Upkeep of cluster state itself: an etcd keeps every value that a key ever had until somebody compacts it, and takes
+//! Upkeep of cluster state itself: an etcd keeps every value that a key ever had until it is compacted, and takes
 //! no writes once it has its quota.
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use atoll_types::size::format_size;
 
 use crate::health::{Problem, Severity};
 
-/// What cluster state was is kept for at least so long, and at most twice: whoever was cut off for less goes on watching
-/// where he was.
+/// Shortest time for which the history of cluster state is kept, at most twice as long: a watch that was cut off
+/// for less continues.
 const HISTORY_KEPT: Duration = Duration::from_secs(600);
 
-/// When to compact, and to which revision.
+/// Time and revision of the next compaction.
 #[derive(Default)]
 pub(crate) struct Compaction {
     /// A moment, and the revision that was the newest one then.
@@ -34,9 +34,8 @@ impl Compaction {
     }
 }
 
-const ACTION: &str = "of an etcd: 'etcdctl defrag --cluster' gives back what is compacted, which the coordinator does every \
-                      10 minutes, and 'etcdctl alarm disarm' lets it take writes again; or give it a larger \
-                      --quota-backend-bytes, and an etcd before 3.6 the setting etcd_quota_bytes too. The embedded server keeps nothing old: remove buckets, images and users that \
+const ACTION: &str = "of an etcd: the coordinator compacts it every 10 minutes, 'etcdctl defrag --cluster' frees the compacted space, and 'etcdctl alarm disarm' permits writes again; or give it a larger \
+                      --quota-backend-bytes, and an etcd before 3.6 the setting etcd_quota_bytes too. The embedded server has no history: remove buckets, images and users that \
                       are not needed";
 
 /// The problem of a cluster state that is near its quota, or out of it. `unreported_bytes` is the quota of an etcd that

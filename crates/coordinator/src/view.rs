@@ -1,4 +1,4 @@
-//! What decisions are made from.
+//! Inputs of decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 pub struct View {
     /// OSDs, pools, PGs, flags.
     pub map: ClusterMap,
-    /// What OSDs last said about their devices.
+    /// OSDs' last reports about their devices.
     pub usage: BTreeMap<OsdId, OsdUsageRecord>,
-    /// What operators have set.
+    /// Settings of operators.
     pub settings: SettingsRecord,
-    /// Who coordinates.
+    /// The current coordinator.
     pub coordinator: Option<CoordinatorRecord>,
-    /// What the coordinator remembers.
+    /// Notes of the coordinator.
     pub notes: CoordinatorNotesRecord,
     /// Revision of the notes, for compare-and-swap.
     pub notes_revision: i64,
@@ -44,7 +44,7 @@ impl View {
         View::read_around(client, map).await
     }
 
-    /// Reads what the map does not hold.
+    /// Reads the records outside of the map.
     pub(crate) async fn read_around(client: &ClusterClient, map: ClusterMap) -> Result<View, ClusterError> {
         let (notes, notes_revision) = client.get(keys::COORDINATOR_NOTES).await?.unwrap_or_default();
         Ok(View {
@@ -63,7 +63,7 @@ impl View {
     }
 }
 
-/// Not everybody may be allowed to ask, and all else is known without.
+/// Some hosts may not be allowed to ask, and everything else is known without.
 async fn state_size(client: &ClusterClient) -> Option<StateSize> {
     client.state_size().await.inspect_err(|error| tracing::debug!("{error}")).ok()
 }

@@ -1,4 +1,4 @@
-//! The code: which parity belongs to which data.
+//! The code: the coefficients of each parity shard.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::matrix::{Matrix, unit_row};
 pub const MIN_DATA_SHARDS: usize = 2;
 /// More data shards than this make small writes and repairs expensive, and save little space.
 pub const MAX_DATA_SHARDS: usize = 16;
-/// What a code may lose at most.
+/// Largest number of parity shards, and so of shards that may be lost.
 pub const MAX_PARITY_SHARDS: usize = 4;
 
-/// Why a code cannot do what it was asked for.
+/// Errors of a code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
-    /// No code has so few or so many data shards.
+    /// No code has this number of data shards.
     #[error("a code has {MIN_DATA_SHARDS} to {MAX_DATA_SHARDS} data shards, not {0}")]
     DataShards(usize),
-    /// No code has so few or so many parity shards.
+    /// No code has this number of parity shards.
     #[error("a code has 1 to {MAX_PARITY_SHARDS} parity shards, not {0}")]
     ParityShards(usize),
     /// A shard was named that the code does not have.

@@ -1,7 +1,7 @@
 //! GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), in which 2 generates all elements
 //! but zero: so products are sums of logarithms. For coefficients; shards are multiplied by kernels.
 
-/// What is left of 0x11d when x^8 is carried out of a byte.
+/// Remainder of 0x11d when x^8 is carried out of a byte.
 pub(crate) const REDUCTION: u8 = 0x1d;
 
 const POWERS: [u8; 510] = powers();
@@ -19,7 +19,7 @@ const fn powers() -> [u8; 510] {
     powers
 }
 
-/// Of zero there is none; its entry is never looked at.
+/// Zero has none; its entry is never looked at.
 const fn logarithms() -> [u8; 256] {
     let mut logarithms = [0; 256];
     let mut exponent = 0;

@@ -16,7 +16,7 @@ pub(crate) struct Work<'a, 'b> {
     pub(crate) coefficients: &'a [u8],
     pub(crate) sources: &'a [&'a [u8]],
     pub(crate) outputs: &'a mut [&'b mut [u8]],
-    /// Outputs keep what is in them, and the products are added.
+    /// True if the products are added to the content of the outputs.
     pub(crate) add: bool,
 }
 

@@ -1,12 +1,11 @@
-//! Erasure coding: m parity shards for k data shards, any k of which give back the others. Pure
-//! functions on byte slices. This crate knows a code by its two numbers and a shard by its index; it
-//! does no I/O, and may not know what is in a shard, how an object is cut into shards, who keeps
-//! them, or which of their versions belong together: the caller brings shards of one version and
-//! one length.
+//! Erasure coding: m parity shards for k data shards; any k of the shards restore the others. Pure functions on
+//! byte slices. This crate knows a code by its two numbers and a shard by its index. It does no I/O, and knows
+//! neither the content of shards, nor how objects are cut, nor the shards' places and versions: the caller brings
+//! shards of one version and one length.
 //!
-//! What it computes is a format: parity is stored, and must be understood by every later version.
-//! The field and the coefficients are therefore fixed ([`Code`]), the same whichever kernel does the
-//! work, and pinned by known answers in `tests/format.rs`.
+//! Its results are a format: parity is stored, and must be understood by every later version. The field and the
+//! coefficients are therefore fixed ([`Code`]), the same whichever kernel does the work, and pinned by known
+//! answers in `tests/format.rs`.
 //!
 //! ```
 //! use atoll_ec::Code;

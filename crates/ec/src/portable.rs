@@ -1,9 +1,8 @@
 //! The kernel in plain Rust, for every processor: the reference that the others must equal.
 //!
-//! A sum of products is taken bit by bit of the coefficients, highest first (Horner): double what
-//! there is, then add the sources whose coefficient has the bit. Doubling and adding are a few
-//! instructions on vectors of bytes, which the compiler finds by itself; there are no tables, and the
-//! seven doublings are shared by all sources.
+//! A sum of products is computed bit by bit of the coefficients, highest first (Horner): double the sum, then add
+//! the sources whose coefficient has the bit. Doubling and adding are a few instructions on vectors of bytes,
+//! which the compiler finds by itself; there are no tables, and the seven doublings are shared by all sources.
 
 use crate::field::REDUCTION;
 use crate::kernel::Work;

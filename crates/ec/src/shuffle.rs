@@ -11,7 +11,7 @@ use std::arch::x86_64::{__m128i, __m256i, __m512i};
 use crate::field::multiply;
 use crate::kernel::Work;
 
-/// So many sums are kept in registers: more outputs than these are computed in several passes.
+/// Sums that are kept in registers: more outputs than these are computed in several passes.
 const ROWS_AT_ONCE: usize = 4;
 
 /// The products of a coefficient and the 16 values of a byte's lower half, and of its upper half.
@@ -38,7 +38,7 @@ const fn tables() -> [Tables; 256] {
     tables
 }
 
-/// What the kernel needs of a processor.
+/// Features of a processor that the kernel needs.
 pub(crate) trait Shuffle: Simd {
     type Vector: Pod;
 

@@ -1,4 +1,4 @@
-//! What a code promises: any k shards give back the others, and parity can be brought up to date.
+//! Guarantees of a code: any k shards restore the others, and parity can be brought up to date.
 
 use atoll_ec::{Code, CodeError, xor_into};
 use proptest::prelude::*;
@@ -106,7 +106,7 @@ fn what_cannot_be_computed_is_refused() {
     assert_eq!(reconstruct(&code, &[(0, shard), (1, shard)], &[4]), Err(no_such));
 }
 
-/// A code, its data, and which data shard changes to what.
+/// A code, its data, and a change of one data shard.
 fn change() -> impl Strategy<Value = (Code, Vec<Vec<u8>>, usize, Vec<u8>)> {
     let length = prop_oneof![1..300_usize, 1..10_000_usize];
     (2..=16_usize, 1..=4_usize, length).prop_flat_map(|(k, m, length)| {

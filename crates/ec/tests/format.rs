@@ -1,6 +1,6 @@
-//! Known answers. Parity is stored: if one of these tests fails, the code cannot read what is on
-//! devices, and the test is right. The answers were not made by this crate, but by its definition in
-//! a few lines of another language (schoolbook multiplication, inverses by trying).
+//! Known answers. Parity is stored: if one of these tests fails, the code cannot read existing devices, and the
+//! test is right. The answers were not made by this crate, but by its definition in a few lines of another
+//! language (schoolbook multiplication, inverses by trying).
 
 use atoll_ec::Code;
 

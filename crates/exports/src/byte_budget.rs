@@ -46,7 +46,7 @@ impl Drop for Ticket<'_> {
 }
 
 impl ByteBudget {
-    /// So many bytes.
+    /// Returns a budget of `total_bytes` bytes.
     pub fn new(total_bytes: u64) -> Self {
         let state = State { free_bytes: total_bytes, next_ticket: 0, waiting: BTreeMap::new() };
         ByteBudget(Rc::new(RefCell::new(state)))
@@ -79,7 +79,7 @@ impl ByteBudget {
         ByteGrant { budget: self.clone(), bytes }
     }
 
-    /// Whether somebody waits for bytes.
+    /// Returns true if a request waits for bytes.
     pub fn is_short(&self) -> bool {
         !self.0.borrow().waiting.is_empty()
     }
@@ -91,7 +91,7 @@ impl ByteGrant {
         self.bytes
     }
 
-    /// Parts with so many of them, or with all if there are fewer.
+    /// Splits off `bytes` bytes, or all if there are fewer.
     pub fn split(&mut self, bytes: u64) -> ByteGrant {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;

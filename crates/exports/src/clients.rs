@@ -1,8 +1,8 @@
-//! Who clients are, and which images they may use.
+//! Identities of clients, and the images that they may use.
 //!
-//! What tells clients apart is the process at the other end of a Unix socket, and over TCP the certificate that the client
-//! has shown, or else its host. Where a kernel before 6.9 has no number for a process of another container, each of its
-//! connections counts as a client.
+//! The identity of a client is the process at the other end of a Unix socket, and over TCP the client's
+//! certificate, or else its host. Where a kernel before 6.9 has no number for a process of another container, each
+//! of its connections counts as a client.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use rustls::pki_types::CertificateDer;
 pub struct Client {
     /// Where it is.
     pub address: PeerAddress,
-    /// What it has shown, and an authority has signed.
+    /// The client's certificate, signed by an authority.
     pub certificate: Option<CertificateDer<'static>>,
     /// The name that an NVMe host gives itself. It is one client over all its addresses.
     pub nvme_host: Option<String>,
@@ -32,7 +32,7 @@ impl PartialEq for Client {
 }
 
 impl Client {
-    /// Whether it may use an image that is exported like this; otherwise what would let it.
+    /// Checks that it may use an image that is exported like this; the error names the remedy.
     pub fn may_use(&self, image: &str, export: &ImageExport) -> Result<(), String> {
         let remedy = |name: &str| format!("'atoll image access {image} --allow {name}' lets it");
         let host = match self.address {
@@ -40,7 +40,7 @@ impl Client {
             PeerAddress::Process(_) | PeerAddress::Foreign(_) => return Ok(()),
             PeerAddress::Host(host) => host,
             PeerAddress::Unknown => {
-                return Err("the system does not say who this client is; connect over a Unix socket or TCP".into());
+                return Err("the system does not identify this client; connect over a Unix socket or TCP".into());
             }
         };
         let names = self.certificate_names();

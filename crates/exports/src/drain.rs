@@ -3,7 +3,7 @@
 //! done after that.
 //!
 //! That is for the connections of one server to an image that it has open. Between servers, and when an image is
-//! opened anew, the fence does it.
+//! opened again, the fence does it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -45,7 +45,7 @@ impl Drain {
         ConnectionRequests { drain: Rc::clone(self), connection }
     }
 
-    /// Whether requests of connections that are gone are being carried out: those of one client, or of all.
+    /// Returns true if requests of closed connections are being carried out: those of one client, or of all.
     pub fn is_draining(&self, image: &str, client: Option<&Client>) -> bool {
         self.gone.borrow().iter().any(|connection| {
             connection.image == image && client.is_none_or(|client| connection.client == *client)

@@ -19,7 +19,7 @@ use crate::drain::{ConnectionRequests, Drain};
 const LINGER: Duration = Duration::from_secs(2);
 /// How often a second connection looks whether the image has been opened, or closed.
 const OPEN_POLL: Duration = Duration::from_millis(20);
-/// How long a connection waits for what was in flight on others that are gone.
+/// Longest wait of a connection for pending requests of closed ones.
 const DRAIN_LIMIT_MS: u64 = 10_000;
 
 enum Export {
@@ -33,7 +33,7 @@ enum Export {
     },
 }
 
-/// What becomes of a connection to an export.
+/// Result of joining an export.
 enum Joined {
     /// It is one more of those that have it open.
     Opened(OpenedExport),
@@ -59,7 +59,7 @@ pub type OpenedExport = Rc<OpenImage>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OpenError {
-    /// What kind of refusal it is.
+    /// The kind of the refusal.
     pub kind: OpenErrorKind,
     /// The reason, for people at the client.
     pub message: String,
@@ -102,7 +102,7 @@ impl Exports {
         &self.bridge
     }
 
-    /// What an export of this name is and may be used for, by a client that wants to.
+    /// Describes an export and its allowed use, for a client.
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
@@ -116,7 +116,8 @@ impl Exports {
         }
     }
 
-    /// What the writer of an image is, if that is another process that is not known to be gone, nor gives way.
+    /// Returns the purpose of an image's writer, if that is another process that is not known to have ended, and
+    /// does not give way.
     pub async fn other_writer(
         &self,
         name: &str,
@@ -130,9 +131,9 @@ impl Exports {
         Ok(lock.filter(|lock| !lock.gives_way))
     }
 
-    /// The device for one more connection of a client, opened if it is not yet. `purpose` says what uses the image.
-    /// Nothing that was in flight on connections that are gone is done after this returns: it was waited for,
-    /// or the image was opened anew, and its fence refuses that.
+    /// The device for one more connection of a client, opened if it is not yet. `purpose` describes the user of
+    /// the image. No request of a closed connection is carried out after this returns: it was waited for, or the
+    /// image was opened again, and its fence refuses the request.
     pub async fn open(
         &self,
         name: &str,
@@ -226,15 +227,15 @@ impl Exports {
         Ok(Joined::Opened(Rc::clone(device)))
     }
 
-    /// Whether requests of connections that are gone must be waited for; an error if that took too long.
+    /// Returns true if requests of closed connections must be waited for; an error if that took too long.
     fn must_drain(&self, name: &str, deadline_ms: u64) -> Result<bool, OpenError> {
         let is_draining = self.drain.is_draining(name, None);
         if is_draining && self.client.runtime().now_ms() > deadline_ms {
             return Err(OpenError {
                 kind: OpenErrorKind::Unavailable,
                 message: format!(
-                    "what was sent to image '{name}' over a connection that is gone is still being carried out; connect again \
-                     when the cluster has done it"
+                    "requests to image '{name}' of a closed connection are still being carried out; connect \
+                     again when the cluster has done them"
                 ),
             });
         }
@@ -324,17 +325,17 @@ pub struct Description {
 }
 
 impl Description {
-    /// Whether it can only be read.
+    /// Returns true if it can only be read.
     pub fn is_read_only(&self) -> bool {
         self.snapshot.is_some() || self.export.access == ExportAccess::ReadOnly
     }
 
-    /// Whether it is a snapshot, which never changes.
+    /// Returns true for a snapshot, which never changes.
     pub fn is_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// Whether one client at a time may use it.
+    /// Returns true if one client at a time may use it.
     pub fn is_exclusive(&self) -> bool {
         !self.is_read_only() && self.export.access == ExportAccess::Exclusive
     }
@@ -367,7 +368,7 @@ async fn close(name: &str, device: &OpenImage) {
     }
 }
 
-/// Nobody gets an image without a line.
+/// Refuses an opening without an audit line.
 fn unaudited(client: &Client) -> OpenError {
     let message = "the audit log takes no lines, and this server refuses clients until it does".to_owned();
     note(SecurityEvent::Unaudited, client.describe(), &message);
@@ -378,8 +379,8 @@ fn in_use_by(name: &str, other: &Client, is_other_kind: bool) -> OpenError {
     let other = other.describe();
     let message = match is_other_kind {
         true => format!(
-            "image '{name}' is in use by {other}, who came when 'atoll image access' said something else; it must leave \
-             first"
+            "image '{name}' is in use by {other}, connected under an earlier setting of 'atoll image \
+             access'; it must leave first"
         ),
         false => format!(
             "image '{name}' is in use by {other}; 'atoll image access {name} --access multi-attach' lets several clients \

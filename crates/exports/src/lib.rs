@@ -1,6 +1,6 @@
-//! What the servers of images have in common: who may use an image and how many at once, images that are opened for
-//! the first connection and given back after the last, the order of what broken connections leave and what follows
-//! it, a bound on memory, what is measured, and sockets with or without TLS.
+//! Common parts of the servers of images: allowed clients and their number, images that are opened for the first
+//! connection and closed after the last, the order of requests of broken connections and later ones, a bound on
+//! memory, metrics, and sockets with or without TLS.
 //!
 //! This crate knows images and clients. It may not know how clients speak: that is atoll-nbd's and atoll-nvme's.
 

@@ -1,4 +1,4 @@
-//! What servers of images measure (docs/reference/metrics.md).
+//! Metrics of servers of images (docs/reference/metrics.md).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ pub fn register_all() {
     LazyLock::force(&REGISTERED);
 }
 
-/// What clients ask for.
+/// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Operation {
@@ -142,7 +142,7 @@ impl ImageMetrics {
         ImageMetrics { series, client: client.into() }
     }
 
-    /// A request has come; what is to be said when it is answered.
+    /// Starts the measurement of a request; the result is for its answer.
     pub fn begin(&self, operation: Operation, offset: u64, bytes: u64) -> Running {
         Running::begin(Rc::clone(&self.series), Rc::clone(&self.client), operation, offset, bytes)
     }

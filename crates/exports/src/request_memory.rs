@@ -1,4 +1,4 @@
-//! Memory for what all connections of a process have under way.
+//! Memory for the pending requests of all connections of a process.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,12 +7,12 @@ use crate::byte_budget::{ByteBudget, ByteGrant};
 
 /// Bytes of all requests of all connections that are being received or served, or whose answers wait to be sent.
 pub const REQUEST_BYTES_ALL: u64 = 256 << 20;
-/// Of them, those that only small requests have: large ones never keep them waiting.
+/// The part for small requests alone: large ones never keep them waiting.
 const SMALL_BYTES_ALL: u64 = 64 << 20;
-/// A request with so many bytes is a small one.
+/// Largest size of a small request.
 const SMALL_BYTES_MAX: u64 = 256 << 10;
 
-/// What one connection may receive of a message before it has memory for it.
+/// Most bytes that one connection may receive of a message before it has memory for it.
 pub const UNGRANTED_BYTES_MAX: usize = SMALL_BYTES_MAX as usize;
 
 /// How long a connection may hold memory for something that its client does not end, while others wait: a message that
@@ -36,7 +36,8 @@ impl Default for RequestMemory {
 }
 
 impl RequestMemory {
-    /// Waits for memory for a request, behind those who wait already; tells whether it had to.
+    /// Waits for memory for a request, behind those that wait already; returns true in the second part if it had
+    /// to wait.
     pub async fn take(&self, bytes: u64) -> (ByteGrant, bool) {
         let pool = if bytes <= SMALL_BYTES_MAX { &self.small } else { &self.large };
         let (mut taking, mut has_waited) = (pin!(pool.take(bytes)), false);
@@ -48,7 +49,7 @@ impl RequestMemory {
         (grant.await, has_waited)
     }
 
-    /// Whether somebody waits for memory.
+    /// Returns true if a request waits for memory.
     pub fn is_short(&self) -> bool {
         self.small.is_short() || self.large.is_short()
     }

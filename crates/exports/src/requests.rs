@@ -1,5 +1,5 @@
-//! Requests of clients in flight: what they are and since when, for what is told of slow ones, and of those that are
-//! exported as traces.
+//! Pending requests of clients: their kind and begin, for reports of slow ones, and for those that are exported as
+//! traces.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use atoll_types::TraceContext;
 
 use crate::metrics::{OPERATIONS, Operation, Series};
 
-/// How often requests in flight are told that have taken long.
+/// Interval of the reports of slow pending requests.
 const IN_FLIGHT_PAUSE: Duration = Duration::from_secs(1);
 
 struct Request {
@@ -89,7 +89,7 @@ impl Running {
         self.request.begun_us.set(Some(self.request.lasted_us(Instant::now())));
     }
 
-    /// Its span, if it is exported: what is done for it is part of that.
+    /// Returns its span, if it is exported: work for it is part of that.
     pub fn span(&self) -> Option<TraceContext> {
         self.request.span.map(|span| span.context)
     }
@@ -114,7 +114,7 @@ impl Drop for Running {
     }
 }
 
-/// Tells, for as long as the runtime lives, what has taken long.
+/// Reports slow pending requests, for as long as the runtime lives.
 pub async fn follow_in_flight(runtime: LocalRuntime) {
     loop {
         runtime.sleep(IN_FLIGHT_PAUSE).await;
@@ -122,7 +122,7 @@ pub async fn follow_in_flight(runtime: LocalRuntime) {
     }
 }
 
-/// Tells what has taken long and is not answered: the oldest.
+/// Reports the oldest slow requests that are not answered.
 fn tell_in_flight(now: Instant) {
     let told = IN_FLIGHT.with_borrow(|in_flight| {
         let oldest = in_flight.requests.values().map(|request| (request, request.lasted_us(now)));

@@ -8,12 +8,11 @@ use std::net::SocketAddr;
 use atoll_reactor::{PeerAddress, Stream};
 use bytes::{Bytes, BytesMut};
 
-/// Room for encrypted bytes of one receive. Long messages are put together behind TLS, so there is no need for more, and
-/// this bounds what one turn of the loop decrypts.
+/// Room for encrypted bytes of one receive. Long messages are assembled behind TLS, so there is no need for more,
+/// and this bounds the bytes that one turn of the loop decrypts.
 const RECORD_BYTES_AT_ONCE: usize = 256 << 10;
 
-/// The server's end of one TLS connection, which sees no socket: records in and out on one side, what is in them on the
-/// other.
+/// The server's end of one TLS connection, which sees no socket: records on one side, their content on the other.
 pub trait Channel {
     /// Why TLS has failed.
     type Error: fmt::Display;
@@ -21,7 +20,7 @@ pub trait Channel {
     /// Takes all bytes out of `records`. After an error there may be an alert to send, and nothing else may be done.
     fn receive(&mut self, records: &mut BytesMut) -> Result<(), Self::Error>;
 
-    /// What the client has sent, verified and not taken yet.
+    /// Returns the client's bytes, verified and not taken yet.
     fn opened(&mut self) -> &mut BytesMut;
 
     /// Makes room for at least this many more bytes in [`Channel::opened`].
@@ -29,16 +28,16 @@ pub trait Channel {
         self.opened().reserve(bytes);
     }
 
-    /// Whether the client has ended TLS in an orderly way.
+    /// Returns true if the client has ended TLS in an orderly way.
     fn has_peer_closed(&self) -> bool;
 
     /// Queues bytes for the client. Those of one batch share records.
     fn send(&mut self, bytes: Bytes);
 
-    /// Seals what was queued; returns all records that have to be sent, also those of the handshake.
+    /// Seals the queue; returns all records that have to be sent, also those of the handshake.
     fn take_records(&mut self) -> Result<Bytes, Self::Error>;
 
-    /// Tells the client that nothing follows what was queued.
+    /// Informs the client that nothing follows the queue.
     fn close(&mut self) -> Result<Bytes, Self::Error>;
 }
 
@@ -74,12 +73,13 @@ impl<C: Channel> Transport<C> {
         }
     }
 
-    /// Takes what has arrived, whatever it is. To be called only as long as there is no TLS.
+    /// Takes all bytes that have arrived. To be called only as long as there is no TLS.
     pub fn take_received(&self, bytes: &mut BytesMut) {
         self.stream.with_received(|received| bytes.unsplit(received.split()));
     }
 
-    /// Takes what has just arrived through TLS, if there is any TLS. To be called once after each [`Transport::receive`].
+    /// Takes the newly arrived bytes through TLS, if there is any TLS. To be called once after each
+    /// [`Transport::receive`].
     pub fn open_received(&self) -> Result<(), C::Error> {
         let mut tls = self.tls.borrow_mut();
         let Some(channel) = tls.as_mut() else { return Ok(()) };
@@ -102,12 +102,12 @@ impl<C: Channel> Transport<C> {
         }
     }
 
-    /// Whether there are bytes that no receive will report, because TLS has opened them already.
+    /// Returns true if there are bytes that no receive will report, because TLS has opened them already.
     pub fn has_opened(&self) -> bool {
         self.tls.borrow_mut().as_mut().is_some_and(|channel| !channel.opened().is_empty())
     }
 
-    /// Whether the client has ended TLS in an orderly way.
+    /// Returns true if the client has ended TLS in an orderly way.
     pub fn has_peer_closed(&self) -> bool {
         self.tls.borrow().as_ref().is_some_and(C::has_peer_closed)
     }
@@ -143,7 +143,7 @@ impl<C: Channel> Transport<C> {
         }
     }
 
-    /// Seals what was queued and hands it to the socket.
+    /// Seals the queue and hands it to the socket.
     pub fn flush(&self) {
         let mut tls = self.tls.borrow_mut();
         let Some(channel) = tls.as_mut() else { return };
@@ -159,7 +159,7 @@ impl<C: Channel> Transport<C> {
         }
     }
 
-    /// Who is at the other end.
+    /// Returns the address of the other end.
     pub fn peer_address(&self) -> PeerAddress {
         self.stream.peer_address()
     }
@@ -189,7 +189,7 @@ impl<C: Channel> Transport<C> {
         self.stream.abort();
     }
 
-    /// Sends what is queued, and the end of TLS or why it has failed, and closes.
+    /// Sends the queue, and the end of TLS or the reason of its failure, and closes.
     pub fn close(&self) {
         if let Some(channel) = self.tls.borrow_mut().as_mut()
             && let Ok(records) = channel.close()

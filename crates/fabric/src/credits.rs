@@ -1,5 +1,5 @@
-//! Who may send how many messages. A message needs a buffer that the receiver has posted, so a sender has at most as
-//! many under way as it was granted. Grants go with messages.
+//! Credits: the number of messages that each side may send. A message needs a buffer that the receiver has posted,
+//! so a sender has at most as many under way as it was granted. Grants go with messages.
 //!
 //! The last credit of a side is kept for a message that gives at least [`RETURN_MIN`] credits back. So two sides that
 //! both have much to send never wait for each other: whoever spends its last credit gives the other two at least.
@@ -23,45 +23,46 @@ pub struct Credits {
     outstanding: u32,
     /// Messages that have arrived and whose buffers are not free yet.
     held: u32,
-    /// What the peer is to have in all.
+    /// Messages that the peer may have in all.
     target: u32,
 }
 
 impl Credits {
-    /// Of a link to which the peer has been granted [`GRANT_FIRST`] messages.
+    /// Returns the credits of a link whose peer was granted [`GRANT_FIRST`] messages.
     pub fn new() -> Self {
         Credits { available: 0, outstanding: GRANT_FIRST, held: 0, target: GRANT_FIRST }
     }
 
-    /// Whether a message may be sent that carries bytes.
+    /// Returns true if a message with bytes may be sent.
     pub fn may_send(&self) -> bool {
         self.available >= 2
     }
 
-    /// Whether it is time for a message that only gives credits back, and one may be sent.
+    /// Returns true if a message that only returns credits is due and may be sent.
     pub fn must_return(&self) -> bool {
         self.available >= 1 && self.owed() >= RETURN_MIN.max(self.target / 2)
     }
 
-    /// Whether a message may be sent that gives so many credits back and carries nothing. One that gives fewer would be
-    /// spent for nothing, and the last one must not be.
+    /// Returns true if a message without bytes that returns `granted` credits may be sent. One that gives fewer
+    /// would be spent for nothing, and the last one must not be.
     pub fn may_return(&self, granted: u32) -> bool {
         self.available >= 1 && granted >= RETURN_MIN
     }
 
-    /// What could be granted now.
+    /// Returns the number of credits that could be granted now.
     pub fn owed(&self) -> u32 {
         self.target.saturating_sub(self.outstanding + self.held)
     }
 
-    /// How many messages of the first grant the peer could not send now if it wanted to, though nothing of it is held up.
+    /// Returns the number of messages of the first grant that the peer could not send now, although none of its
+    /// own is held up.
     pub fn first_missing(&self) -> u32 {
         GRANT_FIRST.saturating_sub(self.outstanding + self.held)
     }
 
-    /// A message goes out that grants so many.
+    /// Notes a sent message that grants `granted` credits.
     pub fn sent(&mut self, granted: u32) {
-        assert!(self.available > 0 && granted <= self.owed(), "only what may be sent is sent");
+        assert!(self.available > 0 && granted <= self.owed(), "only messages that may be sent are sent");
         assert!(self.available > 1 || granted >= RETURN_MIN, "the last credit gives the peer some");
         self.available -= 1;
         self.outstanding += granted;
@@ -96,18 +97,18 @@ impl Credits {
         self.outstanding
     }
 
-    /// What the peer was promised above [`GRANT_FIRST`].
+    /// Returns the peer's credits above [`GRANT_FIRST`].
     pub fn extra(&self) -> u32 {
         self.target - GRANT_FIRST
     }
 
-    /// By how much the target should grow, once a message is taken: the peer has used up most of what it had.
+    /// Returns the growth of the target after a message is taken: the peer has used most of its credits.
     pub fn wanted_growth(&self) -> u32 {
         let is_short = self.outstanding <= self.target / 4 && self.target < GRANT_MAX;
         if is_short { self.target.min(GRANT_MAX - self.target) } else { 0 }
     }
 
-    /// The peer is to have so many more.
+    /// Raises the peer's credits.
     pub fn grow(&mut self, by: u32) {
         self.target += by;
     }
@@ -142,7 +143,7 @@ mod tests {
             self.send_with(GRANT_MAX)
         }
 
-        /// The same, with memory for so many receives.
+        /// The same, with memory for `memory` receives.
         fn send_with(&mut self, memory: u32) -> Option<u32> {
             let granted = self.credits.owed().min(memory);
             let has_bytes = self.to_send > 0 && self.credits.may_send();
@@ -203,8 +204,8 @@ mod tests {
         }
     }
 
-    /// Memory for receives runs out on both sides, and comes back: what is sent meanwhile brings the peer nothing, and
-    /// nobody spends a last credit on it.
+    /// Memory for receives runs out on both sides, and comes back: messages in between bring the peer no credits,
+    /// and neither side spends its last credit on one.
     #[test]
     fn sides_that_ran_out_of_memory_speak_again_when_there_is_some() {
         for seed in 0..200 {

@@ -34,13 +34,13 @@ fn largest<T>(size: usize, open: impl Fn(usize) -> Result<T, FabricError>) -> Re
 /// Where [`largest`] gives up.
 const SIZE_MIN: usize = 1000;
 
-/// What a device does for a link, with the memory that it uses meanwhile.
+/// Operation of a device for a link, with the memory that it uses meanwhile.
 pub enum Operation {
     Send {
         link: LinkId,
         buffer: MessageBuffer,
     },
-    /// Of a link, or of all links that share their receives.
+    /// A receive of a link, or of all links that share their receives.
     Receive {
         link: Option<LinkId>,
         buffer: MessageBuffer,
@@ -70,18 +70,18 @@ pub struct Device {
     pub posted: usize,
     /// Messages that peers may send, among those with shared receives.
     pub granted: usize,
-    /// What peers were promised beyond the first grant.
+    /// Credits of peers beyond the first grant.
     pub extra: usize,
     /// Bytes that peers may read.
     pub referred_bytes: usize,
     needs_local_registration: bool,
     has_virtual_addresses: bool,
     key_bytes: usize,
-    /// What an endpoint may have under way.
+    /// Limits of an endpoint's pending operations.
     pub sizes: QueueSizes,
-    /// An endpoint could not be closed: the device may use what its operations had for ever.
+    /// An endpoint could not be closed: the device may use the memory of its operations for ever.
     has_lost_operations: bool,
-    /// Why memory of others could not be registered, until somebody is told.
+    /// Why memory of others could not be registered, until it is reported.
     refusal: Option<FabricError>,
 }
 
@@ -255,11 +255,11 @@ impl Device {
         }
         let length = read.length;
         let room = read.target.room();
-        assert!(length <= room.len(), "what is read has room");
+        assert!(length <= room.len(), "the target has room for the read bytes");
         Ok(Some(Memory { start: room.as_mut_ptr(), length, descriptor }))
     }
 
-    /// A read has ended: what has come to a message buffer goes to its target.
+    /// Copies the bytes of a completed read from its message buffer to its target.
     pub fn end_read(&mut self, read: &mut Read, has_come: bool) {
         let Some(buffer) = read.aside.take() else { return };
         if has_come {
@@ -269,7 +269,7 @@ impl Device {
         self.asides.give_back(buffer);
     }
 
-    /// Whether there is memory for sends, and for reads whose targets cannot be registered.
+    /// Returns true if there is memory for sends, and for reads whose targets cannot be registered.
     pub fn has_some_memory(&mut self) -> bool {
         self.sends.has_some() && (!self.needs_local_registration || self.asides.has_some())
     }
@@ -295,8 +295,8 @@ impl Device {
         Ok((referred, reference))
     }
 
-    /// Frees what operations had, after their endpoint was closed. If it could not be, the device may use that memory for
-    /// ever, and it is lost.
+    /// Frees the memory of operations, after their endpoint was closed. If it could not be, the device may use
+    /// that memory for ever, and it is lost.
     pub fn abandon(&mut self, contexts: &[u64], is_closed: bool) {
         for context in contexts {
             match self.operations.remove(context) {

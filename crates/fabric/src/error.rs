@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the fabric.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ pub enum FabricError {
     },
     /// The provider has no way to the address, or does not exist here.
     #[error(
-        "the libfabric provider '{provider}' has no way to this address: {reason}; 'fi_info -t FI_EP_MSG' lists what there is"
+        "the libfabric provider '{provider}' has no way to this address: {reason}; 'fi_info -t FI_EP_MSG' lists \
+         the addresses"
     )]
     NoProvider {
         /// Its name.
@@ -40,14 +41,14 @@ pub enum FabricError {
     /// The system refuses memory that a device is to use.
     #[error("{what}: {text}; {limit}")]
     NoMemory {
-        /// What it was for.
+        /// Purpose of the memory.
         what: &'static str,
         /// The library's text for it.
         text: String,
-        /// What this process may lock.
+        /// Limit of the memory that this process may lock.
         limit: LockedMemory,
     },
-    /// Nobody listens at this address.
+    /// Listening at this address failed.
     #[error("cannot listen over RDMA on {address}: {source}")]
     NoListener {
         /// The address.
@@ -55,7 +56,7 @@ pub enum FabricError {
         /// Why.
         source: Box<FabricError>,
     },
-    /// The peer did what the protocol forbids.
+    /// The peer violated the protocol.
     #[error("the peer breaks the rules of the fabric link: {0}")]
     Peer(String),
     /// The peer has closed the link.

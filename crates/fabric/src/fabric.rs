@@ -29,9 +29,9 @@ pub struct Settings {
     pub provider: String,
     /// Links that there may be.
     pub links_max: usize,
-    /// Whether links of a device share their receives, where the device can.
+    /// True if links of a device share their receives, where the device can.
     pub shares_receives: bool,
-    /// Whether memory that only this side uses is registered even where the device needs none of it.
+    /// True if memory that only this side uses is registered even where the device does not need it.
     pub registers_everything: bool,
     /// Buffers of 8 KiB for receives, for each device.
     pub receive_buffers_max: usize,
@@ -41,21 +41,21 @@ pub struct Settings {
     pub extra_grant_max: usize,
     /// Pieces from this size on go by reference, in bytes.
     pub reference_bytes_min: usize,
-    /// Bytes that one peer may be told to read and has not read; one piece may be larger.
+    /// Bytes that are offered to one peer for reading and not read yet; one piece may be larger.
     pub referred_bytes_max: usize,
-    /// The same of all peers of a device; what is beyond is copied into messages.
+    /// The same for all peers of a device; bytes beyond it are copied into messages.
     pub referred_bytes_total_max: usize,
     /// Bytes of buffers for reads that are registered for the next time, for each device.
     pub read_target_bytes_max: usize,
     /// Bytes of memory that may be registered at a time, for each device. More is refused, as the system refuses it when
     /// no more may be locked.
     pub registered_bytes_max: usize,
-    /// How long a connection may take to come, and a closed one to send what is queued.
+    /// Longest time for a connection to open, and for a closed one to send its queue.
     pub patience: Duration,
 }
 
 impl Settings {
-    /// The usual ones, for so many links.
+    /// Returns the usual settings, for `links_max` links.
     pub fn new(provider: &str, links_max: usize) -> Self {
         Settings {
             provider: provider.into(),
@@ -75,14 +75,14 @@ impl Settings {
     }
 }
 
-/// Most references that a peer is told of and has not read.
+/// Most references that a peer has received and not read.
 const REFERENCES_MAX: usize = 64;
-/// A read brings so many bytes at most, so that who waits sees that the peer is alive.
+/// Most bytes of one read, so that a waiting process sees that the peer is alive.
 const READ_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(READ_BYTES_MAX <= REFERRED_BYTES_MAX);
-/// Who waits for room tries again after this time even if nothing has completed.
+/// Pause after which a waiting sender retries even if nothing has completed.
 const RETRY: Duration = Duration::from_millis(10);
-/// While messages come, events of connecting are looked for so often: each look is a system call.
+/// Interval of looks at events of connecting while messages come: each look is a system call.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Names a link of one fabric; never used twice.
@@ -93,7 +93,7 @@ pub struct LinkId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(u64);
 
-/// What has become of links that were not open yet. Those that are tell it by [`Fabric::receive`] and [`Fabric::send`].
+/// Events of links that were not open yet. [`Fabric::receive`] and [`Fabric::send`] report those of open links.
 #[derive(Debug)]
 pub enum Event {
     /// A peer has connected.
@@ -109,7 +109,7 @@ pub enum Event {
     Failed(LinkId, FabricError),
 }
 
-/// What a fabric holds.
+/// Resources that a fabric holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Links, open or not.
@@ -144,19 +144,19 @@ pub struct Fabric {
     by_token: HashMap<u64, LinkId>,
     /// Links that are opening or finishing.
     unsettled: BTreeSet<LinkId>,
-    /// Links that may have something to send: what is made, or an acknowledgement.
+    /// Links that may have something to send: a prepared message or an acknowledgement.
     due: BTreeSet<LinkId>,
     /// Links that wait for room: for a buffer, or of the device. A completion makes some.
     blocked: BTreeSet<LinkId>,
     /// When they try again without one.
     retry_at: Option<Instant>,
-    /// Links to which something has happened since [`Fabric::take_changed`].
+    /// Links with events since [`Fabric::take_changed`].
     changed: BTreeSet<LinkId>,
     /// When events of connecting were last looked for.
     looked_at: Instant,
     /// Room for completions, kept from poll to poll.
     completions: Vec<Completion>,
-    /// What kept this side from an RDMA link or from moving data without copies, until somebody is told.
+    /// The reason why this side has no RDMA link or copies data, until it is reported.
     problem: Option<FabricError>,
     waiting: OwnedFd,
     next_id: u64,
@@ -196,7 +196,7 @@ impl Fabric {
         self.waiting.as_fd()
     }
 
-    /// Whether the descriptor wakes a sleeper for everything that comes from now on. If not, something has come.
+    /// Returns true if the descriptor wakes a sleeper for every later event. If not, something has come.
     pub fn may_wait(&self) -> bool {
         self.networks.iter().enumerate().all(|(index, network)| {
             let devices = self.devices.iter().filter(|device| device.network == index && !device.is_gone());
@@ -205,18 +205,18 @@ impl Fabric {
         })
     }
 
-    /// Whether [`Fabric::poll`] has something to do though nothing has come.
+    /// Returns true if [`Fabric::poll`] has work without new events.
     pub fn has_work(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Whether [`Fabric::take_changed`] has links to give.
+    /// Returns true if [`Fabric::take_changed`] has links to return.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// Open links that have changed since this was last asked: they may have something to give, to tell, or room. Who
-    /// asks for all others only once, when they are new, misses nothing.
+    /// Returns open links that have changed since the last call: they may have bytes, an error, or room. A caller
+    /// that asks for each new link once, and then calls this, misses nothing.
     pub fn take_changed(&mut self) -> BTreeSet<LinkId> {
         std::mem::take(&mut self.changed)
     }
@@ -251,7 +251,7 @@ impl Fabric {
         self.unsettled.iter().filter_map(deadline).chain(self.retry_at).chain(listening).chain(release).min()
     }
 
-    /// Whether nothing is left of any device that was in use.
+    /// Returns true if no device that was in use is needed any more.
     fn is_left(&self) -> bool {
         let is_listening = || self.listeners.values().any(|listener| listener.endpoint.is_some());
         !self.networks.is_empty()
@@ -260,7 +260,7 @@ impl Fabric {
             && !is_listening()
     }
 
-    /// Closes what keeps libfabric loaded, which keeps devices open and finds no others as long as it is.
+    /// Closes the objects that keep libfabric loaded; a loaded library keeps devices open and finds no others.
     fn release(&mut self) {
         self.devices.clear();
         self.networks.clear();
@@ -271,7 +271,7 @@ impl Fabric {
         self.networks.is_empty()
     }
 
-    /// Takes what has come and goes on with what could not be sent. Returns at once.
+    /// Takes completed operations and sends the waiting bytes. Returns at once.
     pub fn poll(&mut self, events: &mut Vec<Event>) {
         let is_connecting = !self.unsettled.is_empty();
         if is_connecting {
@@ -294,19 +294,19 @@ impl Fabric {
         self.listen_again();
     }
 
-    /// The last thing on this side that kept a peer from a link, or had bytes copied that were to be read by it; once.
-    /// Links that this side asks for tell of theirs by [`Event::Failed`].
+    /// The last thing on this side that kept a peer from a link, or had bytes copied that were to be read by it;
+    /// once. Links that this side opens report theirs by [`Event::Failed`].
     pub fn take_problem(&mut self) -> Option<FabricError> {
         let of_devices = self.devices.iter_mut().filter_map(Device::take_refusal).last();
         self.problem.take().or(of_devices)
     }
 
-    /// Who is at the other end.
+    /// Returns the address of the other end.
     pub fn peer(&self, id: LinkId) -> Option<SocketAddr> {
         self.links.get(&id).map(|link| link.peer)
     }
 
-    /// What is held now.
+    /// Returns the resources in use.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { link_count: self.links.len(), ..Usage::default() };
         for device in &self.devices {

@@ -1,6 +1,7 @@
 //! Ordered byte streams between two processes over RDMA: InfiniBand, RoCE and iWARP through libfabric's connected
-//! endpoints, or plain TCP through its provider `tcp`, by which all of this is tested. It moves bytes and tells what
-//! happened; it may not know frames, and it trusts no peer: what one says is checked, and what cannot be ends its link.
+//! endpoints, or plain TCP through its provider `tcp`, which all tests use. It moves bytes and reports events. It
+//! does not know frames, and it trusts no peer: each value from a peer is checked, and an impossible one ends the
+//! link.
 //!
 //! Short bytes are copied into messages. Long ones are announced by reference, and the peer reads them from this
 //! process's memory straight into the buffer that waits for them. [docs/internals/rdma.md] has the protocol, and why

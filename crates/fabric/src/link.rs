@@ -20,7 +20,7 @@ pub struct Arrived {
     /// The bytes of the stream in it that are not taken yet.
     pub from: usize,
     pub end: usize,
-    /// What is to be read after them.
+    /// The reference that follows them.
     pub reference: Option<Reference>,
 }
 
@@ -49,7 +49,7 @@ impl ReadTarget {
     }
 }
 
-/// A read of the peer's memory, until the receiver has what it brought.
+/// A read of the peer's memory, until the receiver has its bytes.
 pub struct Read {
     pub target: ReadTarget,
     pub length: usize,
@@ -69,13 +69,13 @@ pub enum Reading {
     Done(Read),
 }
 
-/// What stage a link is in.
+/// Stages of a link.
 #[derive(PartialEq, Eq)]
 pub enum Stage {
     /// Not connected yet; accepted by this listener, or by this side.
     Opening(Option<ListenerId>, Instant),
     Open,
-    /// Its user has gone: what is queued goes out until then.
+    /// Its user has gone: the queue is sent until then.
     Finishing(Instant),
 }
 
@@ -100,7 +100,7 @@ pub struct Link {
     pub operations: Vec<u64>,
     /// Sends among them.
     pub sends: u32,
-    /// What the peer was told to read and has not said it has.
+    /// Pieces offered to the peer for reading and not yet acknowledged.
     pub referred: VecDeque<Referred>,
     pub referred_bytes: usize,
     /// References of the peer that are read and not acknowledged.
@@ -109,7 +109,7 @@ pub struct Link {
     pub reading: Reading,
     /// Bytes of the front reference that are read.
     pub read_bytes: usize,
-    /// The peer has closed the link; what has arrived is still given out.
+    /// The peer has closed the link; arrived bytes are still delivered.
     pub is_ended: bool,
     pub failure: Option<FabricError>,
 }
@@ -119,12 +119,12 @@ impl Link {
         self.endpoint.is_some() && !matches!(self.stage, Stage::Opening(..))
     }
 
-    /// Whether nothing is left to be sent or to be read by the peer.
+    /// Returns true if nothing is left to be sent or to be read by the peer.
     pub fn is_sent(&self) -> bool {
         self.to_send.is_none() && self.sends == 0 && self.referred.is_empty()
     }
 
-    /// Whether [`crate::Fabric::receive`] has something to do or to tell.
+    /// Returns true if [`crate::Fabric::receive`] has something to do or to report.
     pub fn has_news(&self) -> bool {
         match self.reading {
             Reading::UnderWay | Reading::Blocked => self.failure.is_some(),

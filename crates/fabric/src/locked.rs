@@ -1,4 +1,4 @@
-//! How much memory this process may lock. What a device uses is locked, so that is a limit of RDMA.
+//! How much memory this process may lock. The memory of a device is locked, so this is a limit of RDMA.
 
 use std::fmt;
 
@@ -25,8 +25,9 @@ impl fmt::Display for LockedMemory {
         match self.0 {
             Some(bytes) => write!(
                 f,
-                "what an RDMA device uses is locked, and this process may lock {} KiB of memory (RLIMIT_MEMLOCK); raise \
-                 it: LimitMEMLOCK=infinity in a systemd unit, or 'ulimit -l unlimited' before the start",
+                "an RDMA device locks the memory that it uses, and this process may lock {} KiB \
+                 (RLIMIT_MEMLOCK); raise the limit: LimitMEMLOCK=infinity in a systemd unit, or 'ulimit -l \
+                 unlimited' before the start",
                 bytes / 1024
             ),
             None => f.write_str("this process may lock all memory, so the system or the device has no more of it"),

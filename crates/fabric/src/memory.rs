@@ -14,10 +14,10 @@ use crate::sys::{Access, Domain, Memory, Region};
 /// Message buffers that are made and registered together.
 const SLAB_BUFFERS: usize = 64;
 
-/// Memory that could not be registered is not tried again for so long: who needs a buffer waits for those that there are.
+/// Pause after memory could not be registered; until then callers wait for an existing buffer.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// A buffer of [`MESSAGE_BYTES_MAX`] bytes. Who has it may use it; a device uses it while its operation has it.
+/// A buffer of [`MESSAGE_BYTES_MAX`] bytes. Its holder may use it; a device uses it during its operation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MessageBuffer(u32);
 
@@ -35,19 +35,19 @@ unsafe impl Send for Slab {}
 pub struct MessageBuffers {
     /// Away when the device is.
     domain: Option<Arc<Domain>>,
-    /// What they are registered for, if they have to be.
+    /// Kind of access that they are registered for, if needed.
     access: Option<Access>,
     slabs: Vec<Slab>,
     free: Vec<MessageBuffer>,
     count_max: usize,
     /// When more could not be registered.
     refused_at: Option<Instant>,
-    /// Why, until somebody is told.
+    /// The reason, until it is reported.
     refusal: Option<FabricError>,
 }
 
 impl MessageBuffers {
-    /// An empty pool for at most so many buffers.
+    /// Returns an empty pool of at most `count_max` buffers.
     pub fn new(domain: &Arc<Domain>, access: Option<Access>, count_max: usize) -> Self {
         MessageBuffers {
             domain: Some(Arc::clone(domain)),
@@ -71,7 +71,7 @@ impl MessageBuffers {
         self.free.pop()
     }
 
-    /// Makes buffers until so many are free, or no more can be had; gives how many are.
+    /// Makes buffers until `count` are free, or memory runs out; returns the number of free ones.
     pub fn make_free(&mut self, count: usize) -> usize {
         while self.free.len() < count && self.growth() > 0 {
             self.refused_at = None;
@@ -82,12 +82,12 @@ impl MessageBuffers {
         self.free.len()
     }
 
-    /// Whether so many are free or can surely be made.
+    /// Returns true if `count` are free or can surely be made.
     pub fn has_plenty(&self, count: usize) -> bool {
         self.refused_at.is_none() && self.available() >= count
     }
 
-    /// Whether there is a buffer at all, in use or not. The first ones are made for it.
+    /// Returns true if there is a buffer at all, in use or not. The first ones are made for it.
     pub fn has_some(&mut self) -> bool {
         if let Some(buffer) = self.take() {
             self.give_back(buffer);
@@ -139,7 +139,7 @@ impl MessageBuffers {
         self.free.push(buffer);
     }
 
-    /// Buffers that nobody has.
+    /// Returns the number of unused buffers.
     #[cfg(test)]
     pub fn free_count(&self) -> usize {
         self.free.len()
@@ -182,7 +182,7 @@ impl MessageBuffers {
     }
 }
 
-/// A number that nobody can guess.
+/// Returns a number that cannot be guessed.
 pub fn random_number() -> u64 {
     let mut bytes = [0; 8];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -214,7 +214,7 @@ impl Referred {
         self.region.key()
     }
 
-    /// The address for peers to which addresses are those of this process.
+    /// Returns the address for peers that use addresses of this process.
     pub fn address(&self) -> u64 {
         self.bytes.as_ptr() as u64
     }
@@ -238,8 +238,8 @@ pub struct ReadTargets {
 }
 
 impl ReadTargets {
-    /// An empty cache that keeps at most so many bytes registered. What operations use beyond that is registered for
-    /// them alone.
+    /// Returns an empty cache that keeps at most `bytes_max` bytes registered. Memory of operations beyond that is
+    /// registered for them alone.
     pub fn new(domain: &Arc<Domain>, bytes_max: usize) -> Self {
         ReadTargets { domain: Some(Arc::clone(domain)), entries: BTreeMap::new(), bytes: 0, bytes_max, uses: 0 }
     }

@@ -1,9 +1,9 @@
-//! What two ends of a link send each other: the greeting while they connect, then messages. All numbers are
-//! little-endian; the tables are in docs/internals/rdma.md.
+//! Messages of a link: the greeting while the ends connect, then messages. All numbers are little-endian; the
+//! tables are in docs/internals/rdma.md.
 
 use crate::error::FabricError;
 
-/// What a message may have, header and all; the size of the buffers that are posted for it.
+/// Largest size of a message with its header; the size of the posted buffers.
 pub const MESSAGE_BYTES_MAX: usize = 8192;
 /// Bytes before everything else in a message.
 pub const HEADER_BYTES: usize = 16;
@@ -11,7 +11,7 @@ pub const HEADER_BYTES: usize = 16;
 pub const REFERENCE_BYTES: usize = 20;
 /// Bytes of a greeting. RDMA-CM carries 56 at least.
 pub const GREETING_BYTES: usize = 16;
-/// A reference may name so many bytes of the stream.
+/// Largest number of bytes of the stream in one reference.
 pub const REFERRED_BYTES_MAX: usize = 64 << 20;
 /// No side may have more messages under way than this, whatever the other grants.
 pub const CREDITS_MAX: u32 = 1024;
@@ -24,15 +24,15 @@ fn broken<T>(what: impl Into<String>) -> Result<T, FabricError> {
     Err(FabricError::Peer(what.into()))
 }
 
-/// A field of so many bytes; the caller has looked at the length.
+/// Returns a field of `N` bytes; the caller has checked the length.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a range of N bytes has N bytes")
 }
 
-/// What each side says in the private data of the connection.
+/// Private data of the connection, from each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// What the other side is to begin its messages with. Nobody else can know it.
+    /// Token with which the other side begins its messages. It is secret.
     pub token: u64,
     /// How many messages the other side may send.
     pub credits: u16,
@@ -77,16 +77,16 @@ pub struct Reference {
     pub length: u32,
 }
 
-/// A message without its bytes of the stream: those follow the header, and come before what the reference names.
+/// A message without its bytes of the stream: those follow the header, and precede the referred bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The receiver's token.
     pub token: u64,
-    /// So many more messages the receiver may send.
+    /// Number of further messages that the receiver may send.
     pub credits: u16,
-    /// So many more references are read; their memory is the receiver's again.
+    /// Number of further references that are read; their memory is the receiver's again.
     pub done: u32,
-    /// What else of the stream this message stands for.
+    /// Further bytes of the stream that this message stands for.
     pub reference: Option<Reference>,
 }
 

@@ -7,15 +7,15 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Names that were taken already until somebody has to look at the directory.
+/// Taken names after which the directory needs a look by an operator.
 const NAMES_MAX: u32 = 100;
 
-/// Who may read a file.
+/// Users that may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Its owner only.
     Owner,
-    /// Everybody.
+    /// All users.
     Everybody,
 }
 

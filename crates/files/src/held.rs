@@ -12,7 +12,8 @@ use crate::open_or_make;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
-/// A lock file, locked until this goes. The file itself stays: who removed it would take it from under another.
+/// A lock file, locked until this goes. The file itself stays: removing it would take it from under another
+/// process.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -43,7 +44,7 @@ impl Lock {
     }
 }
 
-/// What becomes of the content of before.
+/// Handling of the previous content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Previous {
     /// It stays beside the file, see [`previous_path`].
@@ -68,13 +69,13 @@ impl Held {
         Ok(Held { path: path.into(), bytes: read(path)?, _lock: lock })
     }
 
-    /// What is in the file; nothing if there is none.
+    /// Returns the content of the file; none without a file.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.bytes.as_deref()
     }
 
-    /// Replaces the file, or makes it. If somebody has changed it without the lock, that is an error and nothing is
-    /// written.
+    /// Replaces the file, or makes it. If another program has changed it without the lock, that is an error and
+    /// nothing is written.
     pub fn replace(self, bytes: &[u8], access: Access, previous: Previous) -> io::Result<()> {
         let new = Unfinished::write(&self.path, bytes, access)?;
         if read(&self.path)? != self.bytes {
@@ -115,7 +116,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what changes have left that were cut short: a secret in it may be destroyed later, and must be gone then.
+/// Removes remains of interrupted changes: a secret in them may be destroyed later, and must be gone then.
 fn remove_unfinished(path: &Path) -> io::Result<()> {
     let prefix = unfinished_prefix(path)?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,9 +1,9 @@
-//! Small files that are replaced whole. A crash leaves the old file or the new one, and names survive a power cut as
-//! well as what they name.
+//! Small files that are replaced whole. A crash leaves the old file or the new one, and names survive a power cut
+//! as well as the content.
 //!
-//! A file that is read, changed and replaced is [`Held`] meanwhile: of several processes that change it each begins
-//! with what the one before has made of it. One that is only ever written whole needs [`replace`], and one that must
-//! not be there yet needs [`create`].
+//! A file that is read, changed and replaced is [`Held`] meanwhile: each of several processes that change it
+//! begins with the result of the one before. One that is only ever written whole needs [`replace`], and one that
+//! must not be there yet needs [`create`].
 
 mod durable;
 mod held;
@@ -15,8 +15,8 @@ pub use held::{Held, Lock, Previous, previous_path};
 pub use open::{append, make, make_anew, open_or_make};
 pub use private::{PrivacyError, check_private};
 
-/// Whether a file is one of those that this crate puts beside others: a lock, a file before, or what a write that was
-/// cut short has left.
+/// Returns true for a file that this crate puts beside others: a lock, a previous file, or remains of an
+/// interrupted write.
 pub fn is_beside(path: &std::path::Path) -> bool {
     let extension = path.extension().and_then(std::ffi::OsStr::to_str);
     matches!(extension, Some("lock" | "before" | "new"))

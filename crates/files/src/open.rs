@@ -1,5 +1,5 @@
-//! Files that are opened to be written. Their modes are set by fchmod, whatever the umask is, and a symbolic link that
-//! somebody has put in the place of a file is an error.
+//! Files that are opened to be written. Their modes are set by fchmod, for any umask, and a symbolic link in the
+//! place of a file is an error.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -43,7 +43,7 @@ pub fn make_anew(path: &Path, access: Access) -> io::Result<File> {
     make(path, access)
 }
 
-/// Opens a file to be written and read, or makes it; what is in it stays.
+/// Opens a file to be written and read, or makes it; its content stays.
 pub fn open_or_make(path: &Path, access: Access) -> io::Result<File> {
     with_mode(OpenOptions::new().read(true).write(true).create(true).truncate(false), path, access)
 }

@@ -1,10 +1,10 @@
-//! Whether a directory is its owner's alone.
+//! Privacy of a directory: it is its owner's alone.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What others may do in a directory, by its mode.
+/// Rights of other users in a directory, in its mode.
 const OF_OTHERS: u32 = 0o077;
 
 /// Why nothing secret may be in a directory.
@@ -22,7 +22,7 @@ pub enum PrivacyError {
         /// Its mode.
         mode: u32,
     },
-    /// It is another user's, who could exchange what is in it.
+    /// It is another user's, who could exchange its content.
     #[error(
         "{} is of user {owner}, and this process is of user {user}: run it as that user, or 'chown -R {user} {}'",
         path.display(),
@@ -31,9 +31,9 @@ pub enum PrivacyError {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Owner of the directory.
         owner: u32,
-        /// Whose this process is.
+        /// User of this process.
         user: u32,
     },
     /// It cannot be looked at.
@@ -46,7 +46,7 @@ pub enum PrivacyError {
     },
 }
 
-/// Makes sure that a directory is this user's, and that nobody else may enter it. Root may use those of others.
+/// Checks that a directory is this user's, and that no other user may enter it. Root may use those of others.
 pub fn check_private(path: &Path) -> Result<(), PrivacyError> {
     let metadata = std::fs::metadata(path).map_err(|source| PrivacyError::Io { path: path.to_owned(), source })?;
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());

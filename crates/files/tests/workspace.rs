@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Calls that make or change a name and do not sync its directory.
 const CALLS: [&str; 5] = ["fs::rename(", "fs::hard_link(", "create_dir(", "create_dir_all(", "DirBuilder::new("];
 
-/// Files in which nobody relies on them: logs, sockets, reports, a damaged file that is kept for whoever wants to see it.
+/// Files whose durability does not matter: logs, sockets, reports, a damaged file that is kept for an examination.
 const ALLOWED: [&str; 6] = [
     "crates/admin-socket/src/place.rs",
     "crates/audit/src/file.rs",
@@ -22,7 +22,7 @@ const ALLOWED: [&str; 6] = [
 const OPENING: [&str; 6] =
     [".create(true)", ".create_new(true)", "File::create(", "File::create_new(", ".mode(0o", "fs::write("];
 
-/// Files of which nobody else must be kept away: measurements, settings of the kernel, a file without a name.
+/// Files that need no private mode: measurements, settings of the kernel, a file without a name.
 const MAY_OPEN: [&str; 9] = [
     "atoll/src/commands/bench",
     "atoll/src/memory.rs",

@@ -27,7 +27,7 @@ use crate::identities::{IdentityError, IdentityStore, name_of, read_entry_or_clo
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after cluster state has not answered it is asked again, beside the requests.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often cluster state is asked whether identities are what this gateway has heard.
+/// Interval at which cluster state confirms this gateway's copy of identities.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(2);
 /// How long a change of identities waits until this gateway has heard of it, too.
 const HEAR_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,20 +58,20 @@ impl Heard {
     }
 }
 
-/// What cluster state said last.
+/// Copy of cluster state.
 #[derive(Default)]
 struct Copy {
     /// By key.
     records: BTreeMap<String, Vec<u8>>,
     identities: Arc<Identities>,
-    /// Whether cluster state has not answered. It is being asked until it does.
+    /// True while cluster state does not answer. It is being asked until it does.
     is_silent: bool,
     /// When cluster state was asked last of those times when it knew no more of identities than this copy.
     confirmed: Option<Instant>,
     clock: Option<HeardTime>,
 }
 
-/// What time it was by the cluster.
+/// The cluster's time.
 #[derive(Clone, Copy, Debug)]
 struct HeardTime {
     unix_ms: u64,
@@ -120,7 +120,7 @@ impl EtcdDirectory {
         Ok(EtcdDirectory { store: IdentityStore::new(cluster.clone()), cluster, copy, heard, followers })
     }
 
-    /// Waits until the copy has the events of a revision, but not forever: watches go on on their own.
+    /// Waits until the copy has the events of a revision, or `limit` is over: watches arrive on their own.
     async fn hear(&self, revision: i64, has_access_keys: bool, limit: Duration) {
         let mut heard = self.heard.clone();
         let is_heard =
@@ -205,8 +205,8 @@ async fn await_answer(cluster: ClusterClient, copy: Weak<Mutex<Copy>>) {
     }
 }
 
-/// Asks cluster state now and then whether identities were changed since this copy has heard of them. A watch alone does
-/// not tell: nothing comes by it if nothing has changed, and if the way there is cut.
+/// Asks cluster state now and then whether identities were changed since this copy has heard of them. A watch
+/// alone does not suffice: it brings nothing if nothing has changed, and if the connection is cut.
 async fn confirm_for_ever(cluster: ClusterClient, copy: Weak<Mutex<Copy>>, heard: watch::Receiver<Heard>) {
     loop {
         tokio::time::sleep(CONFIRM_PAUSE).await;
@@ -224,7 +224,7 @@ async fn confirm_for_ever(cluster: ClusterClient, copy: Weak<Mutex<Copy>>, heard
     }
 }
 
-/// Looks what time it is by the cluster.
+/// Reads the cluster's time.
 async fn hear_time(cluster: &ClusterClient, copy: &Weak<Mutex<Copy>>) {
     let asked = cluster.get::<ClockRecord>(keys::CLOCK);
     // What was heard before goes on.
@@ -259,7 +259,7 @@ fn lock(copy: &Mutex<Copy>) -> MutexGuard<'_, Copy> {
 }
 
 impl Copy {
-    /// Reads all identities anew.
+    /// Reads all identities again.
     fn read_identities(&mut self) {
         let entries = self.records.iter().filter(|(key, _)| !key.starts_with(keys::BUCKETS));
         let records = entries.filter_map(|(key, value)| read_entry_or_close(key, value));

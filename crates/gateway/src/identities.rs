@@ -16,10 +16,10 @@ pub enum IdentityError {
     /// Cluster state.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The operation does not fit what there is.
+    /// The operation does not fit the present identities.
     #[error(transparent)]
     Refused(#[from] IamError),
-    /// What is to be changed cannot be read, and may be of a later release.
+    /// The record to change cannot be read, and may be of a later release.
     #[error("record '{0}' in cluster state cannot be read, so it is not changed")]
     Unreadable(String),
     /// There is no end of conflicts.
@@ -27,14 +27,14 @@ pub enum IdentityError {
     Busy,
 }
 
-/// What an operation did.
+/// Result of an operation.
 #[derive(Debug)]
 pub struct Changed {
-    /// For who has asked.
+    /// Answer for the caller.
     pub answer: Answer,
     /// The revision of cluster state at which it was done; `None` if nothing was to be changed.
     pub revision: Option<i64>,
-    /// Whether access keys were changed.
+    /// True if access keys were changed.
     pub has_access_keys: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn name_of(key: &str) -> Option<RecordName> {
     }
 }
 
-/// Reads a record of identities. One that cannot be read is told of, and left out: the others count.
+/// Reads a record of identities. An unreadable one is logged, and left out: the others count.
 pub(crate) fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
     let name = name_of(key)?;
     match Record::read(&name, value) {
@@ -70,7 +70,7 @@ pub(crate) fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
     }
 }
 
-/// As [`read_entry`], for decisions: what would be open to all without a record that cannot be read is closed.
+/// As [`read_entry`], for decisions: an unreadable record closes everything that would be open without it.
 pub(crate) fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
     read_entry(key, value).or_else(|| Record::closed(&name_of(key)?))
 }
@@ -88,7 +88,7 @@ impl Loaded {
     }
 }
 
-/// Reads and changes identities. What was read is kept as long as nobody has changed anything since.
+/// Reads and changes identities. Read records are kept until a record has changed.
 pub struct IdentityStore {
     cluster: ClusterClient,
     loaded: Mutex<Option<Loaded>>,
@@ -155,8 +155,8 @@ impl IdentityStore {
         }
     }
 
-    /// Whether records are as changes would have them. What is made anew has a random id, so another's is not
-    /// taken for it.
+    /// Returns true if records are in the state that the changes would make. A new record has a random id, so
+    /// another's is not mistaken for it.
     async fn are_made(&self, changes: &[Change]) -> Result<bool, ClusterError> {
         for change in changes {
             let found = self.cluster.get::<Value>(&key_of(&name(change))).await?.map(|(record, _)| record);
@@ -172,7 +172,7 @@ impl IdentityStore {
         Ok(true)
     }
 
-    /// What was read before, if nothing has changed since; every change raises one record.
+    /// Returns the records read before, if none has changed since; every change raises one record.
     async fn refreshed<'a>(&self, loaded: &'a mut Option<Loaded>) -> Result<&'a mut Loaded, ClusterError> {
         let found = self.cluster.get::<IdentitiesRevision>(keys::IDENTITIES_REVISION).await?;
         let revision = found.map_or(0, |(_, revision)| revision);

@@ -1,4 +1,4 @@
-//! What the S3 gateway stands on in a real cluster: its buckets and identities as records in etcd
+//! The S3 gateway's dependencies in a real cluster: its buckets and identities as records in etcd
 //! ([`EtcdDirectory`], [`IdentityStore`]) and its objects by the object client ([`ClusterObjects`]).
 //!
 //! This crate joins atoll-s3 with cluster state and the client, which atoll-s3 may not know. It may not

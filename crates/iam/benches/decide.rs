@@ -1,4 +1,4 @@
-//! What a decision costs: a caller with three policies of five statements, on a bucket with a policy.
+//! Cost of a decision: a caller with three policies of five statements, on a bucket with a policy.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
-//! Access control lists: what they allow, whether they are public, and the canned ones.
+//! Access control lists: the rights that they grant, public ones, and the canned ones.
 
 use atoll_types::access::{Acl, AclGrant, AclGrantee, AclPermission};
 
 use crate::caller::Caller;
 use crate::question::AclSide;
 
-/// Whether it allows anything to everybody, or to everybody with a signature.
+/// Returns true if it grants anything to all users, or to all authenticated users.
 pub fn is_public(acl: &Acl) -> bool {
     acl.grants.iter().any(|grant| is_public_grantee(&grant.grantee))
 }
@@ -35,16 +35,16 @@ pub fn canned(name: &str, bucket_owner: &str, object_owner: &str) -> Option<Acl>
     Some(Acl { grants: grants.map(|(grantee, permission)| AclGrant { grantee, permission }).collect() })
 }
 
-/// Whether it allows everybody with a signature what is needed: that counts for the users of the owner's own
-/// account, too, whereas what the account itself is granted is its root's alone.
+/// Returns true if it grants the needed right to all authenticated users: that counts for the users of the owner's
+/// own account, too, whereas a grant to the account itself is its root's alone.
 pub(crate) fn allows_everybody(side: &AclSide<'_>, ignore_public: bool) -> bool {
     let grants = side.acl.iter().flat_map(|acl| &acl.grants);
     let is_enough = |grant: &AclGrant| [side.needed, AclPermission::FullControl].contains(&grant.permission);
     !ignore_public && grants.into_iter().any(|grant| is_public_grantee(&grant.grantee) && is_enough(grant))
 }
 
-/// Whether it allows the caller what is needed. The owner may always read and change the ACL. Grants to
-/// everybody do not count if `ignore_public`.
+/// Returns true if it grants the caller the needed right. The owner may always read and change the ACL. Grants to
+/// all users do not count if `ignore_public`.
 pub fn allows(side: &AclSide<'_>, caller: Option<&Caller>, ignore_public: bool) -> bool {
     let canonical_id = caller.map(|caller| caller.account.canonical_id.as_str());
     if canonical_id == Some(side.owner) {

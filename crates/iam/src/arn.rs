@@ -1,4 +1,4 @@
-//! ARNs of what an account has.
+//! ARNs of an account's resources.
 
 /// The ARN of a managed policy, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Who signed a request, with the policies that say what it may do.
+//! The signer of a request, with its policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Account {
     pub name: String,
 }
 
-/// What of an account signed.
+/// Kind of a signer within its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerKind {
     /// The account itself: everything of its own is allowed.
@@ -38,22 +38,22 @@ pub enum CallerKind {
         path: String,
         /// `AROA...`.
         role_id: String,
-        /// Chosen by who assumed the role.
+        /// Chosen by the caller that assumed the role.
         session_name: String,
     },
 }
 
-/// Who signed a request. Requests without a signature have none.
+/// The signer of a request. Requests without a signature have none.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The account that it belongs to.
     pub account: Arc<Account>,
-    /// What of the account it is.
+    /// Its kind within the account.
     pub kind: CallerKind,
     /// The key that signed.
     pub access_key: String,
-    /// What allows: inline, managed and those of groups, each with the name that explanations give it.
-    /// Empty for the root.
+    /// Allowing policies: inline, managed and those of groups, each with its name in explanations. Empty for the
+    /// root.
     pub policies: Vec<(String, Arc<Policy>)>,
     /// Policies that a session began with. Each must allow, too, except for grants to the session itself.
     pub session_policies: Vec<(String, Arc<Policy>)>,

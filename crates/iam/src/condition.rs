@@ -14,7 +14,7 @@ pub(crate) struct Condition {
 
 #[derive(Clone, Debug)]
 enum Check {
-    /// Whether the key is missing is one of these.
+    /// The key's absence must be one of these.
     IsMissing(Vec<bool>),
     Compare(Compare),
 }
@@ -37,7 +37,7 @@ struct Operator {
 /// Which of several values of the request have to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantifier {
-    /// Of a key with one value. Of several, one has to match, or none if the operator is negated.
+    /// A key with one value. Of several, one has to match, or none if the operator is negated.
     One,
     /// `ForAllValues:`
     All,

@@ -53,7 +53,7 @@ impl Key {
     }
 }
 
-/// Who asks, and the keys of the request.
+/// The caller, and the keys of the request.
 pub(crate) struct Context<'a> {
     /// `None` for a request without a signature.
     pub(crate) principal: Option<TrustPrincipal<'a>>,

@@ -1,4 +1,4 @@
-//! Decisions, in the order of AWS: an explicit Deny first, then what narrows, then what allows.
+//! Decisions, in the order of AWS: an explicit Deny first, then limits, then grants.
 
 use crate::acl;
 use crate::caller::{Caller, CallerKind};
@@ -9,8 +9,8 @@ use crate::principal::Closeness;
 use crate::question::{ConditionValues, Question, ResourceSide};
 use crate::reason::{Decision, Grant, Reason};
 
-/// What the root of the bucket owner's account may do whatever the bucket policy says, so that nobody locks
-/// themselves out.
+/// Actions that the root of the bucket owner's account may do under any bucket policy, so that no owner is locked
+/// out.
 const ACTIONS_ON_BUCKET_POLICY: [&str; 3] = ["s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:DeleteBucketPolicy"];
 
 /// Decides a question.
@@ -90,7 +90,7 @@ fn what_counts<'a>(
     (allow, None)
 }
 
-/// What the owner of the resource offers to other accounts or everybody: by policy, or else by ACL.
+/// Returns the resource owner's grant to other accounts or all users: by policy, or else by ACL.
 fn with_acl<'a>(
     side: &ResourceSide<'a>,
     caller: Option<&Caller>,
@@ -148,22 +148,22 @@ fn across_accounts(own: Own<'_>, offer: Option<Allowing<'_>>, uncounted: Option<
     Decision::denied(reason)
 }
 
-/// Who wants to assume a role.
+/// Principal that wants to assume a role.
 #[derive(Clone, Copy, Debug)]
 pub enum TrustPrincipal<'a> {
-    /// Who signed the request.
+    /// The signer of the request.
     Caller(&'a Caller),
-    /// Who shows a token of this provider.
+    /// The bearer of a token of this provider.
     Federated {
         /// The ARN of the provider.
         provider_arn: &'a str,
     },
 }
 
-/// Whether the trust policy of a role, by itself, lets somebody assume it. That is all that is needed for who
-/// shows a token, but not for callers: [`decide_assume_role`] looks at their own policies, too. A user or session
-/// whose account is all that the policy names gets [`Reason::AccountTrusted`], and must not assume the role
-/// unless its own policies allow it.
+/// Returns if the trust policy of a role, by itself, lets a principal assume it. That suffices for bearers of a
+/// token, but not for callers: [`decide_assume_role`] checks their own policies, too. A user or session whose
+/// account is all that the policy names gets [`Reason::AccountTrusted`], and must not assume the role unless its
+/// own policies allow it.
 pub fn trusts(
     policy: &Policy,
     principal: TrustPrincipal<'_>,
@@ -183,7 +183,7 @@ pub fn trusts(
 /// May this caller assume that role?
 #[derive(Clone, Copy)]
 pub struct AssumeQuestion<'a> {
-    /// Who signed the request.
+    /// The signer of the request.
     pub caller: &'a Caller,
     /// Id of the account that the role belongs to.
     pub role_account: &'a str,

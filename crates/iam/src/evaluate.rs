@@ -1,4 +1,4 @@
-//! What policies say to a question, each side by itself.
+//! Results of policies for a question, each side by itself.
 
 use crate::caller::{Caller, CallerKind};
 use crate::context::Context;
@@ -7,7 +7,7 @@ use crate::principal::Closeness;
 use crate::reason::{Grant, PolicySource, StatementRef};
 use crate::statement::Statement;
 
-/// What every statement is looked at for.
+/// Values that every statement is compared with.
 pub(crate) struct Asked<'a> {
     pub(crate) context: Context<'a>,
     pub(crate) action: &'a str,
@@ -22,7 +22,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whose policy, with a name that is copied only for the reason of the decision.
+/// Owner of a policy, with a name that is copied only for the reason of the decision.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     Identity(&'a str),
@@ -52,7 +52,7 @@ impl Found<'_> {
     }
 }
 
-/// What allows, as [`Grant`].
+/// Grants, as [`Grant`].
 #[derive(Clone, Copy)]
 pub(crate) enum Allowing<'a> {
     Root,
@@ -70,7 +70,7 @@ impl Allowing<'_> {
     }
 }
 
-/// What the caller's own policies say, none of which denies.
+/// Result of the caller's own policies, none of which denies.
 pub(crate) struct Own<'a> {
     /// Before it is narrowed.
     pub(crate) allow: Option<Allowing<'a>>,
@@ -124,7 +124,7 @@ fn own_policy<'a>(
     Ok(allow)
 }
 
-/// What the policy of a bucket, role or key says about who asks.
+/// Result of the policy of a bucket, role or key for the caller.
 #[derive(Default)]
 pub(crate) struct OfResource<'a> {
     pub(crate) deny: Option<Found<'a>>,

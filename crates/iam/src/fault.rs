@@ -1,4 +1,4 @@
-//! What is wrong in a part of a policy, before it is known which part.
+//! An error in a part of a policy, before it is known which part.
 
 /// Becomes a [`crate::PolicyError`] with its place.
 #[derive(Debug)]

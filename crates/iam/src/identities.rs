@@ -1,4 +1,4 @@
-//! All identities at one moment: records with their policies compiled, and who an access key is.
+//! All identities at one moment: records with their policies compiled, and the callers of access keys.
 
 mod aws_managed;
 mod kms_key;
@@ -29,7 +29,7 @@ use crate::policy::{Policy, PolicyKind};
 /// A policy with the name that explanations give it.
 pub type NamedPolicy = (String, Arc<Policy>);
 
-/// An account and what decisions see of it.
+/// An account and its properties for decisions.
 #[derive(Debug)]
 pub struct AccountEntry {
     /// As it is kept.
@@ -65,14 +65,14 @@ pub struct AccessKeyEntry {
     pub policy: Option<NamedPolicy>,
 }
 
-/// What an access key is.
+/// Result of a look-up of an access key.
 #[derive(Clone, Debug)]
 pub enum KeyLookup {
     /// There is no such key, or its user or account is gone.
     Unknown,
     /// It was disabled.
     Disabled,
-    /// Whose it is.
+    /// Its caller.
     Found(Box<Caller>),
 }
 
@@ -114,7 +114,7 @@ impl<T> Named<T> {
     }
 }
 
-/// A snapshot of all identities. Clones are cheap and share what they have in common.
+/// A snapshot of all identities. Clones are cheap and share their common parts.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
     accounts: OrdMap<String, Arc<AccountEntry>>,
@@ -320,7 +320,7 @@ impl Identities {
         self.accounts.get(id).or_else(|| self.first_account.as_ref().filter(|first| first.record.id == id))
     }
 
-    /// What decisions see of the account with this id.
+    /// Returns the account with this id, for decisions.
     pub fn account_by_id(&self, id: &str) -> Option<Arc<Account>> {
         self.account(id).map(|entry| entry.account.clone())
     }
@@ -421,7 +421,7 @@ impl Identities {
         self.bearer(key).filter(|_| !key.is_disabled).map(|_| key)
     }
 
-    /// Who signs with a long-term access key.
+    /// Returns the caller of a long-term access key.
     pub fn caller(&self, access_key: &str) -> KeyLookup {
         let Some(key) = self.access_keys.get(access_key) else { return KeyLookup::Unknown };
         if key.record.is_disabled {

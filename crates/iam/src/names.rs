@@ -1,5 +1,5 @@
-//! Names of actions and condition keys in new policies. A Deny for an action or a key that nobody knows never matches,
-//! so a policy with a misspelled name protects nothing: it is refused when it is written. Policies that were stored
+//! Names of actions and condition keys in new policies. A Deny for an unknown action or key never matches, so a
+//! policy with a misspelled name protects nothing: it is refused when it is written. Policies that were stored
 //! before are read all the same, and an unknown key of theirs is absent.
 
 mod lists;
@@ -14,7 +14,7 @@ use crate::pattern;
 use crate::policy::PolicyKind;
 use crate::statement::Statement;
 
-/// Families of keys: what follows the slash is the writer's.
+/// Families of keys: the part behind the slash is the writer's.
 const FAMILIES: [&str; 9] = [
     "aws:principaltag",
     "aws:requesttag",
@@ -30,7 +30,7 @@ const FAMILIES: [&str; 9] = [
 const UNANSWERED: [&str; 1] = ["s3:locationconstraint"];
 /// Services whose keys are listed here.
 const OWN_SERVICES: [&str; 6] = ["aws", "iam", "kms", "s3", "saml", "sts"];
-/// A pair of the encryption context; what follows is its name, whose case does not count.
+/// A pair of the encryption context; its name follows, whose case does not count.
 const ENCRYPTION_CONTEXT: &str = "encryptioncontext:";
 
 /// Refuses a statement with names that are not known. `actions` are as they are written.
@@ -97,7 +97,8 @@ fn is_of_other_service(action: &str) -> bool {
     action.split_once(':').is_some_and(|(service, _)| is_other_service(service))
 }
 
-/// Whether AWS documents a key. `is_elsewhere` says that the statement is about services that are not here.
+/// Returns true if AWS documents a key. `is_elsewhere` says that the statement is about services that are not
+/// here.
 fn is_known_key(name: &str, is_elsewhere: bool) -> bool {
     if let Some((family, rest)) = name.split_once('/')
         && FAMILIES.contains(&family)
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(said(PolicyKind::Identity, "Deny", "ec2:*", Some("ec2:Region")), Ok(()));
     }
 
-    /// Of the keys of KMS only those are taken that uses of keys have: a condition on another would not hold, or hold
+    /// Keys of KMS are only accepted if uses of keys have them: a condition on another would not hold, or hold
     /// always.
     #[test]
     fn keys_of_kms_are_those_that_uses_have() {

@@ -13,7 +13,7 @@ use crate::pattern::{self, ANY_RUN};
 use crate::template::{Syntax, Template};
 use crate::timestamp;
 
-/// What operators compare.
+/// Kind of an operator's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Text,
@@ -87,7 +87,7 @@ impl Operand {
         })
     }
 
-    /// Whether the value of the request compares so with this one. What cannot be read does not.
+    /// Returns true if the value of the request compares so with this one. An unreadable value does not.
     pub(crate) fn holds(
         &self,
         family: Family,

@@ -45,12 +45,12 @@ pub enum Change {
     Delete(RecordName),
 }
 
-/// What an operation does and answers.
+/// Changes and answer of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Empty if it only looked.
     pub changes: Vec<Change>,
-    /// For who has asked.
+    /// Answer for the caller.
     pub answer: Answer,
 }
 
@@ -82,14 +82,14 @@ pub struct NewAccessKey {
 /// Number of random bytes that an operation may need.
 pub const RANDOM_BYTES: usize = 48;
 
-/// What an operation is done with.
+/// Context of an operation.
 #[derive(Clone)]
 pub struct Context<'a> {
     /// Everything as it is.
     pub identities: &'a Identities,
     /// The account that acts; of operators, for which one they act.
     pub account: Arc<AccountEntry>,
-    /// Who acts; `None` for an operator, who may use what AWS does not have, too.
+    /// The caller; `None` for an operator, who may also use operations that AWS does not have.
     pub caller: Option<&'a Caller>,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -97,7 +97,7 @@ pub struct Context<'a> {
     pub random: [u8; RANDOM_BYTES],
     /// For operations that [`Operation::needs_access_key`].
     pub new_access_key: Option<&'a NewAccessKey>,
-    /// Of the key that [`Operation::asks_last_use`] is about.
+    /// Last use of the key that [`Operation::asks_last_use`] is about.
     pub last_used: Option<&'a LastUsedRecord>,
 }
 
@@ -121,7 +121,7 @@ pub fn random_text(random: &[u8]) -> String {
 /// One operation with its parameters.
 struct Call<'a> {
     context: &'a Context<'a>,
-    /// What the operation is about, if it is the same for several.
+    /// Kind of the subject, if the operation is the same for several.
     kind: HolderKind,
     parameters: Parameters,
 }
@@ -132,9 +132,9 @@ type Run = fn(&mut Call<'_>) -> Result<Outcome, IamError>;
 pub struct Operation {
     /// As AWS has it.
     pub name: &'static str,
-    /// Whether only operators have it.
+    /// True if only operators have it.
     pub is_of_operators: bool,
-    /// Whether it changes something.
+    /// True if it changes something.
     pub is_change: bool,
     kind: HolderKind,
     about: subject::About,
@@ -159,7 +159,7 @@ impl Operation {
         table::OPERATIONS
     }
 
-    /// Whether it needs [`Context::new_access_key`].
+    /// Returns true if it needs [`Context::new_access_key`].
     pub fn needs_access_key(&self) -> bool {
         self.name == "CreateAccessKey"
     }
@@ -176,7 +176,7 @@ impl Operation {
         std::iter::once(format!("iam:{}", self.name)).chain(made.map(|made| format!("iam:Tag{made}"))).collect()
     }
 
-    /// What it is about, for decisions on whether the caller may do it.
+    /// Returns its subject, for decisions on the caller's rights.
     pub fn subject(&self, context: &Context<'_>, parameters: &Parameters) -> Subject {
         self.about.subject(context, parameters)
     }

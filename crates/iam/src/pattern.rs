@@ -9,7 +9,7 @@ pub(crate) const ANY_RUN: u8 = 0xFF;
 /// Stands for `?` in a compiled pattern.
 pub(crate) const ANY_ONE: u8 = 0xFE;
 
-/// Whether the pattern matches the whole text.
+/// Returns true if the pattern matches the whole text.
 pub fn matches(pattern: &str, text: &str) -> bool {
     matches_compiled(&compile(pattern), text)
 }
@@ -47,8 +47,8 @@ pub(crate) fn matches_compiled_ignore_case(pattern: &[u8], text: &str) -> bool {
     matches_from(pattern, text.as_bytes(), |pattern, text| pattern.eq_ignore_ascii_case(&text))
 }
 
-/// Goes through both at once. Where they differ, the last run takes one character more; earlier runs
-/// need not, since what is behind them is matched as early as can be.
+/// Goes through both at once. Where they differ, the last run takes one character more; earlier runs need not,
+/// since the part behind them is matched as early as possible.
 fn matches_from(pattern: &[u8], text: &[u8], is_same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut at_pattern, mut at_text) = (0, 0);
     let mut last_run: Option<(usize, usize)> = None;

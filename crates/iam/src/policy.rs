@@ -9,18 +9,18 @@ use crate::principal::Principals;
 use crate::public;
 use crate::statement::Statement;
 
-/// What a policy is attached to, which decides on the elements it must have.
+/// Holder of a policy, which decides on the required elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Of a user, group or role: says nothing about principals.
+    /// Policy of a user, group or role: without principals.
     Identity,
-    /// Of a bucket: names principals.
+    /// Policy of a bucket: names principals.
     Resource,
-    /// Of a session or service account: as that of an identity.
+    /// Policy of a session or service account: as that of an identity.
     Session,
-    /// Of a role: names who may assume it, and no resources.
+    /// Policy of a role: names the principals that may assume it, and no resources.
     Trust,
-    /// Of a key of the key service: as that of a bucket.
+    /// Policy of a key of the key service: as that of a bucket.
     Key,
 }
 
@@ -33,9 +33,9 @@ pub enum PolicyError {
     /// Something outside of the statements.
     #[error("{problem}. {remedy}")]
     Document {
-        /// What.
+        /// The error.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// Something in a statement.
@@ -43,9 +43,9 @@ pub enum PolicyError {
     Statement {
         /// Its number, from 1, and its Sid.
         place: String,
-        /// What.
+        /// The error.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
 }
@@ -61,8 +61,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads a policy that somebody writes: all names of actions and condition keys must be known, since a Deny with
-    /// a misspelled one would deny nothing.
+    /// Reads a new policy: all names of actions and condition keys must be known, since a Deny with a misspelled
+    /// one would deny nothing.
     pub fn parse_new(json: &str, kind: PolicyKind) -> Result<Policy, PolicyError> {
         let policy = Policy::parse(json, kind)?;
         policy.unknown_name.clone().map_or(Ok(policy), Err)
@@ -129,32 +129,32 @@ impl Policy {
             .collect()
     }
 
-    /// The first name that nobody knows. An action that is not known is never asked for; a key is absent.
+    /// Returns the first unknown name. An action that is not known is never asked for; a key is absent.
     pub fn unknown_name(&self) -> Option<&PolicyError> {
         self.unknown_name.as_ref()
     }
 
-    /// Whether AWS calls it public: a statement allows something to everybody, and no condition narrows that
-    /// to fixed networks, accounts or the like.
+    /// Returns true if AWS calls it public: a statement allows something to all users, and no condition narrows
+    /// that to fixed networks, accounts or the like.
     pub fn is_public(&self) -> bool {
         self.is_public
     }
 
-    /// Whether a condition or a variable names a key that begins so, whatever its case.
+    /// Returns true if a condition or a variable names a key that begins so, in upper or lower case.
     pub fn uses_condition_key(&self, prefix: &str) -> bool {
         self.condition_keys.iter().any(|key| {
             key.as_bytes().get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
         })
     }
 
-    /// Whether each resource that it names, as `Resource` or `NotResource`, is an ARN of S3 that can be this
-    /// bucket or in it. `*` is not.
+    /// Returns true if each resource that it names, as `Resource` or `NotResource`, is an ARN of S3 that can be
+    /// this bucket or in it. `*` is not.
     pub fn resources_within(&self, bucket: &str) -> bool {
         let mut resources = self.statements.iter().flat_map(|statement| statement.resources.iter().flatten());
         resources.all(|resource| is_within(&resource.widest(), bucket))
     }
 
-    /// Whether a statement allows everybody but those it names: it lets in whom nobody thought of.
+    /// Returns true if a statement allows all principals but those it names: unforeseen ones are allowed.
     pub fn allows_all_but_some(&self) -> bool {
         self.statements.iter().any(|statement| {
             !statement.is_deny && statement.principals.as_ref().is_some_and(Principals::is_negated)
@@ -162,7 +162,7 @@ impl Policy {
     }
 }
 
-/// Checks what stands around the statements. Returns whether the version has policy variables.
+/// Checks the elements around the statements. Returns whether the version has policy variables.
 fn parse_header(elements: &BTreeMap<String, Json>) -> Result<bool, PolicyError> {
     if let Some(unknown) = elements.keys().find(|name| !["Version", "Id", "Statement"].contains(&name.as_str())) {
         let problem = format!("there is no element \"{unknown}\" in policies");

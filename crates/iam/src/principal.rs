@@ -34,11 +34,11 @@ enum Principal {
     /// An account by its canonical id.
     CanonicalUser(String),
     Federated(String),
-    /// Of AWS; nothing here is one.
+    /// A service of AWS; none exists here.
     Service,
 }
 
-/// Whom a statement is about.
+/// Principals of a statement.
 #[derive(Clone, Debug)]
 pub(crate) struct Principals {
     names: Vec<Principal>,
@@ -49,16 +49,16 @@ pub(crate) struct Principals {
 /// How closely a statement names a principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Closeness {
-    /// Only by its account, which may hand on what it got.
+    /// Only by its account, which may pass its rights on.
     Account,
-    /// By itself, by its role, or as everybody.
+    /// By itself, by its role, or among all.
     Identity,
     /// By the ARN of the session.
     Session,
 }
 
 impl Principals {
-    /// Whether they are all but those that are named.
+    /// Returns true if they are all but the named ones.
     pub(crate) fn is_negated(&self) -> bool {
         self.is_negated
     }
@@ -82,7 +82,7 @@ impl Principals {
         Ok(Principals { names, is_negated })
     }
 
-    /// Whether an Allow for these is one for everybody.
+    /// Returns true if an Allow for these is one for all users.
     pub(crate) fn is_everybody(&self) -> bool {
         self.is_negated || self.names.contains(&Principal::Everyone)
     }
@@ -118,8 +118,8 @@ impl Principals {
         (closest.is_none() && !is_federated).then_some(Closeness::Identity)
     }
 
-    /// Whether a Deny is about the principal. As with AWS, `NotPrincipal` spares a user or session only if
-    /// it names its account as well.
+    /// Returns true if a Deny applies to the principal. As with AWS, `NotPrincipal` spares a user or session only
+    /// if it names its account as well.
     pub(crate) fn are_denied(&self, principal: Option<TrustPrincipal<'_>>) -> bool {
         if let Some(TrustPrincipal::Federated { .. }) = principal {
             let is_named =
@@ -146,7 +146,7 @@ impl Principals {
     }
 }
 
-/// Whether an id that is known is the caller's, or else whether the name is.
+/// Returns true if a known id is the caller's, or else if the name is.
 fn is_same(id: Option<&String>, own_id: &str, has_name: bool) -> bool {
     id.map_or(has_name, |id| id == own_id)
 }

@@ -1,6 +1,6 @@
-//! Which policies of buckets are public, as AWS defines it for its public access block ("The meaning of public"): a
-//! policy is, unless each of its statements that allow something to everybody is narrowed to fixed values that say
-//! who is meant.
+//! Public policies of buckets, as AWS defines them for its public access block ("The meaning of public"): a policy
+//! is public, unless each of its statements that allow something to all users is narrowed to fixed values that
+//! identify callers.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -11,8 +11,8 @@ use crate::pattern::ANY_ONE;
 use crate::statement::Statement;
 use crate::template::Template;
 
-/// Keys whose fixed values say who is meant. AWS has `s3:x-amz-server-side-encryption-aws-kms-key-id`, too, because
-/// there whoever names a key needs a right to it; here a stranger may name it.
+/// Keys whose fixed values identify callers. AWS has `s3:x-amz-server-side-encryption-aws-kms-key-id`, too,
+/// because there whoever names a key needs a right to it; here a stranger may name it.
 const NARROWING_KEYS: [&str; 9] = [
     "aws:sourcevpc",
     "aws:sourcevpce",
@@ -27,15 +27,15 @@ const NARROWING_KEYS: [&str; 9] = [
 const ACCESS_POINT: &str = "s3:dataaccesspointarn";
 const USER_ID: &str = "aws:userid";
 const SOURCE_IP: &str = "aws:sourceip";
-/// What AWS calls those who do not sign.
+/// AWS's name of unsigned callers.
 const ANONYMOUS: &str = "anonymous";
 
 /// As many addresses as a network with a prefix of 8 bits has, or of 32: more is as good as the whole internet.
 const ADDRESSES_MAX_IPV4: u128 = 1 << (32 - 8);
 const ADDRESSES_MAX_IPV6: u128 = 1 << (128 - 32);
 
-/// Whether a policy of these statements is public. Networks count together: many narrow ones are a wide one, in one
-/// condition or in several statements.
+/// Returns true if a policy of these statements is public. Networks count together: many narrow ones are a wide
+/// one, in one condition or in several statements.
 pub(crate) fn is_public(statements: &[Statement]) -> bool {
     let mut networks = Vec::new();
     for statement in statements.iter().filter(|statement| is_for_everybody(statement)) {
@@ -70,7 +70,7 @@ fn is_narrowing(condition: &Condition) -> bool {
     }
 }
 
-/// Sessions of a role have `AROLEID:NAME`, of which everybody who may assume it chooses the name.
+/// Sessions of a role have `AROLEID:NAME`, and any caller that may assume it chooses the name.
 fn is_user_id(template: &Template) -> bool {
     let text = template.widest();
     template.is_one_text() && !text.contains(&b':') && !text.eq_ignore_ascii_case(ANONYMOUS.as_bytes())
@@ -85,7 +85,7 @@ fn is_access_point_of_account(template: &Template) -> bool {
     parts.len() == 6 && is_account && parts[..5].iter().all(|part| part.iter().all(|byte| *byte < ANY_ONE))
 }
 
-/// The networks of a condition that lets nobody else in.
+/// Returns the networks of a condition that allows no other.
 fn fixed_networks(condition: &Condition) -> Option<Vec<IpNet>> {
     let (family, operands) = condition.required()?;
     if family != Family::Network || condition.key.name != SOURCE_IP || condition.key.source != KeySource::Request {
@@ -118,7 +118,7 @@ fn is_wide(networks: &[IpNet]) -> bool {
     of_4 > ADDRESSES_MAX_IPV4 || of_6 > ADDRESSES_MAX_IPV6
 }
 
-/// Nobody comes from there over the internet.
+/// Returns true for networks that are not reached over the internet.
 fn is_private_ipv4(network: &Ipv4Net) -> bool {
     let private = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16)];
     private.iter().any(|(address, bits)| {

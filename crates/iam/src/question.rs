@@ -1,4 +1,4 @@
-//! What is asked of the engine.
+//! Questions to the engine.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use crate::policy::Policy;
 /// Values of condition keys. The engine itself answers those about the caller (`aws:username`,
 /// `aws:userid`, `aws:PrincipalArn`, `aws:PrincipalAccount`, `aws:PrincipalType`, `aws:PrincipalTag/...`).
 pub trait ConditionValues {
-    /// The values of a key in lower case, such as `aws:sourceip` or `s3:prefix`; what follows a slash, as in
-    /// `s3:existingobjecttag/Owner`, keeps its case. Empty if the request has no such key.
+    /// Returns the values of a key in lower case, such as `aws:sourceip` or `s3:prefix`; the part behind a slash,
+    /// as in `s3:existingobjecttag/Owner`, keeps its case. Empty if the request has no such key.
     fn values(&self, key: &str) -> Vec<Cow<'_, str>>;
 }
 
@@ -23,16 +23,17 @@ pub struct Question<'a> {
     pub caller: Option<&'a Caller>,
     /// Such as `s3:GetObject`.
     pub action: &'a str,
-    /// Such as `arn:aws:s3:::bucket/key`, or `*` for what has none.
+    /// ARN such as `arn:aws:s3:::bucket/key`, or `*` for actions without one.
     pub resource: &'a str,
-    /// Of what exists: a bucket, or what is in it. `None` for actions on the caller's own account, such as
-    /// `s3:CreateBucket`, `s3:ListAllMyBuckets` and all of `iam:`; then only the caller's policies count.
+    /// Access settings of an existing resource: a bucket, or an object in it. `None` for actions on the caller's
+    /// own account, such as `s3:CreateBucket`, `s3:ListAllMyBuckets` and all of `iam:`; then only the caller's
+    /// policies count.
     pub resource_side: Option<ResourceSide<'a>>,
     /// Keys of the request.
     pub conditions: &'a dyn ConditionValues,
 }
 
-/// What the owners of a bucket and an object have set.
+/// Access settings of the owners of a bucket and an object.
 #[derive(Clone, Copy)]
 pub struct ResourceSide<'a> {
     /// Canonical id of the account that owns the bucket.
@@ -45,17 +46,17 @@ pub struct ResourceSide<'a> {
     pub policy: Option<&'a Policy>,
     /// The ACL that counts for the action, if ACLs count in the bucket and one does for the action.
     pub acl: Option<AclSide<'a>>,
-    /// What the bucket's owner forbade.
+    /// Public access that the bucket's owner has forbidden.
     pub public_access_block: PublicAccessBlock,
 }
 
-/// An ACL, and what of it the action needs.
+/// An ACL, and the permission that the action needs.
 #[derive(Clone, Copy)]
 pub struct AclSide<'a> {
-    /// Canonical id of the owner of what the ACL is about, who may always read and change it.
+    /// Canonical id of the owner of the ACL's resource, who may always read and change it.
     pub owner: &'a str,
     /// `None` for full control of the owner.
     pub acl: Option<&'a Acl>,
-    /// What a grant has to allow; full control does, too.
+    /// Permission that a grant must have; full control suffices, too.
     pub needed: AclPermission,
 }

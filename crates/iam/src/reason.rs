@@ -3,34 +3,34 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether it may be done, and why.
+/// A decision and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it may be done.
+    /// True if the action is allowed.
     pub is_allowed: bool,
     /// Why, or why not.
     pub reason: Reason,
 }
 
-/// Whose policy.
+/// Owner of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicySource {
-    /// Of the caller, by the name that [`crate::Caller::policies`] gives it.
+    /// The caller, with the policy's name in [`crate::Caller::policies`].
     Identity(String),
-    /// What narrows the caller, by the name that [`crate::Caller::session_policies`] gives it.
+    /// A limit of the caller, with its name in [`crate::Caller::session_policies`].
     Session(String),
-    /// Of the bucket.
+    /// The bucket.
     Bucket,
-    /// Of the role that is to be assumed.
+    /// The role to be assumed.
     Trust,
-    /// Of the key of the key service.
+    /// The key of the key service.
     Key,
 }
 
 /// One statement of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementRef {
-    /// Whose policy.
+    /// Owner of the policy.
     pub policy: PolicySource,
     /// Its place in the policy, from 1.
     pub number: usize,
@@ -38,7 +38,7 @@ pub struct StatementRef {
     pub sid: Option<Arc<str>>,
 }
 
-/// What allows.
+/// Source of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// The caller is the root of its account.
@@ -58,7 +58,7 @@ pub enum Reason {
     AllowedAcrossAccounts {
         /// On the caller's side.
         own: Grant,
-        /// On the side of what is asked for.
+        /// Grant on the side of the resource.
         resource: Grant,
     },
     /// Allowed by a trust policy to the whole account, which has to allow its users and sessions to assume the
@@ -66,7 +66,7 @@ pub enum Reason {
     AccountTrusted(StatementRef),
     /// Allowed: the root of the bucket owner's account always gets at the bucket policy.
     RootKeepsBucketPolicy,
-    /// Allowed: the key has no policy, and is the caller's account's or nobody's.
+    /// Allowed: the key has no policy, and its account is the caller's or none.
     KeyWithoutPolicy,
     /// Denied: the key has an owner, and is used by those only who sign.
     KeyNeedsSignature,
@@ -84,7 +84,7 @@ pub enum Reason {
     OtherSideDoesNotAllow(Grant),
     /// Denied: the statement of the bucket policy does not count for an object of another account.
     ObjectOfOtherAccount(StatementRef),
-    /// Denied: what allows it is public, and the public access block says that it does not count.
+    /// Denied: the grant is public, and the public access block disables it.
     PublicAccessBlocked(Grant),
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for Reason {
             ),
             Reason::KeyWithoutPolicy => formatter.write_str("allowed, since the key has no policy"),
             Reason::KeyNeedsSignature => {
-                formatter.write_str("denied, since the key belongs to an account, and nobody has signed")
+                formatter.write_str("denied, since the key belongs to an account, and the request is not signed")
             }
             Reason::ExplicitDeny(statement) => write!(formatter, "denied by {statement}"),
             Reason::NothingAllows => formatter.write_str("denied, since nothing allows it"),
@@ -159,7 +159,8 @@ impl fmt::Display for Reason {
                 write!(formatter, "denied: {grant} allows it to another account, but no policy of the caller does")
             }
             Reason::OtherSideDoesNotAllow(Grant::Root) => formatter.write_str(
-                "denied: it belongs to another account, of which neither a policy nor an ACL allows it",
+                "denied: it belongs to another account, and neither a policy nor an ACL of that account allows \
+                 it",
             ),
             Reason::OtherSideDoesNotAllow(grant) => write!(
                 formatter,

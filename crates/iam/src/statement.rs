@@ -74,7 +74,7 @@ impl Statement {
         })
     }
 
-    /// What [`names::check`] says of the statement, which was read from these elements.
+    /// Returns the result of [`names::check`] for the statement, which was read from these elements.
     pub(crate) fn unknown_name(&self, elements: &BTreeMap<String, Json>, kind: PolicyKind) -> Option<Fault> {
         let (is_not_action, actions) = one_of(elements, "Action", "NotAction").ok()?;
         let actions = texts(actions, if is_not_action { "NotAction" } else { "Action" }).ok()?;
@@ -86,7 +86,7 @@ impl Statement {
         is_named != self.is_not_action
     }
 
-    /// Whether the statement is about the resource. One without resources is about all.
+    /// Returns true if the statement applies to the resource. One without resources is about all.
     pub(crate) fn has_resource(&self, context: &Context<'_>, resource: &str) -> bool {
         let Some(resources) = &self.resources else { return true };
         resources.iter().any(|template| template.matches(context, resource)) != self.is_not_resource

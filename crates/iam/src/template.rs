@@ -131,7 +131,7 @@ fn add_fixed(fixed: &mut Vec<u8>, text: &str, syntax: Syntax) {
     }
 }
 
-/// Reads what follows `${`, and returns what follows `}`.
+/// Reads the text behind `${`, and returns the text behind `}`.
 fn parse_variable(inner: &str) -> Option<(Piece, &str)> {
     let end = inner.find([',', '}'])?;
     let name = inner[..end].trim_end_matches(' ');

@@ -5,7 +5,7 @@ mod tests;
 
 const MICROSECONDS: i64 = 1_000_000;
 
-/// Microseconds since 1970. A date without a zone is in UTC; what it leaves out is the first there is.
+/// Microseconds since 1970. A date without a zone is in UTC; missing parts are the first possible ones.
 pub(crate) fn parse(text: &str) -> Option<i64> {
     let is_epoch = text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
     if is_epoch {

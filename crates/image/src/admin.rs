@@ -57,8 +57,8 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
-/// What the key-management service binds an image's key to, or the permit to use it without one. What was
-/// wrapped for the one never opens as the other, and a permit is of no use under another name.
+/// Returns the context that the key-management service binds an image's key to, or the permit to use it without
+/// one. A secret wrapped for the one never opens as the other, and a permit is invalid under another name.
 pub fn image_key_context(record: &ImageRecord) -> String {
     match record.key {
         ImageKey::WrappedKey(_) => format!("atoll image {}", record.id),
@@ -170,7 +170,7 @@ impl ImageAdmin {
         Ok(record)
     }
 
-    /// A transaction that is only done while there is a pool: nobody removes one that has images.
+    /// Returns a transaction that succeeds only while there is a pool: a pool with images cannot be removed.
     pub(crate) async fn while_there_is(&self, pool: PoolId) -> Result<Transaction, ImageError> {
         let key = keys::pool(pool);
         let (_, revision) = self.cluster.get::<PoolRecord>(&key).await?.ok_or(ImageError::NoSuchPool(pool))?;
@@ -183,7 +183,7 @@ impl ImageAdmin {
         Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
     }
 
-    /// The images whose records can be used, by name: for what is shown or served one by one.
+    /// Returns the images whose records can be used, by name: for commands that show or serve them one by one.
     pub async fn list_usable(&self) -> Result<Vec<ImageRecord>, ImageError> {
         let listing = self.cluster.list_usable::<ImageRecord>(keys::IMAGES).await?;
         Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
@@ -208,7 +208,7 @@ impl ImageAdmin {
         &self.cluster
     }
 
-    /// What was interrupted on an image and must be done again, if something was.
+    /// Returns the interrupted work on an image that must be repeated, if there is any.
     pub fn unfinished(&self, record: &ImageRecord) -> Option<ImageError> {
         refuse_unfinished(record).err()
     }
@@ -236,7 +236,7 @@ impl ImageAdmin {
         Ok(self.cluster.get(&keys::image_lock(image_id)).await?)
     }
 
-    /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
+    /// Destroys the key of an image: its data can never be read again. The image stays, to be removed.
     pub async fn destroy_key(&self, name: &str) -> Result<(), ImageError> {
         let (record, _) = self.get(name).await?;
         refuse_moving(&record)?;
@@ -260,7 +260,7 @@ impl ImageAdmin {
         destroyed.map(drop)
     }
 
-    /// Changes the record of an image, again if somebody else changes it at the same time. Returns it and its
+    /// Changes the record of an image, again if another process changes it at the same time. Returns it and its
     /// revision.
     pub(crate) async fn change(
         &self,
@@ -298,8 +298,8 @@ impl ImageAdmin {
         self.retried(name, attempt).await
     }
 
-    /// Changes the records of several images in one transaction, again if somebody else changes one of them at the
-    /// same time. `edit` is told which of `names` a record is of. Returns the records and their revision.
+    /// Changes the records of several images in one transaction, again if another process changes one of them at
+    /// the same time. `edit` gets the index in `names` of each record. Returns the records and their revision.
     pub(crate) async fn change_together<S: AsRef<str>>(
         &self,
         names: &[S],
@@ -308,8 +308,8 @@ impl ImageAdmin {
         self.change_known(names, &vec![None; names.len()], edit).await
     }
 
-    /// The same for records of which some are known, with their revisions, so that they need not be read unless
-    /// somebody has changed them.
+    /// The same for records some of which are known, with their revisions, so that they need not be read unless
+    /// they have changed.
     pub(crate) async fn change_known<S: AsRef<str>>(
         &self,
         names: &[S],
@@ -377,7 +377,7 @@ impl ImageAdmin {
         Ok(Readers { present, prefix, revision: found.revision })
     }
 
-    /// Takes the lock away from the present writer, who can change nothing from then on. Returns who it was.
+    /// Takes the lock away from the present writer, which can change nothing from then on. Returns who it was.
     pub async fn break_lock(
         &self,
         client: &impl PoolClient,
@@ -467,7 +467,7 @@ impl ImageAdmin {
         Ok(record)
     }
 
-    /// Says who may reach an image how through NBD. Clients that are connected stay.
+    /// Sets the access of clients to an image through NBD. Clients that are connected stay.
     pub async fn set_export(&self, name: &str, export: &ImageExport) -> Result<ImageRecord, ImageError> {
         let is_default = *export == ImageExport::default();
         let (record, _) = self

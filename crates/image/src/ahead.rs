@@ -1,9 +1,9 @@
-//! An image that goes back to where it was before it was moved. What was written in the other place is ahead of what
-//! is here, and shows where that was not brought here yet: an object at a time, before a client changes the object, or
-//! in the background. Nobody writes to the other place any more.
+//! An image that goes back to where it was before it was moved. Writes made in the other place are ahead of this
+//! place, and the other place is read where they were not brought here yet: an object at a time, before a client
+//! changes the object, or in the background. The other place has no writer any more.
 //!
-//! That an object was brought is said by its state that is kept for the number of the going back, which is the highest
-//! until it is over: whoever comes next need not bring it again, and would not overwrite what clients wrote since.
+//! A brought object is marked by its state that is kept for the number of the return, which is the highest until
+//! it is over: later writers need not bring it again, and would not overwrite newer writes of clients.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -30,23 +30,23 @@ use crate::volume::Volume;
 /// How often one looks whether the other place is still being read.
 const POLL: Duration = Duration::from_millis(10);
 
-/// What an image was in the other place.
+/// The image in the other place.
 pub(crate) struct Ahead<C> {
-    /// It shows what is here, as its parent, where the image was not written in the other place.
+    /// It reads this place, as its parent, where the image was not written in the other place.
     state: Rc<State<C>>,
     /// The number of the going back.
     number: u64,
     /// The objects that are still to be brought.
     pending: RefCell<BTreeSet<u64>>,
-    /// By object: who brings it.
+    /// By object: the task that brings it.
     locks: RangeLocks,
 }
 
 impl<C: PoolClient> Ahead<C> {
-    /// The parent of `state` is what is here. Nobody else may write here or there any more.
+    /// The parent of `state` is this place. Neither place may have another writer any more.
     pub async fn find(state: Rc<State<C>>, number: u64) -> Result<Self, ImageError> {
         state.list().await?;
-        let here = state.parent.as_ref().expect("what is here");
+        let here = state.parent.as_ref().expect("this place is the parent");
         let image = (here.state.pool, &here.state.image_id[..]);
         let brought = list_parts(&state.client, image, |part| part.kept_for >= Some(number)).await?;
         let mut pending = state.known_objects();
@@ -57,7 +57,7 @@ impl<C: PoolClient> Ahead<C> {
     }
 
     fn here(&self) -> &Parent<C> {
-        self.state.parent.as_ref().expect("what is here")
+        self.state.parent.as_ref().expect("this place is the parent")
     }
 
     /// The parent of the image itself, if it is a clone.
@@ -105,7 +105,7 @@ impl<C: PoolClient> Volume<C> {
         self.bring(object).await
     }
 
-    /// Everything was brought. Returns when nobody reads the other place any more.
+    /// Everything was brought. Returns when the other place has no reader any more.
     pub async fn drop_ahead(&self) {
         let Some(ahead) = self.take_ahead() else { return };
         while Rc::strong_count(&ahead) > 1 {
@@ -113,8 +113,8 @@ impl<C: PoolClient> Volume<C> {
         }
     }
 
-    /// Brings one object here, unless it is. Returns how many bytes were written. It must not be dropped before its
-    /// end: what is under way must not overwrite what is written after this.
+    /// Brings one object here, unless it is. Returns how many bytes were written. It must not be dropped before
+    /// its end: its pending writes must not overwrite later ones.
     pub(crate) async fn bring(&self, object: u64) -> Result<u64, ImageError> {
         let Some(ahead) = self.ahead_of(object) else { return Ok(0) };
         let _guard = ahead.locks.lock(object..object + 1, true).await;

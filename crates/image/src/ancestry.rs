@@ -1,4 +1,4 @@
-//! What it takes to read an image's parents: their records and keys, read from cluster state and the key service,
+//! The parents of an image for its readers: their records and keys, read from cluster state and the key service,
 //! and states made of them.
 
 use std::rc::Rc;
@@ -20,13 +20,13 @@ pub(crate) struct Generation {
     /// The snapshot; `None` for the image itself.
     pub number: Option<u64>,
     pub size_bytes: u64,
-    /// So many bytes of the generation before are this one's.
+    /// Bytes that are read from the previous generation.
     pub overlap_bytes: u64,
 }
 
 impl ImageAdmin {
-    /// The secret that an image's record has wrapped. Also of an image that is not sealed: a record that
-    /// somebody has changed must not open.
+    /// The secret that an image's record has wrapped. Also of an image that is not sealed: a forged record must
+    /// not open.
     pub(crate) async fn unwrapped_key(&self, record: &ImageRecord) -> Result<SecretKey, ImageError> {
         if record.key.wrapped().is_empty() {
             return Err(ImageError::KeyDestroyed(record.name.clone()));
@@ -104,7 +104,8 @@ pub(crate) fn state_of<C: PoolClient>(
     })
 }
 
-/// What shows an image that goes back: what it was in the place that it has left, what it is here, and its parents.
+/// Returns the chain that an image reads while it returns to its old place: the place that it leaves, this place,
+/// and its parents.
 pub(crate) fn over_here(
     left: Generation,
     record: &ImageRecord,

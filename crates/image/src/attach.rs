@@ -23,17 +23,17 @@ use crate::{Bridge, ImageError};
 /// How long the image's PGs may take to answer when it is attached: clients wait for it.
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 
-/// An image whose lock is held, and what it takes to open it.
+/// An image whose lock is held, with the keys and parents to open it.
 pub(crate) struct Attachment {
     pub record: ImageRecord,
     pub key: SecretKey,
     pub ancestors: Vec<Generation>,
-    /// What it was in the place that it has left, if it goes back.
+    /// The place that it leaves, if it returns to its old place.
     pub left: Option<Generation>,
     pub lock: HeldLock,
 }
 
-/// Sees to it that nobody writes any more to what an image was before it was moved.
+/// Makes sure that the previous place of a moved image has no writer any more.
 pub(crate) async fn settle_move(
     client: &LocalClient,
     bridge: &Bridge,
@@ -60,8 +60,8 @@ pub(crate) async fn fence_within_limit(client: &LocalClient, record: &ImageRecor
     }
 }
 
-/// The image as its writer has it, when no earlier writer can change anything any more, not even with what it has
-/// in flight.
+/// Opens the image for its writer, when no earlier writer can change anything any more, not even with pending
+/// requests.
 pub(crate) async fn open(
     client: &LocalClient,
     record: &ImageRecord,
@@ -106,7 +106,7 @@ pub(crate) async fn open(
     Ok(volume)
 }
 
-/// Whether an image may be written for what it is attached for.
+/// Checks if an image may be written for the purpose of its attachment.
 pub(crate) type Check = fn(&ImageRecord) -> Result<(), ImageError>;
 
 /// Takes the lock and adds an attachment to the header.
@@ -141,8 +141,8 @@ pub(crate) async fn take(
     attach_locked(admin, name, purpose, lock, add).await
 }
 
-/// Adds an attachment to the header, if the lock is still held: who only copies may have had to give way. Gives what the key
-/// service has unwrapped, and what it takes to read the parents. The lock is given back if that fails.
+/// Adds an attachment to the header, if the lock is still held: a writer that only copies may have had to give
+/// way. Returns the unwrapped keys, and the parents. The lock is given back if that fails.
 pub(crate) async fn attach_locked(
     admin: &ImageAdmin,
     name: &str,

@@ -1,4 +1,4 @@
-//! An image that is open for writing: what its clients call, whatever becomes of the image meanwhile.
+//! An image that is open for writing: its interface for clients, through all changes of the image.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::{Bridge, ImageError};
 /// An image open for reading and writing; this is its only writer.
 pub struct AttachedImage(Rc<Writer>);
 
-/// What the tasks of one attached image share.
+/// Shared state of the tasks of one attached image.
 pub(crate) struct Writer {
     pub client: LocalClient,
     pub bridge: Bridge,
@@ -51,7 +51,7 @@ impl Writer {
         Rc::clone(&self.place.borrow().volume)
     }
 
-    /// To say what this writer does; `None` when it has given the image back.
+    /// Returns the handle for reports of this writer; `None` when it has given the image back.
     pub fn acknowledger(&self) -> Option<Acknowledger> {
         self.place.borrow().lock.as_ref().map(HeldLock::acknowledger)
     }
@@ -79,7 +79,7 @@ impl Writer {
 }
 
 impl AttachedImage {
-    /// Takes the image for writing. `purpose` says what the writer is, at least to people.
+    /// Takes the image for writing. `purpose` describes the writer, for operators at least.
     ///
     /// ```no_run
     /// use atoll_client::LocalClient;
@@ -115,8 +115,8 @@ impl AttachedImage {
         Self::attach_as(client, bridge, admin, (name, purpose.into()), refuse_to_fill).await
     }
 
-    /// Takes an image that nobody else writes to only for copying what it shows of its parent. Whoever wants the
-    /// image gets it, and goes on with the copying.
+    /// Takes an image without a writer only for copying the blocks that it reads from its parent. A later writer
+    /// gets the image, and continues the copying.
     pub async fn attach_to_flatten(
         client: &LocalClient,
         bridge: &Bridge,
@@ -185,12 +185,12 @@ impl AttachedImage {
         self.0.volume().size_bytes.get()
     }
 
-    /// Whether another writer has taken the image over, or it was detached.
+    /// Returns true if another writer has taken the image over, or it was detached.
     pub fn is_lost(&self) -> bool {
         self.0.volume().is_lost.get()
     }
 
-    /// Tells that the image has grown to `size_bytes` since it was attached. It cannot shrink while it is
+    /// Notes that the image has grown to `size_bytes` since it was attached. It cannot shrink while it is
     /// attached.
     pub fn grow(&self, size_bytes: u64) {
         self.0.volume().size_bytes.set(self.size_bytes().max(size_bytes));
@@ -206,7 +206,7 @@ impl AttachedImage {
         self.0.change(async |volume| volume.write(offset, data).await).await
     }
 
-    /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was. The
+    /// Writes a range if it has the expected data, without another write in between. Returns true if it had. The
     /// range is bounded as a read and a write are, and `expected` as long as `data`.
     pub async fn compare_and_write(
         &self,

@@ -1,4 +1,4 @@
-//! Copying what an image shows of its parent, while it is in use.
+//! Copying the blocks that an image reads from its parent, while it is in use.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use crate::attached_image::Writer;
 use crate::flatten::CopyControl;
 use crate::volume::Volume;
 
-/// After an error it goes on so much later.
+/// Pause after an error.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How often the record says how far it is.
 const NOTED_EVERY: Duration = Duration::from_secs(2);
 
-/// What a writer copies, if it does.
+/// The copying of a writer, if there is one.
 #[derive(Default)]
 pub(crate) struct BackgroundFlatten {
     wanted: RefCell<Option<ImageFlattening>>,

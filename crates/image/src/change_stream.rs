@@ -1,6 +1,6 @@
-//! A stream of changes of an image, for backups and copies elsewhere: what an image has, or what it has otherwise
-//! than at an earlier snapshot. Each part has a CRC-32C, and the end says how many parts there were, so a stream that
-//! is damaged or cut off is noticed. docs/reference/formats.md describes the bytes.
+//! A stream of changes of an image, for backups and copies elsewhere: the image's data, or its differences from an
+//! earlier snapshot. Each part has a CRC-32C, and the end says how many parts there were, so a stream that is
+//! damaged or cut off is noticed. docs/reference/formats.md describes the bytes.
 
 use std::io::{self, Read, Write};
 
@@ -28,12 +28,12 @@ pub enum StreamError {
     /// A later release has written it.
     #[error("the stream has version {0}, and this release reads version {VERSION}")]
     LaterVersion(u32),
-    /// A part is not what was written.
+    /// A part differs from the written one.
     #[error("the stream is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// What a stream says of itself.
+/// Header of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHeader {
     /// Size of the image, in bytes.
@@ -153,7 +153,7 @@ impl<R: Read> Checked<'_, R> {
     }
 
     fn number<const N: usize>(&mut self) -> Result<[u8; N], StreamError> {
-        Ok(self.take(N)?.try_into().expect("so many were taken"))
+        Ok(self.take(N)?.try_into().expect("this many bytes were taken"))
     }
 
     /// Everything that was taken, if the checksum fits.
@@ -169,7 +169,7 @@ impl<R: Read> Checked<'_, R> {
 }
 
 impl<R: Read> StreamReader<R> {
-    /// Whether bytes begin like a stream.
+    /// Returns true if bytes begin like a stream.
     pub fn is_stream(first_bytes: &[u8]) -> bool {
         first_bytes.starts_with(MAGIC)
     }
@@ -200,7 +200,7 @@ impl<R: Read> StreamReader<R> {
         Ok(StreamReader { input, header: StreamHeader { size_bytes, from, to }, count: 0, is_over: false })
     }
 
-    /// What the stream says of itself.
+    /// Returns the stream's header.
     pub fn header(&self) -> &StreamHeader {
         &self.header
     }

@@ -1,4 +1,4 @@
-//! What is different between two states of an image.
+//! Differences between two states of an image.
 
 use atoll_client::PoolClient;
 use bytes::Bytes;
@@ -12,12 +12,12 @@ use crate::state::State;
 pub struct Change {
     /// Where it begins in the image, in bytes.
     pub offset: u64,
-    /// What is there in the newer state.
+    /// Data of the newer state.
     pub data: Bytes,
 }
 
 /// The objects that may be different in two states of one image, the older first: those whose states are not in
-/// one place. It costs what was written and not the image's size.
+/// one place. It costs in proportion to the written data and not to the image's size.
 pub(crate) async fn changed_objects<C: PoolClient>(
     older: &State<C>,
     newer: &State<C>,

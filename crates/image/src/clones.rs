@@ -17,7 +17,8 @@ use crate::flattening::refuse_moving;
 /// Clones of clones, at most: a read may have to look at each.
 const GENERATIONS_MAX: usize = 16;
 
-/// The clients that a clone is kept to, because its parent is. What is open to everybody makes no clone open.
+/// The clients that a clone is kept to, because its parent is. An image open to all clients does not open its
+/// clones.
 fn restriction_of(parent: &ImageRecord) -> Option<ImageExport> {
     let clients = parent.export.as_ref().map(|export| export.clients.clone())?;
     let is_restricted = !clients.is_empty() && !clients.iter().any(|client| client == "*");
@@ -144,7 +145,8 @@ impl ImageAdmin {
         .await
     }
 
-    /// The same for what must not be done under readers: `edit` is told of them, and nobody comes until it is done.
+    /// The same for changes that need an image without readers: `edit` gets the readers, and no new one enters
+    /// until it is done.
     pub(crate) async fn change_unread_clone(
         &self,
         name: &str,

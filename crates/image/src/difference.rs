@@ -1,4 +1,4 @@
-//! What an object shows at two times, and what makes the one of the other.
+//! Contents of an object at two times, and the difference between them.
 
 use atoll_client::PoolClient;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use crate::ImageError;
 use crate::pieces::{BLOCK, Piece, runs};
 use crate::state::State;
 
-/// What an object shows.
+/// Content of an object.
 pub(crate) struct Contents {
     /// By block: whether it holds data.
     mapped: Vec<bool>,
@@ -17,11 +17,11 @@ pub(crate) struct Contents {
 
 /// How an object becomes the next state.
 pub(crate) struct Difference {
-    /// The offsets in the object, and what is written there.
+    /// The offsets in the object, and the data to write there.
     pub writes: Vec<(u64, Bytes)>,
-    /// Offsets and lengths of what is zeroed.
+    /// Offsets and lengths of zeroed ranges.
     pub zeros: Vec<(u64, u64)>,
-    /// Whether there was data before, and is afterwards.
+    /// True if there was data before, and there is data afterwards.
     pub had_data: bool,
     pub has_data: bool,
 }
@@ -31,7 +31,7 @@ impl Contents {
         Contents { mapped: Vec::new(), bytes: Bytes::new() }
     }
 
-    /// What a state shows of a piece.
+    /// Returns the content of a piece in a state.
     pub async fn of<C: PoolClient>(state: &State<C>, piece: Piece) -> Result<Self, ImageError> {
         let mapped = state.mapped(piece).await?;
         let bytes = match mapped.contains(&true) {

@@ -1,4 +1,4 @@
-//! What can go wrong with images.
+//! Errors of images.
 
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
@@ -24,7 +24,7 @@ pub enum ImageError {
     /// A name or a size that no image can have.
     #[error("{0}")]
     Unfit(String),
-    /// What is not possible with the image as it is; the text says why.
+    /// An operation that is not possible in the image's present state; the text has the reason.
     #[error("{0}")]
     Invalid(String),
     /// Others have changed its record with every attempt.
@@ -39,20 +39,20 @@ pub enum ImageError {
         host: String,
         /// The holder's process.
         process_id: u32,
-        /// What the holder is.
+        /// The holder's purpose.
         purpose: String,
     },
     /// This writer has lost the image: its lease ran out, or another writer has taken over.
     #[error("this writer has lost image '{0}': its lease ran out or another writer took over; attach again")]
     Lost(String),
-    /// Cluster state has not answered for so long that what this reader reads may be removed or changed by now.
+    /// Cluster state has not answered for so long that this reader's data may be removed or changed by now.
     #[error(
-        "'{0}' cannot be read now: cluster state has not answered for so long that it may have been removed or changed; \
-         reading goes on when cluster state answers"
+        "'{0}' cannot be read now: cluster state has not answered for so long that it may have been removed or \
+         changed; reading resumes when cluster state answers"
     )]
     CutOff(String),
-    /// What is read has vanished.
-    #[error("object {object} of image {image_id} is gone: what is read was removed meanwhile")]
+    /// Data that a reader needs has vanished.
+    #[error("object {object} of image {image_id} is gone: it was removed while it was read")]
     Vanished {
         /// The id of the image.
         image_id: String,
@@ -63,16 +63,14 @@ pub enum ImageError {
     #[error("image '{0}' was moved meanwhile")]
     Moved(String),
     /// Its key was destroyed on purpose.
-    #[error(
-        "the key of image '{0}' was destroyed; what is in it cannot be read any more. 'atoll image rm' removes it"
-    )]
+    #[error("the key of image '{0}' was destroyed; its data cannot be read any more. 'atoll image rm' removes it")]
     KeyDestroyed(String),
     /// Work on all its objects was begun and is not done.
     #[error("{work} image '{name}' is not done; {remedy}")]
     Unfinished {
         /// The image.
         name: String,
-        /// What was begun.
+        /// The interrupted work.
         work: &'static str,
         /// How to bring it to its end.
         remedy: String,
@@ -149,22 +147,22 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// Whether data did not open with its seal.
+    /// Returns true if data did not open with its seal.
     pub(crate) fn is_not_authentic(&self) -> bool {
         matches!(self, ImageError::Seal(SealError::NotAuthentic { .. }))
     }
 
-    /// Whether an object was not there any more.
+    /// Returns true if an object was not there any more.
     pub(crate) fn is_vanished(&self) -> bool {
         matches!(self, ImageError::Vanished { .. })
     }
 
-    /// Whether what was sent may have been done, and may still be.
+    /// Returns true if the request may have been carried out, or still may be.
     pub(crate) fn is_undecided(&self) -> bool {
         matches!(self, ImageError::Client(ClientError::TimedOut { .. } | ClientError::OutcomeUnknown { .. }))
     }
 
-    /// Whether the cluster is out of space.
+    /// Returns true if the cluster is out of space.
     pub fn is_no_space(&self) -> bool {
         match self {
             ImageError::Client(error) => matches!(error.refusal(), Some(atoll_types::Refusal::NoSpace { .. })),

@@ -13,7 +13,7 @@ const EXTENTS_MAX: usize = 4096;
 pub(crate) struct Extents(Vec<(u64, bool)>);
 
 /// The extents of pieces in order, which may end early. Pieces that are known to be holes cost nothing; `mapped`
-/// tells which blocks of another one hold data, for some at once.
+/// returns the blocks of another one that hold data, for some at once.
 pub(crate) async fn gather(
     pieces: impl Iterator<Item = Piece>,
     at_once: usize,

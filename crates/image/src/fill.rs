@@ -1,5 +1,5 @@
-//! Images that are filled from elsewhere. Nobody else may use one before it is whole, and who was interrupted can go
-//! on.
+//! Images that are filled from elsewhere. Such an image cannot be used before it is whole, and an interrupted
+//! filling can be resumed.
 
 use atoll_types::PoolId;
 use atoll_types::records::{ImageRecord, ImageWork};
@@ -36,12 +36,12 @@ impl ImageAdmin {
                  or remove it ('atoll image rm {name}')"
             ))),
             _ => Err(ImageError::Invalid(format!(
-                "image '{name}' is whole: there is nothing to go on with; give another name, and leave --resume out"
+                "image '{name}' is whole: there is nothing to resume; give another name, and leave --resume out"
             ))),
         }
     }
 
-    /// So many bytes from the beginning are done and durable.
+    /// Notes that this many bytes from the beginning are done and durable.
     pub async fn filled(&self, name: &str, bytes: u64) -> Result<(), ImageError> {
         let noted = self.change(name, |record| match &mut record.work {
             Some(ImageWork::Fill { done_bytes, .. }) => {

@@ -1,4 +1,4 @@
-//! Flattening: a clone gets what it shows of its parent, and needs the parent no more.
+//! Flattening: a clone gets copies of the blocks that it reads from its parent, and needs the parent no more.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,24 +20,24 @@ use crate::volume::Volume;
 const OBJECTS_AT_ONCE: usize = 8;
 /// The same where whole objects are in memory, in several states.
 pub(crate) const OBJECTS_OF_STATES_AT_ONCE: usize = 2;
-/// Writes wait while so much is being copied where they go to.
+/// Bytes that are copied under one lock, for which writes wait.
 const LOCKED_BYTES_MAX: u64 = 1 << 20;
 /// How long it may take until a change of the rate is noticed.
 const PAUSE_AT_MOST: Duration = Duration::from_millis(200);
 
-/// Who wants the copying.
+/// Control of the copying.
 pub(crate) trait CopyControl {
-    /// Whether it is to go on.
+    /// Returns true if it is to continue.
     fn is_wanted(&self) -> bool;
-    /// At most so many bytes per second are copied.
+    /// Returns the largest number of bytes to copy per second.
     fn bytes_per_second(&self) -> Option<u64>;
-    /// So many bytes of all were looked at.
+    /// Reports progress: `done_bytes` of `all_bytes` were processed.
     fn looked_at(&self, done_bytes: u64, all_bytes: u64);
 }
 
 impl<C: PoolClient> Volume<C> {
-    /// Writes what this shows of its parent into its own objects, while it is being read and written. Doing it again
-    /// copies only what is still missing. False if it was stopped.
+    /// Writes the blocks that this reads from its parent into its own objects, while it is being read and written.
+    /// A repetition copies only missing blocks. False if it was stopped.
     pub async fn copy_from_parent(&self, control: &dyn CopyControl) -> Result<bool, ImageError> {
         let Some(parent) = self.parent() else { return Ok(true) };
         let parent = &*parent;
@@ -83,7 +83,7 @@ impl<C: PoolClient> Volume<C> {
         if has_states { OBJECTS_OF_STATES_AT_ONCE } else { OBJECTS_AT_ONCE }
     }
 
-    /// Copies what one object lacks. False if it was stopped before the end.
+    /// Copies the missing blocks of one object. False if it was stopped before the end.
     pub(crate) async fn copy_object(
         &self,
         parent: &Parent<C>,
@@ -115,7 +115,7 @@ impl<C: PoolClient> Volume<C> {
         }
     }
 
-    /// Copies what a part of an object lacks; returns how many bytes that were.
+    /// Copies the missing blocks of a part of an object; returns the number of their bytes.
     async fn copy_piece(&self, parent: &Parent<C>, piece: Piece) -> Result<u64, ImageError> {
         let (start, length) = (piece.start(self.object_bytes), piece.length);
         let _guard = self.locks.lock(start / BLOCK..(start + length).div_ceil(BLOCK), true).await;

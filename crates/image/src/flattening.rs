@@ -7,8 +7,8 @@ use crate::admin::ImageAdmin;
 use crate::resize::refuse_unfinished;
 
 impl ImageAdmin {
-    /// Has whoever writes to a clone copy what it shows of its parent, at most so many bytes per second. If that
-    /// goes on already, it goes on at this rate.
+    /// Makes the writers of a clone copy the blocks that it reads from its parent, at most so many bytes per
+    /// second. A copying that runs already gets this rate.
     pub async fn begin_flatten(
         &self,
         name: &str,
@@ -28,7 +28,7 @@ impl ImageAdmin {
         Ok(begun.await?.0)
     }
 
-    /// Has whoever writes to a clone copy no more. What was copied stays.
+    /// Has whoever writes to a clone copy no more. Copied blocks stay.
     pub async fn stop_flatten(&self, name: &str) -> Result<ImageRecord, ImageError> {
         let stopped = self.change(name, |record| {
             refuse_moving(record)?;
@@ -40,7 +40,7 @@ impl ImageAdmin {
         Ok(stopped.await?.0)
     }
 
-    /// So much was looked at, of all that there is.
+    /// Notes progress: `done_bytes` of `all_bytes`.
     pub(crate) async fn note_flattened(
         &self,
         (name, image_id): (&str, &str),
@@ -56,9 +56,10 @@ impl ImageAdmin {
         noted.await.map(drop)
     }
 
-    /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
-    /// more when none of its snapshots shows it. Nobody may read the parent for it any more. False if it is not so: the
-    /// image is another one by now, or is not to be flattened any more.
+    /// Ends the flattening of a clone that has copies of all its parent's blocks: it reads nothing from it any
+    /// more. It needs the parent no more when none of its snapshots shows it. The clone must not have readers of
+    /// the parent any more. False if it is not so: the image is another one by now, or is not to be flattened any
+    /// more.
     pub(crate) async fn end_flatten(&self, name: &str, image_id: &str) -> Result<bool, ImageError> {
         let ended = self.change_clone(name, |record| {
             if record.id != image_id || record.flattening.is_none() {
@@ -88,7 +89,7 @@ impl ImageAdmin {
     }
 }
 
-/// Refuses what cannot be done with an image while it is being moved.
+/// Refuses operations that are not possible while an image is being moved.
 pub(crate) fn refuse_moving(record: &ImageRecord) -> Result<(), ImageError> {
     match &record.flattening {
         Some(ImageFlattening { done_bytes, all_bytes, moving: Some(_), .. }) => Err(ImageError::Moving {

@@ -1,5 +1,5 @@
-//! What a writer learns from its image's record: snapshots for which states must be kept, holds, a new size, that
-//! it is to copy from its parent, that the image was moved, and that another writer has taken it.
+//! Changes that a writer reads from its image's record: snapshots whose states must be kept, holds, a new size, a
+//! flattening, a move of the image, and another writer.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -79,8 +79,8 @@ impl Follower {
         }
     }
 
-    /// Holds writes back until the hold ends, but not longer than it says: who wanted it may be gone. False if that
-    /// was over before all writes were done.
+    /// Holds writes back until the hold ends, but not longer than its limit: the command that wanted it may have
+    /// ended. False if that was over before all writes were done.
     async fn hold(&self, hold: ImageHold) -> bool {
         let (volume, runtime) = (self.writer.volume(), self.writer.client.runtime().clone());
         let (holds, own, held) = (Rc::clone(&self.holds), self.holds.get(), Rc::clone(&volume));

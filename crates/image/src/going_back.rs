@@ -1,6 +1,6 @@
-//! Cancelling a move to another pool. In one transaction the image is again what it was before, and what it was in the
-//! other pool gets another name. Its writer goes over (`going_over`), and whoever writes to it brings here what was
-//! written there meanwhile (`ahead`); at the end the other place goes.
+//! Cancelling a move to another pool. In one transaction the image is again in its old place, and the data in the
+//! other pool gets another name. Its writer switches (`going_over`), and the image's writers copy the writes made
+//! there meanwhile back (`ahead`); at the end the other place is removed.
 
 use atoll_client::PoolClient;
 use atoll_cluster::{Transaction, keys};
@@ -16,10 +16,10 @@ use crate::objects::list_parts;
 use crate::resize::refuse_unfinished;
 
 impl ImageAdmin {
-    /// Has an image that is being moved go back to where it was, which is possible until all its data is in the new
-    /// place. Whoever writes to it goes on. What was written meanwhile is brought back by its writers afterwards, at
-    /// most so many bytes per second. Again, it changes the rate. If nobody has written, it is over with this, also
-    /// when the new place does not answer.
+    /// Has an image that is being moved go back to where it was, which is possible until all its data is in the
+    /// new place. Its writer stays attached. Its writers copy the writes made meanwhile back afterwards, at most
+    /// so many bytes per second. Again, it changes the rate. If the image was not written since, it is over with
+    /// this, also when the new place does not answer.
     pub async fn cancel_move(
         &self,
         client: &impl PoolClient,
@@ -104,7 +104,7 @@ impl ImageAdmin {
         Ok(back)
     }
 
-    /// What an image was in the place that it has left, and the key to read it, if it goes back.
+    /// Returns the image in the place that it leaves, and the key to read it, if it returns to its old place.
     pub(crate) async fn left_place(&self, record: &ImageRecord) -> Result<Option<Generation>, ImageError> {
         let Some(moving) = record.moving().filter(|moving| moving.goes_back) else { return Ok(None) };
         let (left, _) = self.find(&moving.old_id, &moving.old_name).await?;
@@ -113,7 +113,8 @@ impl ImageAdmin {
         Ok(Some(Generation { record: left, key, number: None, size_bytes, overlap_bytes: 0 }))
     }
 
-    /// Everything is back, and who opens the image from now on does not read the place that it has left: that goes.
+    /// Removes the place that an image has left: everything is copied back, and later readers of the image do not
+    /// read that place.
     pub(crate) async fn end_going_back(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
         self.retried(name, || self.remove_left_place(name, image_id)).await
     }
@@ -162,7 +163,7 @@ fn refuse_to_go_back(record: &ImageRecord) -> Result<ImageMove, ImageError> {
     Ok(moving.clone())
 }
 
-/// Refuses if somebody has made use of what an image was before it was moved, which nobody can any more.
+/// Refuses if an image's previous place was used since, which is not possible any more.
 async fn refuse_used(client: &impl PoolClient, old: &ImageRecord, record: &ImageRecord) -> Result<(), ImageError> {
     let shown = record.parent().map_or(0, |parent| parent.number);
     let is_cloned = |snapshot: &&SnapshotRecord| snapshot.clones.iter().any(|clone| *clone != record.id);
@@ -173,7 +174,8 @@ async fn refuse_used(client: &impl PoolClient, old: &ImageRecord, record: &Image
     let changed = list_parts(client, (old.pool, &old.id), |part| part.kept_for >= Some(shown)).await?;
     if has_more || !changed.is_empty() || old.work.is_some() {
         return Err(ImageError::Invalid(format!(
-            "image '{}' cannot go back: what it was before ('{}') was changed since; let the move go on",
+            "image '{}' cannot return to its old pool: its old data ('{}') was changed since; let the move \
+             continue",
             record.name, old.name
         )));
     }

@@ -1,5 +1,5 @@
 //! How the writer of an image that was moved goes over to the new place. It holds its writes back until it has the
-//! lock there and everybody, itself included, is fenced off from the old place; reads go on meanwhile.
+//! lock there and every writer, itself included, is fenced off from the old place; reads continue meanwhile.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::resize::refuse_unfinished;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 impl Writer {
-    /// Goes over to what the image is now; `None` if it belongs to others, or was given back. As long as cluster
+    /// Switches to the image's new place; `None` if it belongs to others, or was given back. As long as cluster
     /// state or PGs do not answer, writes wait.
     pub async fn go_over(&self, moved: ImageRecord) -> Option<RecordChanges> {
         let old = self.volume();
@@ -67,12 +67,12 @@ impl Writer {
         if let Some(old_lock) = self.go_to(record, volume, lock) {
             self.bridge.run(old_lock.release()).await?;
         }
-        tracing::info!("image '{}' was moved; its writer goes on in its new place", self.name);
+        tracing::info!("image '{}' was moved; its writer continues in its new place", self.name);
         Ok(changes)
     }
 }
 
-/// What nobody can mend by trying again.
+/// Returns true for errors that a repetition cannot mend.
 fn is_final(error: &ImageError) -> bool {
     use ImageError::{Client, Cluster, InUse, Key, NotServing};
     // In use it may be by this writer's own attempt before.

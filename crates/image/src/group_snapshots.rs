@@ -15,7 +15,7 @@ use crate::lock::{Fenced, Purpose};
 use crate::resize::refuse_unfinished;
 use crate::snapshots::add_snapshot;
 
-/// A writer that holds its writes back goes on by itself after so long.
+/// Time after which a writer that holds its writes back resumes by itself.
 const HOLD_AT_MOST: Duration = Duration::from_secs(6);
 /// How often one looks whether all do.
 const HOLD_POLL: Duration = Duration::from_millis(2);
@@ -27,7 +27,7 @@ const IMAGES_MAX: usize = 100;
 struct Group {
     /// Those whose writers hold their writes back.
     written: Vec<String>,
-    /// Those that nobody writes to, locked.
+    /// Images without a writer, locked.
     idle: Vec<Fenced>,
     /// Records as they were last seen, with their revisions.
     known: BTreeMap<String, (ImageRecord, i64)>,
@@ -145,7 +145,7 @@ impl ImageAdmin {
         }
     }
 
-    /// All snapshots get their numbers at once, and writers go on, keeping states for them.
+    /// Gives all snapshots their numbers at once; writers continue, and keep states for them.
     async fn announce_together(
         &self,
         names: &[(String, String)],

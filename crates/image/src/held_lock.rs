@@ -16,7 +16,7 @@ use crate::lock::{LEASE_TERM, Purpose, lock_record};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the tasks of one held lock share.
+/// Shared state of the tasks of one held lock.
 struct Shared {
     admin: ImageAdmin,
     /// As it was attached.
@@ -35,7 +35,7 @@ struct Shared {
 pub(crate) struct HeldLock {
     shared: Arc<Shared>,
     keeper: JoinHandle<()>,
-    /// Dropped with the lock: who follows the image's record ends then.
+    /// Dropped with the lock: the task that follows the image's record ends then.
     held: watch::Sender<()>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct RecordChanges {
     held: watch::Receiver<()>,
 }
 
-/// Says in the lock what the writer keeps.
+/// Writes into the lock which snapshots the writer keeps states for.
 pub(crate) struct Acknowledger(Arc<Shared>);
 
 impl HeldLock {
@@ -154,7 +154,7 @@ impl Acknowledger {
     /// Writes are held back for this hold, or for none.
     pub async fn held(self, token: Option<String>) {
         {
-            let mut held = self.0.held_token.lock().expect("nobody panics with it");
+            let mut held = self.0.held_token.lock().expect("its holders never panic");
             if *held == token {
                 return;
             }
@@ -166,7 +166,7 @@ impl Acknowledger {
     async fn say_until_said(&self) {
         let shared = &*self.0;
         while let Err(error) = self.say().await {
-            tracing::debug!("cannot say what is kept of image '{}': {error}", shared.record.name);
+            tracing::debug!("cannot report the kept states of image '{}': {error}", shared.record.name);
             tokio::time::sleep(RETRY_PAUSE).await;
             if shared.lease.lock().await.is_none() {
                 return;
@@ -205,7 +205,7 @@ impl Acknowledger {
         // When it was taken, a copier that gave way may have been about to raise the generation.
         lock.generation = shared.record.writer_generation;
         lock.kept_number = shared.kept_number.load(Ordering::SeqCst);
-        lock.held_token = shared.held_token.lock().expect("nobody panics with it").clone();
+        lock.held_token = shared.held_token.lock().expect("its holders never panic").clone();
         let transaction =
             Transaction::new().check(&lock_key, revision).put_with_lease(&lock_key, &lock, lease.id())?;
         let revision = shared.admin.cluster.transact(&transaction).await?;
@@ -236,7 +236,7 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// The lock, if nobody has attached the image, changed its size or removed it meanwhile.
+/// Takes the lock, if the image was not attached, resized or removed meanwhile.
 async fn take_again(shared: &Shared) -> Result<Option<Lease>, ImageError> {
     let Shared { admin, record, purpose, kept_number, .. } = shared;
     let (now, revision) = match admin.get(&record.name).await {

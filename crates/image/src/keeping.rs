@@ -15,7 +15,7 @@ use crate::ImageError;
 use crate::index_set::IndexSet;
 use crate::names::{kept_name, object_name};
 
-/// What a writer must keep, and its writes in flight.
+/// States that a writer must keep, and its pending writes.
 #[derive(Default)]
 pub(crate) struct Keeping {
     /// The number under which states are kept; `None` while there are no snapshots.
@@ -57,12 +57,12 @@ impl Keeping {
         Keeping { number: Cell::new(number), ..Keeping::default() }
     }
 
-    /// Whether states must be kept.
+    /// Returns true if states must be kept.
     pub fn is_needed(&self) -> bool {
         self.number.get().is_some()
     }
 
-    /// Whether an object's state is perhaps not kept yet.
+    /// Returns true if an object's state is perhaps not kept yet.
     pub fn must_keep(&self, object: u64) -> bool {
         self.is_needed() && !self.kept.borrow().contains(object)
     }
@@ -78,7 +78,7 @@ impl Keeping {
         Some(InFlight { keeping: self, round })
     }
 
-    /// There will be no more writes: those that wait are told so.
+    /// Ends all writes: those that wait get an error.
     pub fn end(&self) {
         self.is_over.set(true);
         self.let_go();
@@ -102,7 +102,7 @@ impl Keeping {
         self.is_held.get()
     }
 
-    /// Writes go on.
+    /// Resumes writes.
     pub fn let_go(&self) {
         self.is_held.set(false);
         self.wake_all();

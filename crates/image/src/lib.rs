@@ -8,8 +8,8 @@
 //!
 //! Where things are:
 //!
-//! - `admin`, `resize`, `removal`, `snapshots`, `clones`: what is done to images as a whole.
-//! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: who writes and who reads.
+//! - `admin`, `resize`, `removal`, `snapshots`, `clones`: operations on images as a whole.
+//! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: writers and readers.
 //! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
 //!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones,
 //!   `moves`, `going_over`, `going_back`, `moved_states` and `ahead` about moves.

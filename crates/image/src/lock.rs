@@ -22,7 +22,7 @@ pub(crate) fn host_name() -> String {
         .map_or_else(|_| "unknown".into(), |name| name.trim().into())
 }
 
-/// Whether the process of a lock is known to be gone.
+/// Returns true if the process of a lock is known to have ended.
 pub(crate) fn is_abandoned(lock: &ImageLockRecord) -> bool {
     is_gone(lock.process_id, lock.process.as_ref())
 }
@@ -32,7 +32,7 @@ pub(crate) fn fence_name(image_id: &str) -> Bytes {
     Bytes::from(format!("img.{image_id}"))
 }
 
-/// What every write under this generation asks for.
+/// Returns the condition of every write under this generation.
 pub(crate) fn not_fenced(record: &ImageRecord) -> Condition {
     Condition::NotFenced { name: fence_name(&record.id), generation: record.writer_generation }
 }
@@ -41,14 +41,14 @@ pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
     ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
 }
 
-/// What a writer is, as its lock says.
+/// Purpose of a writer, for its lock.
 #[derive(Clone, Debug, Default)]
 pub struct Purpose {
     /// For people.
     pub text: String,
     /// It only copies from the parent: whoever else wants the image may have it.
     pub(crate) gives_way: bool,
-    /// It changes nothing of what the image shows.
+    /// True if it changes nothing of the image's content.
     pub(crate) changes_nothing: bool,
     /// It is an NVMe gateway for this host, or for several (`*`).
     pub nvme_host: Option<String>,
@@ -107,7 +107,7 @@ pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64, 
 /// A lock that was just taken.
 pub(crate) struct TakenLock {
     pub lease: Lease,
-    /// At which it is in cluster state, unless somebody has broken it.
+    /// Its revision in cluster state, unless it was broken.
     pub revision: i64,
 }
 
@@ -154,8 +154,9 @@ async fn break_lock_of(admin: &ImageAdmin, record: &ImageRecord, purpose: &Purpo
     }
 }
 
-/// Refuses to change an image that somebody reads, itself and not a snapshot. Waits a little for readers that are about
-/// to leave. Nobody comes while the caller holds the lock: a reader's entry asks for that there is none.
+/// Refuses to change an image that has readers, of itself and not of a snapshot. Waits a little for readers that
+/// are about to leave. No reader enters while the caller holds the lock: a reader's entry requires that there is
+/// none.
 pub(crate) async fn refuse_read(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -173,7 +174,7 @@ pub(crate) fn being_read(name: &str, reader: ImageWatcherRecord) -> ImageError {
     ImageError::InUse { name: name.into(), host, process_id, purpose }
 }
 
-/// An image that nobody else can change, not even a writer that has lost its lock without knowing.
+/// An image that no other process can change, not even a writer that has lost its lock without knowing.
 pub(crate) struct Fenced {
     admin: ImageAdmin,
     name: String,
@@ -219,7 +220,7 @@ impl Fenced {
         Ok(client.fence(record.pool, fence_name(&record.id), record.writer_generation).await?)
     }
 
-    /// Changes the image's record, unless somebody else has got the image meanwhile.
+    /// Changes the image's record, unless another process has taken the image meanwhile.
     pub async fn change(
         &self,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,

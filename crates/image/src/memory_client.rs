@@ -1,5 +1,5 @@
-//! Objects in memory for tests, behind calls that take a random number of turns, so that what runs at once
-//! interleaves, and what is dropped stops at any of its steps.
+//! Objects in memory for tests, behind calls that take a random number of turns, so that concurrent calls
+//! interleave, and a dropped one stops at any of its steps.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// What an image holds: a number for each block, 0 for zeros.
+/// Content of an image: a number for each block, 0 for zeros.
 type Contents = Vec<u8>;
 
 struct Image<C> {
@@ -96,7 +96,7 @@ fn attach_ids(count: usize) -> Vec<[u8; 16]> {
 
 /// Objects whose client may die.
 trait Objects: PoolClient {
-    /// What comes from now on is of another process.
+    /// Later requests are of another process.
     fn next_process(&self) {}
 }
 
@@ -342,8 +342,8 @@ impl<C: Objects> History<C> {
         values(&volume.read(0, length as u32).await.unwrap())
     }
 
-    /// A snapshot while writes are in flight: what was done before is in it, and of each block that is changed
-    /// at the same time either content may be.
+    /// A snapshot while writes are pending: it has all completed writes, and either content of each block that is
+    /// changed at the same time.
     async fn snapshot(&mut self, image: usize) {
         let volume = self.volume(image).await;
         let size_bytes = self.images[image].record.size_bytes;

@@ -1,9 +1,9 @@
-//! Copying an image that is being moved with its snapshots. Each object is copied state by state, the oldest first: a
-//! state is a clone of the one before with the blocks that are different, and the object itself comes last. So what
-//! snapshots share is copied once, and is shared again.
+//! Copying an image that is being moved with its snapshots. Each object is copied state by state, the oldest
+//! first: a state is a clone of the one before with the blocks that are different, and the object itself comes
+//! last. So data that snapshots share is copied once, and is shared again.
 //!
-//! A state appears as a whole, so what is there need not be copied again after an interruption. Snapshots are read in
-//! the old place until all of them are here.
+//! A state appears as a whole, so an existing one need not be copied again after an interruption. Snapshots are
+//! read in the old place until all of them are here.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -23,14 +23,14 @@ use crate::pieces::{BLOCK, Piece};
 use crate::state::Parent;
 use crate::volume::Volume;
 
-/// Snapshots have higher numbers, so what is kept for this one is the state of none.
+/// Number of drafts: snapshots have higher ones, so an object kept for this one is the state of none.
 const DRAFT_NUMBER: u64 = 0;
 
-/// A snapshot of what an image was before it was moved.
+/// A snapshot of an image before its move.
 #[derive(Clone, Copy)]
 pub(crate) struct MovedState {
     pub number: u64,
-    /// So many bytes of it are its parent's where it was not written.
+    /// Bytes that it reads from its parent where it was not written.
     pub overlap_bytes: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn moved_states(record: &ImageRecord, ancestors: &[Generation]) -> Ve
     moved.map(|snapshot| MovedState { number: snapshot.number, overlap_bytes: snapshot.overlap_bytes }).collect()
 }
 
-/// The objects of an image and of what it was before it was moved.
+/// The objects of an image and of its previous place.
 pub(crate) struct MovedObjects {
     before: ObjectsByIndex,
     here: ObjectsByIndex,
@@ -67,13 +67,13 @@ struct ObjectMove<'a, C> {
     volume: &'a Volume<C>,
     parent: &'a Parent<C>,
     object: u64,
-    /// Whether the object was here when the objects were listed, and the numbers for which states were kept.
+    /// True if the object was here when the objects were listed, and the numbers whose states were kept.
     has_object: bool,
     kept: &'a [u64],
     control: &'a dyn CopyControl,
 }
 
-/// A state that is here, with what it shows if that is known.
+/// A state that is here, with its content if that is known.
 struct Made {
     name: ObjectName,
     state: MovedState,
@@ -90,7 +90,7 @@ impl<C: PoolClient> Volume<C> {
         })
     }
 
-    /// The objects of which something is to be copied.
+    /// Returns the objects that have something to copy.
     pub(crate) fn objects_moved(&self, parent: &Parent<C>, moved: &MovedObjects) -> BTreeSet<u64> {
         let mut objects: BTreeSet<u64> = moved.before.keys().copied().collect();
         if let Some(behind) = &parent.state.parent {
@@ -199,7 +199,7 @@ impl<C: PoolClient> ObjectMove<'_, C> {
         kept_name(&self.volume.image_id, self.object, number)
     }
 
-    /// What the object shows in a state of the old place.
+    /// Returns the object's content in a state of the old place.
     async fn contents(&self, state: MovedState) -> Result<Contents, ImageError> {
         let state = self.parent.state.at(state.number, state.overlap_bytes);
         Contents::of(&state, self.whole()).await
@@ -235,7 +235,7 @@ impl<C: PoolClient> ObjectMove<'_, C> {
         self.change(name, &absent, Mutation::CloneFrom { source: draft }).await
     }
 
-    /// What makes a difference, and its data.
+    /// Returns the mutations that make a difference, and their data.
     fn writes(&self, difference: &Difference) -> Result<(Vec<Mutation>, BytesMut, bool), ImageError> {
         let volume = self.volume;
         let start = self.whole().start(volume.object_bytes);

@@ -1,7 +1,8 @@
-//! Moving an image to another pool while it is in use. In one transaction the image becomes a clone in the new pool
-//! of what it was, which gets another name. Its writer goes over to the clone (`going_over`), and whoever writes to
-//! it copies what it shows of its parent; at the end the parent goes. Its snapshots are the clone's from the beginning,
-//! under their numbers, and each shows itself as it was before until its states are copied (`moved_states`).
+//! Moving an image to another pool while it is in use. In one transaction the image becomes a clone, in the new
+//! pool, of its old data, which gets another name. Its writer switches to the clone (`going_over`), and the
+//! image's writers copy the blocks that it reads from its parent; at the end the parent is removed. Its snapshots
+//! are the clone's from the beginning, under their numbers, and each shows itself as it was before until its
+//! states are copied (`moved_states`).
 
 use atoll_client::PoolClient;
 use atoll_cluster::{Lease, Transaction, keys};
@@ -22,18 +23,18 @@ use crate::snapshots::add_snapshot;
 
 /// The name of the snapshot that an image's new place shows until everything is copied, unless it has one of that name.
 const SNAPSHOT: &str = "moved";
-/// Of a name so much is kept in the name of what the image was.
+/// Longest prefix of an image's name kept in its source's name, in bytes.
 pub(crate) const NAME_KEPT_BYTES: usize = 100;
 
-/// What an image was before it was moved, with the lock of its writer.
+/// An image's previous place, with the lock of its writer.
 pub(crate) struct OldPlace {
     pub record: ImageRecord,
     lease: Lease,
 }
 
 impl ImageAdmin {
-    /// Makes an image one of another pool, or one that is sealed where it was not. Whoever writes to it goes on. Its
-    /// data is copied by its writers afterwards, at most so many bytes per second. Again, it changes the rate.
+    /// Makes an image one of another pool, or one that is sealed where it was not. Its writer stays attached. Its
+    /// writers copy its data afterwards, at most so many bytes per second. Again, it changes the rate.
     pub async fn begin_move(
         &self,
         name: &str,
@@ -85,7 +86,7 @@ impl ImageAdmin {
         Ok(changed.await?.0)
     }
 
-    /// The record of what the image was, under another name, with a snapshot that the new place shows.
+    /// Returns the record of the previous place, under another name, with a snapshot that the new place reads.
     async fn old_place(&self, record: &ImageRecord) -> Result<ImageRecord, ImageError> {
         let kept = record.name.get(..NAME_KEPT_BYTES).unwrap_or(&record.name);
         let mut old = self.renamed(record.clone(), &format!("{kept}.before-{:08x}", random_u64() as u32)).await?;
@@ -139,15 +140,15 @@ impl ImageAdmin {
         Ok(moved)
     }
 
-    /// Sees to it that nobody writes any more to what an image was before it was moved, so that the image can be
-    /// used. Waits a little for a writer to go over by itself.
+    /// Makes sure that an image's previous place has no writer any more, so that the image can be used. Waits a
+    /// little for a writer to go over by itself.
     pub(crate) async fn settle_move(&self, client: &impl PoolClient, name: &str) -> Result<(), ImageError> {
         let Some(old) = self.take_old_place(name).await? else { return Ok(()) };
         client.fence(old.record.pool, fence_name(&old.record.id), old.record.writer_generation).await?;
         self.settled(name, old).await
     }
 
-    /// The lock of what an image was before it was moved; `None` if nobody writes to that any more.
+    /// Returns the lock of an image's previous place; `None` if that has no writer any more.
     pub(crate) async fn take_old_place(&self, name: &str) -> Result<Option<OldPlace>, ImageError> {
         let (record, _) = self.get(name).await?;
         let Some(moving) = record.moving().filter(|_| record.is_unsettled()) else { return Ok(None) };
@@ -160,7 +161,7 @@ impl ImageAdmin {
         }
     }
 
-    /// Whoever wrote to what the image was is fenced off.
+    /// Notes that the writer of the previous place is fenced off.
     pub(crate) async fn settled(&self, name: &str, old: OldPlace) -> Result<(), ImageError> {
         let token = format!("{:016x}", random_u64());
         let settled = self.change(name, |record| {
@@ -175,8 +176,8 @@ impl ImageAdmin {
         settled.map(drop)
     }
 
-    /// Everything is copied, and who opens the image for reading does not read the parent any more: what the image
-    /// was goes, unless somebody has made use of it meanwhile.
+    /// Removes the previous place, unless it is in use: everything is copied, and later readers of the image do
+    /// not read the parent.
     pub(crate) async fn remove_old_place(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
         let (mut record, revision) = self.get(name).await?;
         let Some(moving) = record.moving().filter(|_| record.id == image_id).cloned() else { return Ok(()) };
@@ -210,7 +211,7 @@ impl ImageAdmin {
     }
 }
 
-/// Whether somebody has made use of what an image was before it was moved, which had no snapshot after this one.
+/// Returns true if an image's previous place is in use, which had no snapshot after this one.
 fn is_used(old: &ImageRecord, newest: u64) -> bool {
     let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > newest);
     has_more || old.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty())

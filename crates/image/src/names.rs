@@ -1,5 +1,5 @@
 //! Names of an image's objects. Each 4 MiB of an image are one object, and beside it are its states at snapshots:
-//! what the object was like before it changed for the first time after that snapshot.
+//! the object's content before its first change after that snapshot.
 
 use atoll_types::ObjectName;
 
@@ -27,12 +27,12 @@ pub(crate) fn kept_name(image_id: &str, index: u64, number: u64) -> ObjectName {
     ObjectName::new(&format!("img.{image_id}.{index:08x}@{number:016x}")).expect("the name is short")
 }
 
-/// What a name says.
+/// Parts of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Part {
     /// Which object of the image.
     pub index: u64,
-    /// The snapshots up to which it is the object's state; `None` for the object itself.
+    /// Newest snapshot that it is the object's state of; `None` for the object itself.
     pub kept_for: Option<u64>,
 }
 

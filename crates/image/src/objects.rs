@@ -1,5 +1,4 @@
-//! Changing all objects of an image that nobody else changes: removing those beyond an end, and making them what
-//! they were.
+//! Changes of all objects of an image without a writer: removing those beyond an end, and rolling them back.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ pub(crate) const CHANGES_IN_FLIGHT: usize = 32;
 /// kept, lowest first.
 pub(crate) type ObjectsByIndex = BTreeMap<u64, (bool, Vec<u64>)>;
 
-/// Lists the objects of an image of which `wanted` is true.
+/// Lists the objects of an image that `wanted` accepts.
 pub(crate) async fn list_parts(
     client: &impl PoolClient,
     (pool, image_id): (PoolId, &str),
@@ -39,7 +38,7 @@ pub(crate) async fn list_parts(
     Ok(all)
 }
 
-/// Removes objects, some at a time. Those that are not there are no error. `done` is told after each.
+/// Removes objects, some at a time. Those that are not there are no error. `done` is called after each.
 pub(crate) async fn remove_objects(
     client: &impl PoolClient,
     pool: PoolId,

@@ -16,7 +16,7 @@ pub enum OpenImage {
 }
 
 impl OpenImage {
-    /// Whether it can only be read.
+    /// Returns true if it can only be read.
     pub fn is_read_only(&self) -> bool {
         matches!(self, OpenImage::Read(_))
     }
@@ -29,8 +29,8 @@ impl OpenImage {
         }
     }
 
-    /// Whether it cannot be used any more, because another writer has taken the image: the newest has this
-    /// generation. Or what is read was removed or changed.
+    /// Returns true if it cannot be used any more, because another writer has taken the image: the newest has this
+    /// generation. Or its data was removed or changed.
     pub fn is_lost(&self, newest_generation: u64) -> bool {
         match self {
             OpenImage::Written(image) => image.is_lost() || image.record().writer_generation < newest_generation,

@@ -26,7 +26,7 @@ const OBJECTS_AT_ONCE: usize = 32;
 const CUT_OFF_LIMIT_MS: u64 = 10_000;
 const CUT_OFF_POLL: Duration = Duration::from_millis(50);
 
-/// A snapshot, or an image that nobody writes.
+/// A snapshot, or an image without a writer.
 pub struct ReadOnlyImage {
     name: String,
     purpose: String,
@@ -116,7 +116,7 @@ impl ReadOnlyImage {
         Ok(whole.slice(skip..skip + length as usize))
     }
 
-    /// Whether what it reads was removed or changed: it cannot be read any more, only opened anew.
+    /// Returns true if its data was removed or changed: it cannot be read any more, only opened again.
     pub fn is_gone(&self) -> bool {
         self.watcher.borrow().as_ref().is_none_or(Watcher::is_gone)
     }
@@ -125,8 +125,8 @@ impl ReadOnlyImage {
         self.watcher.borrow().as_ref().is_some_and(Watcher::is_entered)
     }
 
-    /// Reads while the entries of this reader are in cluster state. Without them what it reads may be removed, and
-    /// others would be taken for it: it is read again when they are there, or was not read.
+    /// Reads while the entries of this reader are in cluster state. Without them its data may be removed, and
+    /// other data would be taken for it: it is read again when they are there, or was not read.
     async fn watched<T>(&self, read: impl AsyncFn() -> Result<T, ImageError>) -> Result<T, ImageError> {
         let runtime = self.state.client.runtime();
         let deadline_ms = runtime.now_ms() + CUT_OFF_LIMIT_MS;
@@ -179,8 +179,8 @@ impl ReadOnlyImage {
         self.watched(look).await
     }
 
-    /// What this one has otherwise than an older snapshot of the same image, in order and as `visit` takes it.
-    /// `progress` is told the numbers of objects looked at and of all that may be different.
+    /// Visits the differences from an older snapshot of the same image, in order and as `visit` takes them.
+    /// `progress` gets the numbers of examined objects and of all that may be different.
     pub async fn changes_since(
         &self,
         older: &ReadOnlyImage,

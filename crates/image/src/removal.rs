@@ -1,4 +1,4 @@
-//! Removing images. A removed image is no image any more: its record is elsewhere, and nobody can attach it. Its
+//! Removing images. A removed image is no image any more: its record is elsewhere, and it cannot be attached. Its
 //! data is removed at once or when its time in the trash is over, by whoever comes first: the command, or a server
 //! in the background. Whoever is interrupted leaves the rest to the next.
 
@@ -15,12 +15,12 @@ use crate::objects::remove_objects;
 
 /// Objects after which the log says how many are gone.
 const LOGGED_EVERY: u64 = 4096;
-/// What a lock says that is held for a removal.
+/// Purpose in a lock that is held for a removal.
 const REMOVING: &str = "removing";
 
 impl ImageAdmin {
-    /// Removes an image and its data. `progress` is told the numbers of objects removed and of all that were
-    /// found so far. An image of this name whose removal was interrupted is removed to the end.
+    /// Removes an image and its data. `progress` gets the numbers of removed objects and of all that were found so
+    /// far. An image of this name whose removal was interrupted is removed to the end.
     pub async fn remove(
         &self,
         client: &impl PoolClient,
@@ -101,7 +101,7 @@ impl ImageAdmin {
     }
 
     /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
-    /// passed. It is no image from now on: nobody can attach it, and its name is free. Its snapshots go and come
+    /// passed. It is no image from now on: it cannot be attached, and its name is free. Its snapshots go and come
     /// with it, unless it is not to be kept at all: then it must have none.
     pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         self.retried(name, || self.trash_once(name, keep_ms)).await
@@ -222,7 +222,7 @@ impl ImageAdmin {
         Ok(())
     }
 
-    /// Removes the data of all removed images whose time has come and that nobody else is removing. Returns the
+    /// Removes the data of all removed images that are due and that no other process is removing. Returns the
     /// names of those whose removal has failed, and why.
     pub async fn purge_due(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
         let mut failed = Vec::new();
@@ -237,7 +237,7 @@ impl ImageAdmin {
     }
 }
 
-/// Whether data may be removed now.
+/// Returns true if data may be removed now.
 fn is_due(removed: &RemovedImageRecord) -> bool {
     removed.is_purging || removed.purge_unix_ms <= unix_ms()
 }

@@ -86,7 +86,7 @@ async fn shrink_held(client: &impl PoolClient, held: &Fenced, size_bytes: u64) -
     ended.await
 }
 
-/// Refuses what must not be done before interrupted work is done.
+/// Refuses operations that are not possible before interrupted work is done.
 pub(crate) fn refuse_unfinished(record: &ImageRecord) -> Result<(), ImageError> {
     let (work, remedy) = match &record.work {
         None if record.is_unsettled() => {

@@ -1,5 +1,5 @@
-//! What becomes of blocks between an image and its objects: they are sealed under the image's key, or
-//! stored as they are if the image was made so.
+//! Conversion of blocks between an image and its objects: they are sealed under the image's key, or stored as they
+//! are if the image was made so.
 
 use std::cell::RefCell;
 
@@ -18,15 +18,14 @@ pub(crate) enum Sealing {
     On(Box<Ciphers>),
     /// They are stored as they are.
     Off,
-    /// They are stored as they are, and a byte beside each says that it was written: what was not is its
-    /// parent's.
+    /// They are stored as they are, and a byte beside each marks it as written: an unwritten one is its parent's.
     Marked,
 }
 
 pub(crate) struct Ciphers {
-    /// Seals with this attachment; who only reads has none.
+    /// Seals with this attachment; a reader has none.
     sealer: Option<RefCell<BlockSealer>>,
-    /// Opens what any attachment has sealed.
+    /// Opens blocks that any attachment has sealed.
     opener: RefCell<BlockOpener>,
 }
 
@@ -43,7 +42,7 @@ impl Sealing {
         Ok(Sealing::On(Box::new(Ciphers { sealer, opener: RefCell::new(opener) })))
     }
 
-    /// Opens what any of these attachments has sealed, and seals nothing.
+    /// Opens blocks that any of these attachments has sealed, and seals nothing.
     pub(crate) fn reading(key: SecretKey, image_id: u64, attach_ids: Vec<AttachId>) -> Self {
         let opener = RefCell::new(BlockOpener::new(key, image_id, attach_ids));
         Sealing::On(Box::new(Ciphers { sealer: None, opener }))
@@ -84,8 +83,8 @@ impl Sealing {
         Ok((payload.into_bytes(plaintext.len()), Some(seals)))
     }
 
-    /// The `length` bytes of whole blocks from `first_block` on, out of what is stored of them. What is
-    /// not stored reads as zeros.
+    /// Returns the `length` bytes of whole blocks from `first_block` on, from the stored data. Missing blocks read
+    /// as zeros.
     pub(crate) fn open(&self, first_block: u64, length: usize, stored: Extent) -> Result<Bytes, ImageError> {
         match (self, stored.seals) {
             (Sealing::On(ciphers), Some(seals)) => {
@@ -116,7 +115,7 @@ fn padded(data: Bytes, length: usize) -> Bytes {
     whole.freeze()
 }
 
-/// Which of `block_count` blocks were written, by what is stored beside them. Without seals none was: whatever
+/// Returns which of `block_count` blocks were written, by the seals beside them. Without seals none was: whatever
 /// may have a parent has them.
 pub(crate) fn written_blocks(block_count: usize, stored: &Extent) -> Vec<bool> {
     let Some(seals) = &stored.seals else { return vec![false; block_count] };

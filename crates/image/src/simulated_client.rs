@@ -1,5 +1,5 @@
-//! Objects in the PGs of a simulated cluster, with all its faults. A request that nobody waits for any more is under
-//! way nevertheless.
+//! Objects in the PGs of a simulated cluster, with all its faults. A request whose caller has gone is pending
+//! nevertheless.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -37,12 +37,12 @@ impl SimulatedClient {
         SimulatedClient(Rc::new(Shared { world, random: Cell::new(seed), nonces: RefCell::default() }))
     }
 
-    /// What is asked from now on comes from another process.
+    /// Later requests come from another process.
     pub fn next_process(&self) {
         self.0.world.borrow_mut().next_process();
     }
 
-    /// Runs work to its end, while simulated time goes on.
+    /// Runs work to its end, while simulated time passes.
     pub fn drive<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -53,7 +53,7 @@ impl SimulatedClient {
         }
     }
 
-    /// Ends all faults and checks what the PGs did. Returns the objects that are left, and what happened.
+    /// Ends all faults and checks the work of the PGs. Returns the remaining objects, and statistics.
     pub fn finish(self) -> (Vec<ObjectName>, Statistics) {
         let shared = Rc::into_inner(self.0).expect("nothing uses the cluster any more");
         shared.world.into_inner().finish()

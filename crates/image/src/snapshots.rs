@@ -18,16 +18,16 @@ use crate::names::{Part, kept_name, object_name};
 use crate::objects::{CHANGES_IN_FLIGHT, list_parts, remove_objects};
 use crate::resize::refuse_unfinished;
 
-/// How long a writer may take to finish what it had begun before it knew of a snapshot.
+/// Longest wait for a writer to finish the writes that it had begun before it knew of a snapshot.
 const WRITER_PATIENCE: Duration = Duration::from_secs(30);
 const WRITER_POLL: Duration = Duration::from_millis(10);
-/// No command takes a snapshot for so long: one that is still pending then is of a command that is gone.
+/// Age of a pending snapshot after which its command is gone: none takes that long.
 const PENDING_AT_MOST: Duration = Duration::from_secs(3600);
 const SNAPSHOTS_MAX: usize = 10_000;
 
 impl ImageAdmin {
     /// Takes a snapshot: the image as it is at some moment of this call. Everything that was acknowledged before
-    /// is in it. It takes the same time whatever the image's size, and writes go on meanwhile.
+    /// is in it. Its duration does not depend on the image's size, and writes continue meanwhile.
     pub async fn take_snapshot(
         &self,
         client: &impl PoolClient,
@@ -70,8 +70,8 @@ impl ImageAdmin {
         Ok(record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned())
     }
 
-    /// Returns when no write is in flight that began before its writer knew of this snapshot. Who has lost the
-    /// image without knowing is fenced off.
+    /// Returns when no write is in flight that began before its writer knew of this snapshot. A writer that has
+    /// lost the image without knowing is fenced off.
     pub(crate) async fn wait_until_kept(
         &self,
         client: &impl PoolClient,
@@ -98,8 +98,9 @@ impl ImageAdmin {
                 Some((lock, _)) if lock.kept_number >= number => return Ok(()),
                 Some((lock, _)) if Instant::now() > deadline => {
                     return Err(ImageError::Invalid(format!(
-                        "{} (process {} on {}), which writes to image '{}', has not finished within {} s what it \
-                         was writing; 'atoll health' may say why, and 'atoll image lock break' takes the image from it",
+                        "{} (process {} on {}), which writes to image '{}', has not finished its writes within \
+                         {} s; 'atoll health' may show the cause, and 'atoll image lock break' takes the image \
+                         from it",
                         lock.purpose,
                         lock.process_id,
                         lock.host,
@@ -129,7 +130,7 @@ impl ImageAdmin {
         Ok((record, found))
     }
 
-    /// Whether an image was changed since a snapshot of this number.
+    /// Returns true if an image was changed since a snapshot of this number.
     pub async fn is_changed_since(
         &self,
         client: &impl PoolClient,
@@ -156,7 +157,7 @@ impl ImageAdmin {
         renamed.await.map(drop)
     }
 
-    /// Removes snapshots. What only they needed is removed by [`ImageAdmin::trim`]. A flattened clone whose last
+    /// Removes snapshots. [`ImageAdmin::trim`] removes data that only they needed. A flattened clone whose last
     /// snapshots with a parent they were has none any more.
     pub async fn remove_snapshots(&self, name: &str, snapshots: &[String]) -> Result<(), ImageError> {
         let removed = self.change_unread_clone(name, |record, readers| {
@@ -186,8 +187,8 @@ impl ImageAdmin {
         removed.await.map(drop)
     }
 
-    /// Removes the states of objects that no snapshot needs any more. `progress` is told the numbers of states
-    /// removed and of all that are to be. It can be interrupted, and done by several at once.
+    /// Removes the states of objects that no snapshot needs any more. `progress` gets the numbers of removed
+    /// states and of all that are to be removed. It can be interrupted, and done by several at once.
     pub async fn trim(
         &self,
         client: &impl PoolClient,
@@ -248,9 +249,9 @@ impl ImageAdmin {
         Ok(())
     }
 
-    /// Makes an image what it was at a snapshot; nobody may write to it meanwhile. Later snapshots stay.
-    /// `progress` is told the numbers of objects looked at and of all. If it is interrupted, it must be done
-    /// again before the image can be used.
+    /// Rolls an image back to a snapshot; it must have no writer meanwhile. Later snapshots stay. `progress` gets
+    /// the numbers of examined objects and of all. If it is interrupted, it must be done again before the image
+    /// can be used.
     pub async fn roll_back(
         &self,
         client: &impl PoolClient,
@@ -356,7 +357,7 @@ pub(crate) async fn remove_unneeded(
     .await
 }
 
-/// Makes all objects what they were at a snapshot. The caller has fenced everybody else off.
+/// Rolls all objects back to a snapshot. The caller has fenced all writers off.
 pub(crate) async fn roll_objects_back(
     client: &impl PoolClient,
     record: &ImageRecord,
@@ -380,8 +381,8 @@ pub(crate) async fn roll_objects_back(
     Ok(())
 }
 
-/// Makes one object what it was. `state` is the number for which its state at the snapshot is kept; without one,
-/// it has not changed since. Doing it twice is the same as once: the first time has kept what later snapshots need.
+/// Rolls one object back. `state` is the number for which its state at the snapshot is kept; without one, it has
+/// not changed since. A repetition does no harm: the first time has kept the states that later snapshots need.
 async fn roll_object_back(
     client: &impl PoolClient,
     record: &ImageRecord,
@@ -405,7 +406,7 @@ async fn roll_object_back(
 }
 
 /// Which of the numbers for which an object's states are kept, lowest first, no snapshot needs: those that are the
-/// state of none. Drafts have the number 0. What is kept for snapshots that are newer than the list of them stays.
+/// state of none. Drafts have the number 0. States kept for snapshots that are newer than the list of them stay.
 fn unneeded(kept: &[u64], live: &BTreeSet<u64>, newest: u64) -> Vec<u64> {
     let mut before = 0;
     let mut unneeded = Vec::new();
@@ -429,7 +430,7 @@ mod tests {
     use crate::attach::tests::world;
     use crate::memory_client::MemoryClient;
 
-    /// Its command was killed: nobody else would ever say that it is taken, or remove it.
+    /// Its command was killed, and no other process would ever complete or remove it.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_snapshot_of_a_command_that_is_gone_is_given_up() {
         let world = world().await;
@@ -450,7 +451,7 @@ mod tests {
         assert!(!record.states.unwrap().needs_trimming);
     }
 
-    /// Its states may be gone: objects would become what others need.
+    /// Its states may be gone: objects would get content that belongs to other snapshots.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_roll_back_to_a_snapshot_that_was_removed_meanwhile_changes_nothing() {
         let (world, client) = (world().await, MemoryClient::new(1));

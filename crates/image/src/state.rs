@@ -39,7 +39,7 @@ pub(crate) struct State<C> {
     pub pool: PoolId,
     pub object_bytes: u64,
     pub size_bytes: u64,
-    /// The snapshot; `None` for the image itself, which nobody may write meanwhile.
+    /// The snapshot; `None` for the image itself, which must have no writer meanwhile.
     pub number: Option<u64>,
     pub sealing: Rc<Sealing>,
     pub parent: Option<Parent<C>>,
@@ -55,15 +55,15 @@ pub(crate) struct Places {
     is_listed: Cell<bool>,
 }
 
-/// What a clone shows where it was not written.
+/// Source of a clone's unwritten blocks.
 pub(crate) struct Parent<C> {
     pub state: Rc<State<C>>,
-    /// Only so many bytes of the clone.
+    /// Largest part of the clone that reads from it, in bytes.
     pub overlap_bytes: u64,
 }
 
 impl<C: PoolClient> State<C> {
-    /// The same image at another of its snapshots, which shows so many bytes of the parent.
+    /// Returns the same image at another of its snapshots, which reads `overlap_bytes` bytes from the parent.
     pub fn at(&self, number: u64, overlap_bytes: u64) -> State<C> {
         State {
             client: self.client.clone(),
@@ -78,7 +78,7 @@ impl<C: PoolClient> State<C> {
         }
     }
 
-    /// Reads whole blocks from `offset` on; what is behind the end is zeros.
+    /// Reads whole blocks from `offset` on; data behind the end is zeros.
     pub async fn read_blocks(&self, offset: u64, length: u64) -> Result<Bytes, ImageError> {
         let pieces: Vec<Piece> = pieces(offset, length, self.object_bytes).collect();
         let mut parts = try_join_all(pieces.into_iter().map(|piece| self.read_piece(piece))).await?;
@@ -99,8 +99,8 @@ impl<C: PoolClient> State<C> {
         open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
     }
 
-    /// What `read` finds in an object of this state, with the version that it comes from; `None` if there is no
-    /// object.
+    /// Returns the result of `read` in an object of this state, with the version that it comes from; `None` if
+    /// there is no object.
     async fn found<T>(
         &self,
         object: u64,
@@ -223,7 +223,7 @@ impl<C: PoolClient> State<C> {
         self.places.known.borrow_mut().retain(|object, _| objects.contains(object));
     }
 
-    /// Whether it is known without asking that there is no object here and in the parents.
+    /// Returns true if it is known without a request that there is no object here and in the parents.
     pub fn is_known_empty(&self, piece: Piece) -> bool {
         let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
         self.places.is_listed.get()
@@ -255,7 +255,7 @@ impl<C: PoolClient> State<C> {
         or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
     }
 
-    /// Whether nothing of a piece holds data, here or in the parents, as far as whole objects tell.
+    /// Returns true if no part of a piece holds data, here or in the parents, by whole objects.
     pub async fn is_empty(&self, piece: Piece) -> Result<bool, ImageError> {
         if self.place(piece.object).await? != Place::Nowhere {
             return Ok(false);
@@ -267,7 +267,7 @@ impl<C: PoolClient> State<C> {
     }
 }
 
-/// What is below an offset of an image, if the parent reaches as far.
+/// Returns the parent at an offset of an image, if it reaches as far.
 pub(crate) fn below<C>(parent: Option<&Parent<C>>, start: u64) -> Option<&Parent<C>> {
     parent.filter(|parent| start < parent.overlap_bytes)
 }
@@ -304,8 +304,8 @@ pub(crate) async fn or_in_parent<C: PoolClient>(
     Ok(mapped)
 }
 
-/// Reads a piece by requests of data to open. What does not open is read once more, with a check on its way, to tell
-/// what was changed there from what is stored wrongly.
+/// Reads a piece by requests of data to open. Data that does not open is read once more, with a check on its way,
+/// to distinguish a change on the way from wrong data on the device.
 pub(crate) async fn read_to_open(
     image_id: &str,
     piece: Piece,
@@ -321,7 +321,7 @@ pub(crate) async fn read_to_open(
     }
 }
 
-/// The plain bytes of a piece: what is stored of it, and its parent's where it was not written.
+/// Returns the plain bytes of a piece: its stored data, and its parent's where it was not written.
 pub(crate) async fn open_over_parent<C: PoolClient>(
     sealing: &Sealing,
     parent: Option<&Parent<C>>,

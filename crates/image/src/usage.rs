@@ -12,7 +12,7 @@ use crate::admin::ImageAdmin;
 use crate::names::{ALL_IMAGES_PREFIX, image_id_of, image_prefix, parse};
 use crate::pieces::BLOCK;
 
-/// What a snapshot keeps.
+/// Space of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SnapshotUsage {
     /// Its name.
@@ -20,7 +20,7 @@ pub struct SnapshotUsage {
     /// Bytes of states of objects that are kept for it, and for those before it since the one before that.
     /// Much of it may be shared with the image and other snapshots.
     pub kept_bytes: u64,
-    /// What of them nothing else shares.
+    /// Part of it that nothing else shares.
     pub exclusive_bytes: u64,
 }
 
@@ -29,15 +29,15 @@ pub struct SnapshotUsage {
 pub struct ImageUsage {
     /// Its size.
     pub provisioned_bytes: u64,
-    /// Bytes of blocks that hold data in the image itself; what a clone shows of its parent is not among them.
+    /// Bytes of blocks that hold data in the image itself, without those that a clone reads from its parent.
     pub used_bytes: u64,
-    /// What of them no snapshot shares: these bytes have changed since the newest one.
+    /// Part of them that no snapshot shares: these bytes have changed since the newest one.
     pub exclusive_bytes: u64,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<SnapshotUsage>,
 }
 
-/// What some objects take.
+/// Space of some objects.
 #[derive(Clone, Copy, Default)]
 struct Counted {
     bytes: u64,
@@ -52,7 +52,8 @@ impl Counted {
 }
 
 impl ImageAdmin {
-    /// Counts the blocks of an image and of what its snapshots keep. It costs what was written, not the size.
+    /// Counts the blocks of an image and of its snapshots' states. It costs in proportion to the written data, not
+    /// to the size.
     pub async fn usage(
         &self,
         client: &impl PoolClient,
@@ -104,7 +105,7 @@ impl ImageAdmin {
     }
 }
 
-/// What is kept for each snapshot, oldest first.
+/// Returns the states kept for each snapshot, oldest first.
 fn by_snapshot(record: &ImageRecord, kept: &BTreeMap<u64, Counted>) -> Vec<SnapshotUsage> {
     let newest = record.snapshots().last().map(|snapshot| snapshot.number);
     let mut first = 0;

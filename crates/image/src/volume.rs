@@ -1,4 +1,4 @@
-//! Reading and writing the blocks of an image: by its one writer, who keeps states for snapshots, and over a
+//! Reading and writing the blocks of an image: by its one writer, which keeps states for snapshots, and over a
 //! parent if it is a clone.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -30,7 +30,7 @@ const OBJECTS_AT_ONCE: usize = 32;
 /// How often one looks whether the parent is still being read.
 const PARENT_POLL: Duration = Duration::from_millis(10);
 
-/// OSDs overwrite so much in place.
+/// Largest write that OSDs carry out in place.
 const SMALL_WRITE_BYTES_MAX: u64 = 64 << 10;
 
 /// An image as its writer has it.
@@ -45,14 +45,14 @@ pub(crate) struct Volume<C> {
     pub sealing: Sealing,
     pub fence: Condition,
     pub keeping: Keeping,
-    /// If it is being moved with snapshots: the states of what it was before, the oldest first, and the image itself
-    /// last.
+    /// If it is being moved with snapshots: the states of its previous place, the oldest first, and the image
+    /// itself last.
     pub moved_states: Vec<MovedState>,
-    /// Shared with what is being done with it.
+    /// Shared with pending operations.
     parent: RefCell<Option<Rc<Parent<C>>>>,
-    /// So many bytes show the parent as cluster state has it, whoever reads the image next.
+    /// Bytes that read from the parent by the record in cluster state, for the next reader of the image.
     overlap_bytes: Cell<u64>,
-    /// If it goes back to where it was before it was moved: what is not here yet.
+    /// If it returns to its old place: the writes that are not here yet.
     ahead: RefCell<Option<Rc<Ahead<C>>>>,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
     /// cluster state no other writer can take the image, and one that takes it fences this writer off.
@@ -63,7 +63,7 @@ pub(crate) struct Volume<C> {
     may_exist: RefCell<IndexSet>,
 }
 
-/// What a [`Volume`] is of.
+/// Properties of a [`Volume`].
 pub(crate) struct VolumeOf<C> {
     pub client: C,
     pub name: String,
@@ -102,12 +102,12 @@ impl<C: PoolClient> Volume<C> {
         }
     }
 
-    /// What is shown where the volume is not written. Who needs it asks before looking at the volume's own objects.
+    /// Returns the source of unwritten blocks. Callers get it before they look at the volume's own objects.
     pub fn parent(&self) -> Option<Rc<Parent<C>>> {
         self.parent.borrow().clone()
     }
 
-    /// What was written in the other place, if this is of an image that goes back.
+    /// Returns the writes made in the other place, if this image returns to its old place.
     pub fn ahead(&self) -> Option<Rc<Ahead<C>>> {
         self.ahead.borrow().clone()
     }
@@ -121,7 +121,7 @@ impl<C: PoolClient> Volume<C> {
         self.ahead.borrow().as_ref().filter(|ahead| ahead.is_pending(object)).cloned()
     }
 
-    /// Everything was copied: from now on the parent is not read any more. Returns when nobody reads it. Whoever
+    /// Everything was copied: from now on the parent is not read any more. Returns when it has no reader. Whoever
     /// attaches the image next still shows it, until [`Volume::parent_is_hidden`].
     pub async fn drop_parent(&self) {
         let Some(parent) = self.parent.borrow_mut().take() else { return };
@@ -152,7 +152,7 @@ impl<C: PoolClient> Volume<C> {
         pieces(offset, length, self.object_bytes)
     }
 
-    /// A writer that was fenced off must not go on.
+    /// A writer that was fenced off must stop.
     fn explain(&self, error: ClientError) -> ImageError {
         if let Some(Refusal::Fenced { .. }) = error.refusal() {
             self.is_lost.set(true);
@@ -333,14 +333,14 @@ impl<C: PoolClient> Volume<C> {
         self.write_blocks(start, &whole.freeze()).await
     }
 
-    /// Writes a range if there is what is expected, so that no other write comes between. Tells whether it was.
+    /// Writes a range if it has the expected data, without another write in between. Returns true if it had.
     pub async fn compare_and_write(
         &self,
         offset: u64,
         expected: &Bytes,
         data: &Bytes,
     ) -> Result<bool, ImageError> {
-        assert_eq!(expected.len(), data.len(), "what is compared is what is written");
+        assert_eq!(expected.len(), data.len(), "the expected data is as long as the new data");
         let length = data.len() as u64;
         self.check(offset, length)?;
         let (start_block, end_block) = (offset / BLOCK, (offset + length).div_ceil(BLOCK));
@@ -361,7 +361,7 @@ impl<C: PoolClient> Volume<C> {
         self.read_piece(Piece { object, offset, length: BLOCK }).await
     }
 
-    /// Writes whole blocks, of which the caller holds the lock.
+    /// Writes whole blocks, under the caller's lock.
     pub(crate) async fn write_blocks(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
         let mut position = 0;
         let mut writes = Vec::new();
@@ -422,7 +422,7 @@ impl<C: PoolClient> Volume<C> {
         })
     }
 
-    /// On a full cluster small overwrites of what is there go on, and large ones do not.
+    /// On a full cluster small overwrites of existing blocks succeed, and large ones do not.
     async fn write_in_small_pieces(&self, piece: Piece, plaintext: Bytes) -> Result<(), ImageError> {
         let mut at = 0;
         while at < piece.length {
@@ -498,7 +498,8 @@ impl<C: PoolClient> Volume<C> {
         Ok(())
     }
 
-    /// Whether somebody sees the parent's data in holes of a piece: this volume, or who attaches the image next.
+    /// Returns true if the parent's data is visible in holes of a piece: to this volume, or to the next one that
+    /// attaches the image.
     async fn shows_parent(&self, piece: Piece) -> Result<bool, ImageError> {
         if piece.start(self.object_bytes) >= self.overlap_bytes.get() {
             return Ok(false);
@@ -532,12 +533,13 @@ impl<C: PoolClient> Volume<C> {
     }
 }
 
-/// Whether an object was not found ahead because it was brought meanwhile, and changed.
+/// Returns true if an object was not found ahead because it was brought meanwhile, and changed.
 fn has_been_brought<C: PoolClient, T>(ahead: &Ahead<C>, piece: Piece, read: &Result<T, ImageError>) -> bool {
     matches!(read, Err(error) if error.is_vanished()) && !ahead.is_pending(piece.object)
 }
 
-/// The error of what was done in parts. If it is unknown of one whether it was done, it is unknown of the whole.
+/// Returns the error of an operation in parts. If it is unknown of one whether it was done, it is unknown of the
+/// whole.
 fn first_error(before: Result<(), ImageError>, next: Result<(), ImageError>) -> Result<(), ImageError> {
     match (before, next) {
         (Err(before), Err(next)) if next.is_undecided() && !before.is_undecided() => Err(next),

@@ -1,6 +1,7 @@
-//! A reader's entries in cluster state, which keep what it reads from being removed or changed: one of the image, and one
-//! of each snapshot of a parent that it shows. They are made in one transaction, only while all of that is there, and
-//! again when their lease ran out while cluster state was away. As long as they may not be there, nothing is read.
+//! A reader's entries in cluster state, which keep its data from being removed or changed: one of the image, and
+//! one of each snapshot of a parent that it reads. They are made in one transaction, only while all of that is
+//! there, and again when their lease ran out while cluster state was away. As long as they may not be there,
+//! nothing is read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as SyncMutex};
@@ -19,14 +20,14 @@ use crate::lock::{LEASE_TERM, LOCK_PATIENCE, LOCK_PAUSE, host_name, in_use};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a reader reads of one image.
+/// Data that a reader reads of one image.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     image_id: String,
     image_name: String,
-    /// The number of the snapshot; `None` for the image itself, which nobody may change meanwhile.
+    /// The number of the snapshot; `None` for the image itself, which must not be changed meanwhile.
     number: Option<u64>,
-    /// Of the image itself: when it was changed last.
+    /// Revision of the last change of the image itself.
     changed_at: u64,
     /// The image that is shown where this one was not written.
     parent_id: Option<String>,
@@ -44,7 +45,7 @@ impl Watched {
         }
     }
 
-    /// Whether it is still what was read first.
+    /// Returns true if it is the same as at the first read.
     fn is_in(&self, record: &ImageRecord) -> bool {
         let parent = match self.number {
             Some(number) => match record.snapshots().iter().find(|snapshot| snapshot.number == number) {
@@ -69,7 +70,7 @@ struct Shared {
     is_gone: AtomicBool,
 }
 
-/// Somebody reads an image or a snapshot until this is ended or dropped.
+/// Keeps a reader's entries until it is ended or dropped.
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
     keeper: JoinHandle<()>,
@@ -102,14 +103,14 @@ impl Watcher {
         Ok(Watcher { shared, keeper })
     }
 
-    /// Whether what was watched has been removed or changed.
+    /// Returns true if the watched data has been removed or changed.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone.load(Ordering::SeqCst)
     }
 
-    /// Whether its entries are there now: whatever was read since [`Watcher::begin`] was there to be read.
+    /// Returns true if its entries are there now: all data read since [`Watcher::begin`] was there to be read.
     pub fn is_entered(&self) -> bool {
-        let entered_until = self.shared.entered_until.lock().expect("nobody panics with it");
+        let entered_until = self.shared.entered_until.lock().expect("its holders never panic");
         !self.is_gone() && entered_until.as_ref().is_some_and(TermEnd::is_ahead)
     }
 
@@ -134,12 +135,12 @@ impl Shared {
         &self.watched.first().expect("an image is watched").image_name
     }
 
-    /// Makes the entries. False if what is read is not there any more, or not what it was.
+    /// Makes the entries. False if the data is not there any more, or has changed.
     async fn enter(&self) -> Result<bool, ImageError> {
         let lease = self.admin.cluster.grant_lease(LEASE_TERM).await?;
         match self.admin.retried(self.name(), || self.enter_once(&lease)).await {
             Ok(true) => {
-                *self.entered_until.lock().expect("nobody panics with it") = Some(lease.term_end());
+                *self.entered_until.lock().expect("its holders never panic") = Some(lease.term_end());
                 *self.lease.lock().await = Some(lease);
                 Ok(true)
             }
@@ -150,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Whoever removes or changes something of it has seen the entries, or has changed what is looked at here.
+    /// A process that removes or changes some of it has seen the entries, or has changed the records checked here.
     async fn enter_once(&self, lease: &Lease) -> Result<bool, ImageError> {
         let mut transaction = Transaction::new();
         for watched in &self.watched {
@@ -204,7 +205,7 @@ async fn keep(shared: Arc<Shared>) {
             match shared.enter().await {
                 Ok(true) => break,
                 Ok(false) => {
-                    tracing::warn!("what is read of image '{}' was removed or changed", shared.name());
+                    tracing::warn!("the data read from image '{}' was removed or changed", shared.name());
                     return shared.is_gone.store(true, Ordering::SeqCst);
                 }
                 Err(error) => tracing::debug!("cannot watch image '{}': {error}", shared.name()),

@@ -1,4 +1,4 @@
-//! What can go wrong with keys and key services.
+//! Errors of keys and key services.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ pub enum KeyError {
     /// An authentication tag does not fit: the wrapped key, its context or the wrapping key is another.
     #[error("{what} does not authenticate: it was changed, moved, or sealed with another key")]
     NotAuthentic {
-        /// What was being opened.
+        /// The secret being opened.
         what: String,
     },
     /// A wrapped key or a setting does not have the form that it must have.
     #[error("{what} is malformed: {detail}")]
     Malformed {
-        /// What was being read.
+        /// The file or value being read.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// The key-management service does not have the key that a wrapped key names.
@@ -46,7 +46,7 @@ pub enum KeyError {
     ServiceUnavailable {
         /// Its address.
         service: String,
-        /// What was tried and came of it.
+        /// The attempt and its result.
         detail: String,
     },
     /// The key-management service refused.
@@ -54,7 +54,7 @@ pub enum KeyError {
     ServiceRefused {
         /// Its address.
         service: String,
-        /// What it said.
+        /// The service's answer.
         detail: String,
     },
 }

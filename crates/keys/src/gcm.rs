@@ -36,7 +36,7 @@ pub fn watched_nonces() -> Option<usize> {
 /// A key for AES-256-GCM.
 pub struct GcmKey {
     key: LessSafeKey,
-    /// Of the key; only if nonces are watched.
+    /// Digest of the key; only if nonces are watched.
     digest: Option<[u8; 32]>,
 }
 
@@ -57,7 +57,7 @@ impl GcmKey {
         }
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(associated_data), plaintext);
-        let tag = tag.expect("AES-GCM seals what is shorter than 64 GiB");
+        let tag = tag.expect("AES-GCM seals messages shorter than 64 GiB");
         tag.as_ref().try_into().expect("a tag has 16 bytes")
     }
 

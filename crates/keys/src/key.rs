@@ -87,7 +87,7 @@ pub fn wrap_key(wrapping_key: &SecretKey, context: &str, secret: &SecretKey) -> 
     wrapped
 }
 
-/// Opens what [`wrap_key`] made with the same key and context.
+/// Opens a result of [`wrap_key`] with the same key and context.
 pub fn unwrap_key(wrapping_key: &SecretKey, context: &str, wrapped: &[u8]) -> Result<SecretKey, KeyError> {
     let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().map_err(|_| KeyError::Malformed {
         what: format!("the wrapped key of {context}"),

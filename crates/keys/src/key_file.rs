@@ -14,7 +14,7 @@ use crate::{DEFAULT_KEY, KeyError, SecretKey, random_bytes};
 
 const FORMAT: u32 = 2;
 
-/// What a key file says.
+/// The content of a key file.
 #[derive(Clone, Default)]
 pub struct KeyFile {
     /// The local keys by name; of each the versions, oldest first.
@@ -39,7 +39,7 @@ pub struct TransitSettings {
     /// Path of the Transit engine.
     #[serde(default = "default_mount")]
     pub mount: String,
-    /// Name of the key that wraps what names no other.
+    /// Name of the key for secrets that name no other.
     #[serde(default = "default_key")]
     pub key: String,
     /// Namespace, if the server has any.
@@ -145,7 +145,7 @@ impl KeyFile {
         KeyFile { keys: BTreeMap::new(), transit: Some(settings) }
     }
 
-    /// Whether there are local keys in it.
+    /// Returns true if there are local keys in it.
     pub fn has_local_keys(&self) -> bool {
         !self.keys.is_empty()
     }
@@ -160,7 +160,7 @@ impl KeyFile {
         text.and_then(Self::parse).map_err(|mut detail| {
             let previous = previous_path(path);
             if previous.exists() {
-                detail += &format!("; what it was before its last change is in {}", previous.display());
+                detail += &format!("; its content before the last change is in {}", previous.display());
             }
             KeyError::Malformed { what: path.display().to_string(), detail }
         })
@@ -245,8 +245,8 @@ impl KeyFile {
         created.map_err(|error| KeyError::key_file(path, error))
     }
 
-    /// Changes the file as it is now; other processes that change it wait meanwhile. What it was before stays beside it,
-    /// unless the change takes a key away.
+    /// Changes the file as it is now; other processes that change it wait meanwhile. The previous content stays
+    /// beside it, unless the change removes a key.
     pub fn change<T>(
         path: &Path,
         change: impl FnOnce(&mut Self) -> Result<T, KeyError>,

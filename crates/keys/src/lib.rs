@@ -2,8 +2,8 @@
 //! Transit engine of Vault or OpenBao ([`Transit`]). With them come secret keys, the AES-256-GCM that
 //! wraps one key with another, and the operating system's randomness.
 //!
-//! This crate speaks to key services and reads key files. It may not know what the keys protect: image
-//! blocks and S3 segments are sealed by atoll-seal, which uses this crate and is not used by it.
+//! This crate speaks to key services and reads key files. It does not know the protected data: atoll-seal seals
+//! image blocks and S3 segments, and uses this crate.
 
 mod error;
 mod gcm;

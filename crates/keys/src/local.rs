@@ -1,5 +1,5 @@
-//! The keys of a file that only its owner may read. Old versions stay in it, so that what they have
-//! wrapped still opens.
+//! The keys of a file that only its owner may read. Old versions stay in it, so that the secrets that they wrapped
+//! still open.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

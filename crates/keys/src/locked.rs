@@ -1,6 +1,6 @@
 //! Memory for keys: it is never swapped out, it is in no core dump, and it is wiped when a key goes.
 //!
-//! The crate's only file with `unsafe`: what it offers is safe to call.
+//! The crate's only file with `unsafe`: its public items are safe to call.
 #![expect(unsafe_code, reason = "memory is locked by its address")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous};
 use zeroize::Zeroize;
 
 const KEY_BYTES: usize = 32;
-/// What is locked at once. The usual limit of locked memory is 8 MiB.
+/// Memory that is locked at once. The usual limit of locked memory is 8 MiB.
 const REGION_BYTES: usize = 64 << 10;
 
 type Slot = NonNull<[u8; KEY_BYTES]>;

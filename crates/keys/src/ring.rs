@@ -1,4 +1,4 @@
-//! All key services of a cluster behind one: what each has wrapped says which one opens it.
+//! All key services of a cluster behind one: a wrapped secret names the one that opens it.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::metrics::{measured, register_all};
 use crate::uses::{key_of, note};
 use crate::{DEFAULT_KEY, KeyDescription, KeyError, KeyFile, KeyService, LocalKeys, SecretKey, Transit};
 
-/// The services that a key file names. Everything new is wrapped by the Transit service if there is
-/// one; what local keys have wrapped opens as long as they are in the file.
+/// The services that a key file names. New secrets are wrapped by the Transit service if there is one; the secrets
+/// of local keys open as long as the keys are in the file.
 pub struct KeyRing {
     local: Option<LocalKeys>,
     transit: Option<Transit>,
@@ -24,8 +24,8 @@ impl KeyRing {
         Ok(KeyRing { local, transit: file.transit.map(Transit::new).transpose()? })
     }
 
-    /// Makes the key that wraps what names no other, where the service does not make it by itself. An
-    /// existing key stays.
+    /// Makes the key for secrets that name no other, where the service does not make it by itself. An existing key
+    /// stays.
     pub async fn make_default_key(&self) -> Result<(), KeyError> {
         match &self.transit {
             Some(transit) => transit.make_default_key().await,
@@ -33,7 +33,7 @@ impl KeyRing {
         }
     }
 
-    /// What wraps.
+    /// Returns the service that wraps.
     fn current(&self) -> &dyn KeyService {
         match (&self.transit, &self.local) {
             (Some(transit), _) => transit,
@@ -42,7 +42,7 @@ impl KeyRing {
         }
     }
 
-    /// What opens a wrapped secret.
+    /// Returns the service that opens a wrapped secret.
     fn service_of(&self, wrapped: &str) -> Result<&dyn KeyService, KeyError> {
         let service = wrapped.split(':').next().unwrap_or_default();
         match service {

@@ -1,19 +1,19 @@
-//! What every key service does: it holds the root of the key hierarchy. What it wraps names the
-//! service and the key that wrapped it, so several services can be in use at once, as when a cluster
-//! moves from one to another.
+//! The interface of key services: each holds the root of the key hierarchy. A wrapped secret names the service and
+//! the key that wrapped it, so several services can be in use at once, as when a cluster moves from one to
+//! another.
 
 use async_trait::async_trait;
 
 use crate::{KeyError, SecretKey};
 
-/// The key that wraps what names no other.
+/// The key for secrets that name no other.
 pub const DEFAULT_KEY: &str = "atoll";
 
 /// Wraps and unwraps keys with keys that it does not give away.
 #[async_trait]
 pub trait KeyService: Send + Sync {
-    /// Wraps `secret` with the newest version of the key of this name, bound to `context` (what the
-    /// secret is for, such as `image 0123`). Without a name it is the service's own choice of key.
+    /// Wraps `secret` with the newest version of the key of this name, bound to `context` (the purpose of the
+    /// secret, such as `image 0123`). Without a name it is the service's own choice of key.
     async fn wrap_with(
         &self,
         key_name: Option<&str>,
@@ -21,7 +21,7 @@ pub trait KeyService: Send + Sync {
         secret: &SecretKey,
     ) -> Result<String, KeyError>;
 
-    /// Opens what [`KeyService::wrap_with`] made with the same context.
+    /// Opens a result of [`KeyService::wrap_with`] with the same context.
     async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, KeyError>;
 
     /// The same secret wrapped by the newest version of the key that new secrets are wrapped with, or
@@ -37,10 +37,10 @@ pub trait KeyService: Send + Sync {
     /// Gives a key a new version, with which everything is wrapped from now on.
     async fn rotate(&self, key_name: &str) -> Result<KeyDescription, KeyError>;
 
-    /// Destroys a key with all its versions. What it has wrapped never opens again.
+    /// Destroys a key with all its versions. Its wrapped secrets never open again.
     async fn destroy(&self, key_name: &str) -> Result<(), KeyError>;
 
-    /// Does what keeps access alive; to be called once a minute by processes that run for long.
+    /// Keeps access alive; to be called once a minute by processes that run for long.
     async fn maintain(&self) -> Result<(), KeyError> {
         Ok(())
     }
@@ -58,7 +58,7 @@ pub struct KeyDescription {
     pub service: &'static str,
     /// The key's name.
     pub name: String,
-    /// Versions that can open what they have wrapped, oldest first; the last one wraps.
+    /// Versions that can open the secrets that they wrapped, oldest first; the last one wraps.
     pub versions: Vec<KeyVersion>,
 }
 
@@ -102,7 +102,7 @@ impl WrappedBy {
     }
 }
 
-/// Whether this can name a key: 1 to 64 letters, digits, `-`, `_` and `.`, not beginning with `.`.
+/// Returns true for a name of a key: 1 to 64 letters, digits, `-`, `_` and `.`, not beginning with `.`.
 pub fn is_key_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=64).contains(&name.len()) && !name.starts_with('.') && name.chars().all(is_allowed)

@@ -1,11 +1,11 @@
-//! Tells whether a file is still the one that was read.
+//! Detects if a file has changed since it was read.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Which file it is, when it was written and how long it is; `None` if that cannot be told.
+/// Identity of the file, time of its last write and its length; `None` if these are unknown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Stamp(Option<(u64, SystemTime, u64)>);
 
@@ -19,7 +19,7 @@ impl Stamp {
         Stamp(read())
     }
 
-    /// Whether there is a file.
+    /// Returns true if there is a file.
     pub(crate) fn is_there(&self) -> bool {
         self.0.is_some()
     }

@@ -1,4 +1,4 @@
-//! What key services were asked for: which key, for what, how often. Whoever has an audit log takes it from here.
+//! Uses of key services: the key, the purpose, and the number. Whoever has an audit log takes it from here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::{KeyError, WrappedBy};
 
-/// Uses that are told apart until they are taken. More are counted together.
+/// Uses that are counted apart until they are taken. More are counted together.
 const USES_MAX: usize = 1_024;
-/// What stands for keys and purposes that are not told apart.
+/// Name for keys and purposes that are counted together.
 const OTHERS: &str = "others";
 
 /// How often a key was used for something, since the last time that was taken.
@@ -19,7 +19,7 @@ pub struct KeyUse {
     pub use_of_key: &'static str,
     /// The key and its version, as wrapped secrets name it: `transit:NAME:v2`, or `local:ID`.
     pub key: String,
-    /// What was wrapped, such as `image 0123`.
+    /// Purpose of the wrapped secret, such as `image 0123`.
     pub purpose: String,
     /// How often.
     pub uses: u64,
@@ -31,7 +31,7 @@ type Name = (&'static str, String, String);
 
 static USES: Mutex<BTreeMap<Name, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
-/// Takes what was noted.
+/// Takes the noted uses.
 pub fn take_uses() -> Vec<KeyUse> {
     let taken = std::mem::take(&mut *USES.lock().unwrap_or_else(PoisonError::into_inner));
     let told =
@@ -39,7 +39,7 @@ pub fn take_uses() -> Vec<KeyUse> {
     taken.into_iter().map(told).collect()
 }
 
-/// What wrapped secrets say of their key.
+/// Returns the key that a wrapped secret names.
 pub(crate) fn key_of(wrapped: &str) -> String {
     match WrappedBy::parse(wrapped) {
         Some(WrappedBy { service, key_name, version }) if key_name.is_empty() => format!("{service}:{version}"),

@@ -83,10 +83,9 @@ fn begun() -> Begun {
         format: RECORD_FORMAT,
         name: "preview".into(),
         title: "PREVIEW: all figures are invented".into(),
-        about:
-            "This page shows how a report looks. What does each layer of encryption cost block clients here, in \
-                throughput, latency and CPU time?"
-                .into(),
+        about: "This page shows how a report looks. How much throughput, latency and CPU time does each layer of \
+             encryption cost block clients here?"
+            .into(),
         profile: "full".into(),
         rounds: ROUNDS,
         seconds: SECONDS as f64,

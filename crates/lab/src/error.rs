@@ -17,7 +17,7 @@ pub enum LabError {
     File {
         /// The file.
         path: std::path::PathBuf,
-        /// Why, and what to do.
+        /// The cause and the remedy.
         detail: String,
     },
     /// A process that takes part could not be started or failed.

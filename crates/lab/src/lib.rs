@@ -3,9 +3,9 @@
 //! model predicts the rates of a described cluster. Reports turn records into pages with plots. Campaigns simulate
 //! PGs.
 //!
-//! Load and figures come from `atoll-bench`. Clusters are started and measured by running the program
-//! `atoll`; of its data directories this crate knows what `atoll-node` says. The commands are in
-//! [`commands`] and belong to the program `atoll-lab`. `atoll bench run`, its like and `atoll sim` run that program.
+//! Load and figures come from `atoll-bench`. Clusters are started and measured by running the program `atoll`;
+//! this crate reads their data directories through `atoll-node`. The commands are in [`commands`] and belong to
+//! the program `atoll-lab`. `atoll bench run`, its like and `atoll sim` run that program.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -27,7 +27,7 @@ pub(crate) fn split(
     material
 }
 
-/// The key bytes of what [`split`] has made. `material` is whole stripes, at least one.
+/// Returns the key bytes from a result of [`split`]. `material` is whole stripes, at least one.
 pub(crate) fn merge(material: &[u8], hash: Luks2Hash) -> Zeroizing<[u8; STRIPE_BYTES]> {
     let (random_stripes, last) = material.split_at(material.len() - STRIPE_BYTES);
     let mut key = fold(random_stripes, hash);

@@ -1,8 +1,7 @@
 //! The two binary headers and their checksums (LUKS2 On-Disk Format Specification 1.1, chapter 2).
 //!
-//! A copy is a block of 4096 bytes, then JSON text, padded with zeros to the header size that the
-//! block tells. The primary copy begins at byte 0, the secondary right behind it. All numbers are
-//! big-endian:
+//! A copy is a block of 4096 bytes, then JSON text, padded with zeros to the header size in the block. The primary
+//! copy begins at byte 0, the secondary right behind it. All numbers are big-endian:
 //!
 //! ```text
 //! offset  bytes
@@ -23,7 +22,7 @@ use crate::{Luks2Error, Luks2Hash};
 
 /// Length of the block before the JSON.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// Size of one copy that `cryptsetup` uses unless told otherwise.
+/// Size of one copy in `cryptsetup` by default.
 pub(crate) const DEFAULT_COPY_BYTES: usize = 16 << 10;
 /// All sizes that a copy may have.
 const COPY_SIZES: [usize; 9] =
@@ -44,7 +43,7 @@ pub(crate) struct HeaderCopy<'a> {
     sequence: u64,
 }
 
-/// What a place where a copy should be holds instead.
+/// Content of a place that should have a copy.
 enum Flaw {
     /// No magic, so there may never have been a header.
     NoMagic,
@@ -114,10 +113,10 @@ fn read_copy(area: &[u8], place: usize) -> Result<HeaderCopy<'_>, Flaw> {
     }
     let copy_bytes = usize::try_from(u64::from_be_bytes(array(bytes, 8))).unwrap_or(usize::MAX);
     if !COPY_SIZES.contains(&copy_bytes) || (is_secondary && place != copy_bytes) {
-        return Err(damaged("tells a size that no header has"));
+        return Err(damaged("has a size that no header has"));
     }
     if u64::from_be_bytes(array(bytes, 256)) != place as u64 {
-        return Err(damaged("tells a position where it is not"));
+        return Err(damaged("has a position where it is not"));
     }
     let bytes = bytes.get(..copy_bytes).ok_or_else(|| damaged("is cut short"))?;
     verify_checksum(bytes)?;

@@ -1,5 +1,4 @@
-//! The digest by which a volume key is recognised (LUKS2 On-Disk Format Specification 1.1,
-//! section 3.4).
+//! The digest that identifies a volume key (LUKS2 On-Disk Format Specification 1.1, section 3.4).
 
 use std::num::NonZeroU32;
 
@@ -27,7 +26,7 @@ impl KeyDigest {
         KeyDigest { hash, iterations: ITERATIONS, salt, digest }
     }
 
-    /// What stands in the JSON of a header with one keyslot and one segment.
+    /// Returns the entry in the JSON of a header with one keyslot and one segment.
     pub(crate) fn to_metadata(&self) -> metadata::Digest {
         metadata::Digest {
             kind: KIND.into(),
@@ -66,7 +65,7 @@ impl KeyDigest {
         Err(Luks2Error::damaged("its data segment has no digest"))
     }
 
-    /// Whether this is the key.
+    /// Returns true if this is the key.
     pub(crate) fn matches(&self, key: &[u8; VolumeKey::BYTES]) -> bool {
         self.hash.pbkdf2_matches(self.iterations, &self.salt, key, &self.digest)
     }

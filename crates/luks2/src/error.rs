@@ -1,4 +1,4 @@
-//! What can go wrong with a LUKS2 header.
+//! Errors of a LUKS2 header.
 
 /// Why a LUKS2 header cannot be made, read or unlocked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,13 +9,13 @@ pub enum Luks2Error {
     /// Both copies of the header are there in part, but neither can be trusted.
     #[error("the LUKS2 header is damaged: {detail}; restore a backup with `cryptsetup luksHeaderRestore`")]
     Damaged {
-        /// What is wrong with the newest copy.
+        /// The damage of the newest copy.
         detail: String,
     },
     /// The header is sound, but it asks for something that is not implemented here.
     #[error("the LUKS2 header uses {what}, which Atoll does not support")]
     Unsupported {
-        /// What it asks for.
+        /// The unsupported feature.
         what: String,
     },
     /// No keyslot that could be tried opens with this passphrase.
@@ -33,7 +33,7 @@ pub enum Luks2Error {
     /// The key derivation has parameters out of bounds, or not enough memory.
     #[error("the key derivation of a keyslot cannot run: {detail}")]
     KeyDerivation {
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// The two halves of an XTS key are equal, which IEEE 1619-2018 forbids.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Luks2Hash {
-    /// SHA-256, which `cryptsetup` uses unless told otherwise.
+    /// SHA-256, the default of `cryptsetup`.
     Sha256,
     /// SHA-512.
     Sha512,
@@ -36,7 +36,7 @@ impl Luks2Hash {
         pbkdf2::derive(self.pbkdf2_algorithm(), iterations, salt, secret, derived);
     }
 
-    /// Whether `derived` is what [`Luks2Hash::pbkdf2`] makes. Takes the same time in both cases.
+    /// Returns true if `derived` equals the result of [`Luks2Hash::pbkdf2`]. Takes the same time in both cases.
     pub(crate) fn pbkdf2_matches(
         self,
         iterations: NonZeroU32,

@@ -9,8 +9,7 @@ use crate::keyslot::Keyslot;
 use crate::metadata::{self, Config, DecimalText, ENCRYPTION, Metadata, SegmentSize, parse};
 use crate::{KeyDerivation, KmsToken, Luks2Error, SECTOR_BYTES, VolumeCipher, VolumeKey};
 
-/// Where the data of a new volume begins: the header and all keyslots before it take 16 MiB, which
-/// is what `cryptsetup` reserves, too.
+/// Offset of the data of a new volume: the header and all keyslots before it take 16 MiB, as with `cryptsetup`.
 pub const HEADER_BYTES: usize = 16 << 20;
 
 /// As many keyslots as `cryptsetup` allows.
@@ -65,13 +64,13 @@ impl Luks2Header {
         Ok((bytes, volume_key))
     }
 
-    /// Reads the header of a device, of which `device` is the front: [`HEADER_BYTES`] for those that
-    /// [`Luks2Header::create`] has made, and as much as the keyslots take for others.
+    /// Reads the header of a device, from its front `device`: [`HEADER_BYTES`] for those that
+    /// [`Luks2Header::create`] has made, and the size of all keyslots for others.
     ///
-    /// The newest sound copy of the two counts; [`Luks2Header::is_degraded`] tells when it is the
-    /// only one. Errors: [`Luks2Error::NotLuks2`], [`Luks2Error::Damaged`] (both copies are),
-    /// [`Luks2Error::Unsupported`], and [`Luks2Error::KeyDerivation`] if recognising the key would
-    /// cost too much. A keyslot that cannot be used is no error as long as another one opens.
+    /// The newest sound copy of the two counts; [`Luks2Header::is_degraded`] is true when it is the only one.
+    /// Errors: [`Luks2Error::NotLuks2`], [`Luks2Error::Damaged`] (both copies are), [`Luks2Error::Unsupported`],
+    /// and [`Luks2Error::KeyDerivation`] if recognising the key would cost too much. A keyslot that cannot be used
+    /// is no error as long as another one opens.
     pub fn read(device: &[u8]) -> Result<Self, Luks2Error> {
         let copies = binary_header::find_copies(device)?;
         let mut first_error = None;
@@ -141,7 +140,7 @@ impl Luks2Header {
         self.data_offset
     }
 
-    /// Length of the data in bytes, a multiple of 4096; none if it goes on to the device's end.
+    /// Length of the data in bytes, a multiple of 4096; none if it ends at the device's end.
     pub fn segment_bytes(&self) -> Option<u64> {
         self.segment_bytes
     }
@@ -151,7 +150,7 @@ impl Luks2Header {
         self.kms_token.as_ref()
     }
 
-    /// How a header tells a UUID: hexadecimal with hyphens.
+    /// Returns the text of a UUID in a header: hexadecimal with hyphens.
     pub fn uuid_text(uuid: [u8; 16]) -> String {
         let hex = hex::encode(uuid);
         [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
@@ -162,7 +161,7 @@ impl Luks2Header {
         &self.uuid
     }
 
-    /// Whether one of the two copies is damaged: `cryptsetup repair` writes it anew.
+    /// Returns true if one of the two copies is damaged: `cryptsetup repair` writes it again.
     pub fn is_degraded(&self) -> bool {
         self.is_degraded
     }
@@ -206,7 +205,7 @@ fn numbered_zero(object: &impl serde::Serialize) -> metadata::Numbered {
 
 fn check_config(metadata: &Metadata, copy: &HeaderCopy) -> Result<(), Luks2Error> {
     if metadata.config.json_size.0 != (copy.copy_bytes - binary_header::BLOCK_BYTES) as u64 {
-        return Err(Luks2Error::damaged("its JSON tells another size than its binary header"));
+        return Err(Luks2Error::damaged("its JSON has another size than its binary header"));
     }
     if metadata.keyslots.len() > MAX_KEYSLOTS || metadata.digests.len() > MAX_KEYSLOTS {
         return Err(Luks2Error::damaged(format!("it has more than {MAX_KEYSLOTS} keyslots or digests")));

@@ -8,7 +8,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::{Luks2Error, Luks2Hash, VolumeKey};
 
-/// Argon2 may ask for this much memory at most: what `cryptsetup` allows, too.
+/// Most memory that Argon2 may require: the limit of `cryptsetup`, too.
 const MAX_MEMORY_KIB: u32 = 4 << 20;
 /// Memory times passes: 32 GiB are filled in a minute or two.
 const MAX_FILLED_KIB: u64 = 32 << 20;
@@ -19,7 +19,7 @@ const MAX_PBKDF2_ITERATIONS: u32 = 1 << 28;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum KeyDerivation {
-    /// Argon2id (RFC 9106): what new keyslots should use.
+    /// Argon2id (RFC 9106): recommended for new keyslots.
     Argon2id {
         /// How often the memory is filled.
         #[serde(rename = "time")]
@@ -90,7 +90,7 @@ pub(crate) fn checked_iterations(iterations: u32) -> Result<NonZeroU32, Luks2Err
 
 fn argon2_params(passes: u32, memory_kib: u32, lanes: u32) -> Result<Params, Luks2Error> {
     if memory_kib > MAX_MEMORY_KIB || u64::from(memory_kib) * u64::from(passes) > MAX_FILLED_KIB {
-        return Err(failed(format!("{passes} passes over {memory_kib} KiB of memory are beyond what is allowed")));
+        return Err(failed(format!("{passes} passes over {memory_kib} KiB of memory are beyond the limits")));
     }
     Params::new(memory_kib, passes, lanes, Some(VolumeKey::BYTES)).map_err(failed)
 }

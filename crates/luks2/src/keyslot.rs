@@ -32,8 +32,8 @@ pub(crate) struct Keyslot {
 }
 
 impl Keyslot {
-    /// A keyslot for `volume_key` whose area is at `offset`: what stands in the JSON, and the
-    /// content of the area.
+    /// Returns a keyslot for `volume_key` whose area is at `offset`: its entry in the JSON, and the content of the
+    /// area.
     pub(crate) fn create(
         derivation: KeyDerivation,
         passphrase: &[u8],
@@ -65,8 +65,8 @@ impl Keyslot {
         Ok((json, material))
     }
 
-    /// Reads keyslot `number`. `device` is the front of the device, of which keyslot areas may use
-    /// `areas`. An error says why this keyslot cannot be tried; others may.
+    /// Reads keyslot `number`. `device` is the front of the device; keyslot areas may use `areas` of it. An error
+    /// says why this keyslot cannot be tried; others may.
     pub(crate) fn read(
         number: &str,
         json: &Value,
@@ -98,8 +98,7 @@ impl Keyslot {
         })
     }
 
-    /// The volume key, if `passphrase` is the right one, and otherwise noise. Only the digest can
-    /// tell.
+    /// The volume key, if `passphrase` is the right one, and otherwise noise. Only the digest distinguishes them.
     pub(crate) fn open(&self, passphrase: &[u8]) -> Result<Zeroizing<[u8; VolumeKey::BYTES]>, Luks2Error> {
         let area_key = self.derivation.derive(passphrase, &self.salt)?;
         let mut stripes = Zeroizing::new(vec![0; MATERIAL_BYTES]);

@@ -1,6 +1,5 @@
-//! A token of our own in the header (LUKS2 On-Disk Format Specification 1.1, section 3.6): the
-//! passphrase of a keyslot, wrapped by a key-management service. `cryptsetup` shows and keeps it and
-//! does not know what it means.
+//! A token of our own in the header (LUKS2 On-Disk Format Specification 1.1, section 3.6): the passphrase of a
+//! keyslot, wrapped by a key-management service. `cryptsetup` shows and keeps it without knowing its meaning.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

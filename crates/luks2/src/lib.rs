@@ -1,15 +1,14 @@
 //! LUKS2 at rest, in user space: a header that `cryptsetup` can read and change, and the cipher of
 //! the data behind it (docs/reference/formats.md, "LUKS2 at rest").
 //!
-//! This crate knows headers, key slots and sectors. It may not know devices, key services, or what
-//! is stored: it uses no other crate of the workspace.
+//! This crate knows headers, key slots and sectors. It does not know devices, key services, or the stored data: it
+//! uses no other crate of the workspace.
 //!
-//! The format is that of the LUKS2 On-Disk Format Specification 1.1 (Milan Brož, cryptsetup), of
-//! which this is a part: one data segment under `aes-xts-plain64` with a 512-bit key and sectors of
-//! 4096 bytes. Bytes go in and bytes come out; the caller reads and writes the device.
+//! The format is a part of the LUKS2 On-Disk Format Specification 1.1 (Milan Brož, cryptsetup): one data segment
+//! under `aes-xts-plain64` with a 512-bit key and sectors of 4096 bytes. Bytes go in and bytes come out; the
+//! caller reads and writes the device.
 //!
-//! What comes from a device may be hostile: everything is bounded before it is believed, and nothing
-//! here panics on it.
+//! Bytes of a device may be hostile: everything is bounded before it is used, and nothing here panics on it.
 
 mod anti_forensic;
 mod binary_header;

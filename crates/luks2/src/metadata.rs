@@ -1,7 +1,7 @@
 //! The JSON of a header (LUKS2 On-Disk Format Specification 1.1, chapter 3), as it is stored.
 //!
-//! What stands under each number is read only when it is needed: a keyslot of a kind that is
-//! unknown here must not keep the others from being used.
+//! The entry under each number is read only when it is needed: a keyslot of an unknown kind must not keep the
+//! others from being used.
 
 use std::collections::BTreeMap;
 

@@ -9,14 +9,14 @@
 use crate::VolumeKey;
 use crate::xts::{AES_BLOCK_BYTES, Direction, XtsContext};
 
-/// Bytes of a sector: what is encrypted as a whole. The header's `sector_size`.
+/// Bytes of a sector, which is encrypted as a whole. The header's `sector_size`.
 pub const SECTOR_BYTES: usize = 4096;
 
 /// The unit in which `plain64` counts.
 const IV_UNIT_BYTES: u64 = 512;
 
-/// Encrypts and decrypts whole sectors of a segment. It has no integrity: a changed sector decrypts
-/// to noise, and to tell is the task of the checksums above.
+/// Encrypts and decrypts whole sectors of a segment. It has no integrity: a changed sector decrypts to noise,
+/// which the checksums above detect.
 ///
 /// A call changes the context, so it wants `&mut`; a clone is cheap and for another thread.
 #[derive(Clone)]

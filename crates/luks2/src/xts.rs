@@ -1,7 +1,7 @@
 //! AES-256-XTS (IEEE 1619-2018) of one data unit, by AWS-LC.
 //!
-//! `aws-lc-rs` does not offer XTS, so this calls the C library that it is made of. This file is
-//! the crate's only one with `unsafe`: what it offers is safe to call.
+//! `aws-lc-rs` does not offer XTS, so this calls the C library that it is made of. This file is the crate's only
+//! one with `unsafe`: its public items are safe to call.
 #![expect(unsafe_code, reason = "AES-XTS is only there as C functions")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 

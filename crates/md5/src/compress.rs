@@ -192,8 +192,8 @@ fn turn_into_columns(blocks: &[&[u8]], block: usize, columns: &mut Columns) {
     }
 }
 
-/// Advances streams that fit into one vector; lanes that are left over do nothing useful. What works
-/// on vectors is in plain loops: closures would not be compiled for the processor's vector unit.
+/// Advances streams that fit into one vector; lanes that are left over do nothing useful. Work on vectors is in
+/// plain loops: closures would not be compiled for the processor's vector unit.
 #[inline(always)]
 fn compress_group<S: Simd>(simd: S, states: &mut [State], blocks: &[&[u8]]) {
     assert!(states.len() <= S::U32_LANES && S::U32_LANES <= LANES_MAX, "streams fit into lanes");
@@ -227,7 +227,7 @@ pub(crate) fn compress_one(state: &mut State, blocks: &[u8]) {
     md5::block_api::compress(&mut state.0, blocks.as_chunks().0);
 }
 
-/// So few streams are faster one after the other than in lanes of which most are idle.
+/// Streams up to this number are faster one after the other than in lanes that are mostly idle.
 const STREAMS_ONE_BY_ONE: usize = 2;
 
 /// Advances up to [`LANES_MAX`] streams, each by the same number of whole blocks.

@@ -1,6 +1,6 @@
-//! The threads that hash: each takes what waits, as many streams at a time as there are lanes, and
-//! goes on with all of them in step. The more bodies arrive at once, the less each of them costs: so a
-//! job waits for those of the other bodies that are arriving, until its answer is needed.
+//! The threads that hash: each takes the waiting streams, as many at a time as there are lanes, and processes all
+//! of them in step. The more bodies arrive at once, the less each of them costs: so a job waits for those of the
+//! other bodies that are arriving, until its answer is needed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether to wait for more jobs costs more than it saves.
+    /// Returns true if waiting for more jobs costs more than it saves.
     fn is_worth_it(&self) -> bool {
         let wanted = BODY_COUNT.load(Ordering::Relaxed).clamp(1, LANES_MAX);
         self.jobs.len() >= wanted || self.is_urgent
@@ -78,7 +78,7 @@ pub(crate) fn add(job: Job) {
     QUEUE.change(|waiting| waiting.jobs.push_back(job));
 }
 
-/// Tells that the answer of a job is needed.
+/// Notes that the answer of a job is needed.
 pub(crate) fn hurry() {
     QUEUE.change(|waiting| waiting.is_urgent = !waiting.jobs.is_empty());
 }

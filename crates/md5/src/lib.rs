@@ -1,7 +1,6 @@
-//! MD5 (RFC 1321) of many bodies at once. S3 makes it the ETag. One stream of it is bound by the chain of
-//! its own steps and would be most of the cost of a PUT; but a processor's vector unit takes as many
-//! streams side by side as it has lanes. Bodies are hashed by threads of this crate's own (`hashers`),
-//! beside the receiving and the sealing of what comes next.
+//! MD5 (RFC 1321) of many bodies at once. S3 makes it the ETag. One stream of it is bound by the chain of its own
+//! steps and would be most of the cost of a PUT; but a processor's vector unit takes as many streams side by side
+//! as it has lanes. Threads of this crate hash bodies (`hashers`), while later data is received and sealed.
 //!
 //! This crate knows bytes and digests. It may not know whose they are: it uses no other crate of the
 //! workspace.
@@ -17,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::compress::{BLOCK_BYTES, State, compress_one};
 use crate::hashers::{Job, OpenBody};
 
-/// So much of a body is handed to the hashers at once.
+/// Bytes of a body that are handed to the hashers at once.
 const JOB_BYTES: usize = 256 << 10;
 /// Less than this is hashed where it is: a hand-over to another thread would cost more.
 const HERE_BYTES_MAX: usize = 4 << 10;
@@ -32,7 +31,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Takes whole blocks off the front of `pieces`; `None` when what is left is not a block.
+    /// Takes whole blocks off the front of `pieces`; `None` when less than a block is left.
     fn next_blocks(&mut self, pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
         while let Some(piece) = pieces.front_mut() {
             if self.partial.is_empty() && piece.len() >= BLOCK_BYTES {
@@ -136,8 +135,7 @@ impl Md5 {
         self.place = Place::AtHashers(receiver);
     }
 
-    /// Nothing more is added: what is left may be hashed from now on, beside what is done until
-    /// [`Md5::finish`].
+    /// Nothing more is added: the rest may be hashed from now on, in parallel until [`Md5::finish`].
     pub async fn end(&mut self) {
         if self.pieces_bytes > HERE_BYTES_MAX {
             self.hand_over().await;

@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Things of one kind that have series of their own.
 pub const NAMES_MAX: usize = 1_000;
 
-/// What is measured by name, of at most [`NAMES_MAX`] names: those that were used last. `T` takes its series out of
-/// the registry when it is dropped.
+/// Series by name, of at most [`NAMES_MAX`] names: those that were used last. `T` takes its series out of the
+/// registry when it is dropped.
 pub struct Bounded<T>(HashMap<String, (Instant, T)>);
 
 impl<T> Default for Bounded<T> {
@@ -17,7 +17,7 @@ impl<T> Default for Bounded<T> {
 }
 
 impl<T> Bounded<T> {
-    /// What is measured of a name.
+    /// Returns the series of a name.
     pub fn of(&mut self, name: &str, make: impl FnOnce(&str) -> T) -> &T {
         if self.0.len() >= NAMES_MAX && !self.0.contains_key(name) {
             let oldest = self.0.iter().min_by_key(|(_, (used_at, _))| *used_at);

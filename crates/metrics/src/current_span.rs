@@ -8,7 +8,7 @@ use std::pin::pin;
 
 use atoll_types::TraceContext;
 
-/// What a thread does now.
+/// Current work of a thread.
 #[derive(Clone, Copy)]
 enum Work {
     /// Something that is no operation.
@@ -51,7 +51,7 @@ pub fn change_span(span: Option<TraceContext>) {
     }
 }
 
-/// Works for a span, which is asked for whenever the future goes on.
+/// Works for a span, which is asked for at each poll of the future.
 pub async fn within<F: Future>(span: impl Fn() -> Option<TraceContext>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -23,14 +23,14 @@ struct Inner {
 pub struct Latency(Arc<Inner>);
 
 impl Latency {
-    /// An operation took so many microseconds.
+    /// Counts an operation of `duration_us` microseconds.
     pub fn observe_us(&self, duration_us: u64) {
         // Counts are read one by one, so no order among them is promised.
         self.0.buckets[bucket_of(duration_us)].fetch_add(1, Ordering::Relaxed);
         self.0.sum_us.fetch_add(duration_us, Ordering::Relaxed);
     }
 
-    /// An operation took so long.
+    /// Counts an operation of `duration`.
     pub fn observe(&self, duration: std::time::Duration) {
         self.observe_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }

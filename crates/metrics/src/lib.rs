@@ -1,9 +1,10 @@
-//! The metrics of this process: counters, gauges and histograms under the names that docs/reference/metrics.md lists,
-//! as OpenMetrics or Prometheus text. Besides, the slowest of its operations, and those that are to be exported as traces.
+//! The metrics of this process: counters, gauges and histograms under the names that docs/reference/metrics.md
+//! lists, as OpenMetrics or Prometheus text. It also keeps the slowest of its operations, and those that are to be
+//! exported as traces.
 //!
 //! A crate that measures something keeps its metrics in one struct, made once for the process, and registers them
-//! here. This crate knows the registry and the process that it is in. It may not know what is measured, nor sockets:
-//! who asks for the text brings it to the network.
+//! here. This crate knows the registry and the process that it is in. It knows neither the measured values nor
+//! sockets: callers bring its text to the network.
 
 mod bounded;
 pub mod current_span;
@@ -25,7 +26,8 @@ use prometheus_client::registry::{Metric, Registry};
 /// Names and values of labels.
 pub type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Metrics of one name that differ in their labels. Looking one up takes a lock: what is often counted keeps its own.
+/// Metrics of one name that differ in their labels. Looking one up takes a lock: code that counts often keeps its
+/// own.
 pub type Family<const N: usize, M> = prometheus_client::metrics::family::Family<Labels<N>, M>;
 
 /// A format in which metrics are given out.
@@ -60,7 +62,7 @@ type Refresh = Box<dyn Fn() + Send + Sync>;
 #[derive(Default)]
 struct OfProcess {
     registry: Registry,
-    /// What brings gauges up to date before they are read.
+    /// Functions that bring gauges up to date before they are read.
     refreshes: Vec<Refresh>,
 }
 
@@ -83,7 +85,7 @@ pub fn refresh_with(refresh: impl Fn() + Send + Sync + 'static) {
     of_process().refreshes.push(Box::new(refresh));
 }
 
-/// Makes known what holds for any process: its name, version, processor time, memory and descriptors.
+/// Registers the metrics of any process: its name, version, processor time, memory and descriptors.
 pub fn register_process(name: &str, version: &str) {
     let info: Family<2, Gauge> =
         register("atoll_build_info", "The program of this process; always 1", Family::default());

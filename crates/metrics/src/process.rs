@@ -1,4 +1,4 @@
-//! What holds for any process, under the names that all of Prometheus' clients use.
+//! Metrics of any process, under the names that all of Prometheus' clients use.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -52,7 +52,7 @@ fn one(
     metric.encode(encoder.encode_descriptor(name, &format!("{help}."), None, metric.metric_type())?)
 }
 
-/// Of `/proc/self/stat`: proc_pid_stat(5).
+/// Fields of `/proc/self/stat`: proc_pid_stat(5).
 struct Stat {
     cpu_seconds: f64,
     threads: i64,

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What took less is not kept.
+/// Duration below which an operation is not kept.
 pub const SLOW_MIN: Duration = Duration::from_millis(100);
 /// Operations that are kept: the slowest.
 const KEPT_MAX: usize = 256;
-/// Those of strangers that are kept besides.
+/// Additional operations of strangers that are kept.
 const STRANGERS_KEPT_MAX: usize = 32;
 /// For how long.
 const KEPT_MS: u64 = 60 * 60 * 1_000;
@@ -22,9 +22,9 @@ pub struct SlowOperation {
     pub begun_unix_ms: u64,
     /// From its arrival to its answer, or until now, in microseconds.
     pub duration_us: u64,
-    /// What it does: `write`, `GetObject`, ...
+    /// Kind of the operation: `write`, `GetObject`, ...
     pub kind: String,
-    /// Who asked for it, as far as it is known.
+    /// The client, as far as it is known.
     pub client: String,
     /// An object, an image and a place in it, or a bucket and a key.
     pub object: Option<String>,
@@ -36,9 +36,9 @@ pub struct SlowOperation {
     pub size_bytes: u64,
     /// Why it was refused; none if it was done.
     pub error: Option<String>,
-    /// What it had come to, in the order of time.
+    /// Its stages, in the order of time.
     pub steps: Vec<SlowStep>,
-    /// What it waits for; none if it was answered.
+    /// Its reason for waiting; none if it was answered.
     #[serde(default)]
     pub waits_for: Option<String>,
 }
@@ -46,7 +46,7 @@ pub struct SlowOperation {
 /// Something that a slow operation has reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowStep {
-    /// What has happened.
+    /// Name of the stage.
     pub name: String,
     /// When: microseconds after it began.
     pub after_us: u64,
@@ -55,12 +55,13 @@ pub struct SlowStep {
     pub since_us: u64,
 }
 
-/// Whose operations are kept together. A stranger can be slow at will, and pushes out strangers only.
+/// Groups of clients whose operations are kept together. A stranger can be slow at will, and pushes out strangers
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// Of processes and people who have proved who they are.
+    /// Operations of processes and users that have authenticated.
     Identified,
-    /// Of others.
+    /// Operations of others.
     Strangers,
 }
 
@@ -79,15 +80,15 @@ static KEPT: Mutex<[Vec<SlowOperation>; 2]> = Mutex::new([Vec::new(), Vec::new()
 /// Operations that have not been answered: of those that have taken long already, the oldest.
 static IN_FLIGHT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
 
-/// Operations in flight that are told: further ones wait for the same.
+/// Most pending operations in a report: further ones wait for the same.
 pub const IN_FLIGHT_MAX: usize = 64;
 
-/// Whether an operation is to be told here.
+/// Returns true for durations that are kept.
 pub fn is_slow(duration_us: u64) -> bool {
     u128::from(duration_us) >= SLOW_MIN.as_micros()
 }
 
-/// Unix time when something began that took so long until now, in milliseconds.
+/// Returns the Unix time of the begin of an operation that has taken `duration_us` until now, in milliseconds.
 pub fn begun_unix_ms(duration_us: u64) -> u64 {
     unix_ms().saturating_sub(duration_us / 1_000)
 }
@@ -104,21 +105,21 @@ pub fn record(operation: SlowOperation, ring: Ring) {
 
 type Teller = fn() -> Vec<SlowOperation>;
 
-/// Who is asked for slow operations in flight when they are to be told.
+/// Source of slow pending operations for a report.
 static TELLER: OnceLock<Teller> = OnceLock::new();
 
-/// Asks this for slow operations in flight from now on, where they need not be told with [`set_in_flight`].
+/// Sets the source of slow pending operations, where they are not reported with [`set_in_flight`].
 pub fn tell_in_flight_with(teller: Teller) {
     let _ = TELLER.set(teller);
 }
 
-/// These are the slow operations in flight now, in place of those that were told before.
+/// Replaces the reported slow pending operations.
 pub fn set_in_flight(operations: Vec<SlowOperation>) {
     *IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner) = operations;
 }
 
-/// How long operations in flight have taken until now. They were told a while ago: a process that hangs tells
-/// nothing new.
+/// How long operations in flight have taken until now. The report may be old: a process that hangs reports nothing
+/// new.
 fn still_in_flight(mut operations: Vec<SlowOperation>, now_unix_ms: u64) -> Vec<SlowOperation> {
     for operation in &mut operations {
         let until_now_us = now_unix_ms.saturating_sub(operation.begun_unix_ms) * 1_000;

@@ -1,4 +1,4 @@
-//! What holds for any server that speaks TLS.
+//! Metrics of any server that speaks TLS.
 
 use std::sync::LazyLock;
 

@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 4_096;
 pub struct TraceParent {
     /// The span.
     pub context: TraceContext,
-    /// Whether the other program exports its span.
+    /// True if the other program exports its span.
     pub is_sampled: bool,
 }
 
@@ -66,17 +66,17 @@ impl Span {
     }
 }
 
-/// An id that nobody else gives.
+/// Returns a unique id.
 pub fn random_id<const BYTES: usize>() -> [u8; BYTES] {
     let mut id = [0; BYTES];
-    getrandom(&mut id, GetRandomFlags::empty()).expect("the system gives so few random bytes at once");
+    getrandom(&mut id, GetRandomFlags::empty()).expect("the system returns this few random bytes at once");
     id
 }
 
 /// An operation that is to be exported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedOperation {
-    /// What is known of it.
+    /// The operation.
     pub operation: SlowOperation,
     /// Unix time when it ended, in microseconds.
     pub ended_unix_us: u64,
@@ -84,7 +84,7 @@ pub struct TracedOperation {
     pub span: Span,
 }
 
-/// What became of operations that were to be exported.
+/// Results of operations for export.
 struct Registered {
     sent: Counter,
     dropped: Counter,
@@ -93,7 +93,7 @@ struct Registered {
 
 static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
     let traces: Family<1, Counter> =
-        register("atoll_traces", "Operations to be exported as traces, by what became of them", Family::default());
+        register("atoll_traces", "Operations to be exported as traces, by result", Family::default());
     let with = |result: &str| traces.get_or_create_owned(&[("result", result.to_owned())]);
     Registered { sent: with("sent"), dropped: with("dropped"), failed: with("failed") }
 });
@@ -129,7 +129,7 @@ pub fn endpoint() -> String {
     ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether anything is exported.
+/// Returns true if anything is exported.
 pub fn is_on() -> bool {
     CHOICE.load(Ordering::Relaxed) != 0
 }
@@ -174,13 +174,13 @@ fn export(operation: SlowOperation, span: Span) {
     }
 }
 
-/// So many operations were taken by the collector, or not.
+/// Counts `count` operations that the collector has accepted, or not.
 pub fn were_exported(count: usize, is_taken: bool) {
     let counter = if is_taken { &REGISTERED.sent } else { &REGISTERED.failed };
     counter.inc_by(count as u64);
 }
 
-/// Splitmix64 of a counter: nobody needs to be unable to guess it.
+/// Splitmix64 of a counter: the numbers need not be secret.
 fn random() -> u64 {
     static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);

@@ -1,4 +1,4 @@
-//! One client's connection: the protocol session, and what it wants done.
+//! One client's connection: the protocol session, and its actions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -138,12 +138,12 @@ impl Connection {
         }
     }
 
-    /// Whether TLS was asked for and has not come about yet.
+    /// Returns true if TLS has begun and its handshake has not ended.
     fn is_handshaking(&self) -> bool {
         self.transport.with_tls(TlsChannel::is_handshaking).unwrap_or(false)
     }
 
-    /// Who the client is, as far as its socket and its certificate say.
+    /// Returns the client's identity, as far as its socket and its certificate show it.
     fn client(&self) -> Client {
         let certificate = self.transport.with_tls(TlsChannel::client_certificate).flatten();
         Client { address: self.transport.peer_address(), certificate, nvme_host: None }
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing may be taken from the client now.
+    /// Returns true if nothing may be taken from the client now.
     fn takes_no_more(&self) -> bool {
         self.waits.get() > 0 || self.session.borrow().is_saturated()
     }
@@ -203,7 +203,7 @@ impl Connection {
         });
     }
 
-    /// Waits for memory, of which all connections have a certain amount.
+    /// Waits for memory; all connections share a limited amount.
     async fn memory(self: &Rc<Self>, bytes: u64) -> ByteGrant {
         self.waits.set(self.waits.get() + 1);
         let (grant, has_waited) = self.server.memory.take(bytes).await;
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Carries out what the session wants.
+    /// Carries out the session's actions.
     fn pump(self: &Rc<Self>) {
         while let Some(action) = self.next_action() {
             self.act(action);

@@ -1,4 +1,4 @@
-//! What an NBD server measures beside what all servers of images do (docs/reference/metrics.md).
+//! Metrics of an NBD server beside those of all image servers (docs/reference/metrics.md).
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(crate) fn set_connections(count: usize) {
     CONNECTIONS.set(count as i64);
 }
 
-/// What a request is, its offset and its bytes.
+/// Returns the kind of a request, its offset and its bytes.
 pub(crate) fn operation(kind: &RequestKind) -> (Operation, u64, u64) {
     match kind {
         RequestKind::Read { offset, length } => (Operation::Read, *offset, u64::from(*length)),

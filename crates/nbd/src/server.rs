@@ -19,7 +19,7 @@ use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
 /// Clients that use an image have places that those without one cannot take.
 const LIMITS: Limits = Limits { strangers_max: 256, address_max: 64, members_max: 1_024 };
-/// What people are told of who uses an image.
+/// Name of this server in the lock of an image.
 pub(crate) const PURPOSE: &str = "NBD server";
 /// How often the certificate's files are looked at.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl NbdServer {
         }
     }
 
-    /// What holds for TLS of clients that connect to an address now.
+    /// Returns the current TLS policy for clients that connect to an address.
     pub fn tls_policy(&self, address: &ListenAddress) -> TlsPolicy {
         match self.tls.policy(address) {
             TlsPolicy::Offered if self.tls_config.borrow().is_none() => TlsPolicy::Unavailable,

@@ -1,5 +1,5 @@
-//! What unlocks an OSD's devices: chosen when they are made, remembered as `osd-N/at-rest.json`,
-//! and looked up by the OSD when it starts. Passphrases themselves are never remembered.
+//! Secrets that unlock an OSD's devices: chosen when they are made, remembered as `osd-N/at-rest.json`, and looked
+//! up by the OSD when it starts. Passphrases themselves are never remembered.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,19 +17,19 @@ use crate::data_dir::DataDir;
 use crate::error::NodeError;
 use crate::json_files::{read_json, write_json};
 
-/// Most bytes of a key file or passphrase: what `cryptsetup` allows, too.
+/// Most bytes of a key file or passphrase, as with `cryptsetup`.
 const KEY_BYTES_MAX: u64 = 8 << 20;
 
 /// Where the passphrase of LUKS2 volumes comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnlockWith {
-    /// The first line of this file, without the line feed (byte 10) that ends it. This is what
-    /// `cryptsetup` takes from a terminal or from standard input.
+    /// The first line of this file, without the line feed (byte 10) that ends it. `cryptsetup` takes the same
+    /// bytes from a terminal or from standard input.
     PassphraseFile(PathBuf),
     /// All bytes of this file, a line feed at its end included, as `cryptsetup --key-file` has it.
     KeyFile(PathBuf),
-    /// The cluster's key service, from what the header of each device has wrapped.
+    /// The cluster's key service, with the wrapped secret in the header of each device.
     Kms,
 }
 
@@ -114,7 +114,7 @@ impl DataDir {
         self.osd(osd).join("at-rest.json")
     }
 
-    /// What unlocks an OSD's devices; none if they are not encrypted.
+    /// Returns the secret that unlocks an OSD's devices; none if they are not encrypted.
     pub fn unlock_with(&self, osd: OsdId) -> Result<Option<UnlockWith>, NodeError> {
         let path = self.at_rest_file(osd);
         if !path.exists() {
@@ -128,7 +128,7 @@ impl DataDir {
         Ok(Some(file.unlock_with))
     }
 
-    /// Remembers what unlocks an OSD's devices, or that nothing has to.
+    /// Remembers the secret that unlocks an OSD's devices, or that none is needed.
     pub(crate) fn remember_unlock(&self, osd: OsdId, choice: Option<&UnlockWith>) -> Result<(), NodeError> {
         let path = self.at_rest_file(osd);
         match choice {

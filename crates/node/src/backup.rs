@@ -41,12 +41,12 @@ struct BackupFile {
     text: String,
 }
 
-/// What a backup has.
+/// Content of a new backup.
 #[derive(Clone, Debug)]
 pub struct MadeBackup {
     /// Number of files.
     pub files: usize,
-    /// What it has of the key service; see [`KeyFile::holds`].
+    /// Secrets of the key service in it; see [`KeyFile::holds`].
     holds: BTreeSet<String>,
 }
 
@@ -81,7 +81,8 @@ pub fn back_up(
     Ok(made)
 }
 
-/// Says in cluster state what a backup of this host has. False if the host has more by now: then it counts for nothing.
+/// Notes in cluster state the content of this host's backup. False if the host has more by now: then it counts for
+/// nothing.
 pub async fn note_backup(
     directory: &DataDir,
     cluster: &ClusterFile,
@@ -128,7 +129,8 @@ fn backed_up(directory: &DataDir) -> Result<Vec<PathBuf>, NodeError> {
     Ok(paths)
 }
 
-/// Puts back from a backup what a data directory lacks; what is there stays. Returns the names of the files.
+/// Restores the missing files of a data directory from a backup; existing files stay. Returns the names of the
+/// files.
 pub fn restore(directory: &DataDir, from: &Path, opener: &BackupOpener) -> Result<Vec<String>, NodeError> {
     let text = open(from, fs::read(from).map_err(NodeError::file(from))?, opener)?;
     let backup: Backup = parse(from, &text)?;

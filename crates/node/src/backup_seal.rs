@@ -17,15 +17,15 @@ const PASSPHRASE_CHARS_MIN: usize = 12;
 
 /// How a backup is protected.
 pub enum BackupSeal {
-    /// Not at all: who has the file has all that is in it.
+    /// Without encryption: the holder of the file has all secrets in it.
     Clear,
     /// By a passphrase.
     Passphrase(Zeroizing<String>),
-    /// For who has the identity of one of these age recipients, `age1...`.
+    /// For the holder of an identity of one of these age recipients, `age1...`.
     Recipients(Vec<String>),
 }
 
-/// What opens a backup.
+/// Secrets that open a backup.
 #[derive(Default)]
 pub struct BackupOpener {
     /// The passphrase that it was made with.
@@ -38,7 +38,7 @@ fn invalid(text: String) -> NodeError {
     NodeError::Invalid(text)
 }
 
-/// A line without what surrounds it: a file ends with a line feed, and a passphrase does not.
+/// Returns a line without surrounding characters: a file ends with a line feed, and a passphrase does not.
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -75,13 +75,13 @@ pub(crate) fn seal(text: &[u8], seal: &BackupSeal) -> Result<Vec<u8>, NodeError>
     }
 }
 
-/// What is in a backup, encrypted or not.
+/// Returns the content of a backup, encrypted or not.
 pub(crate) fn open(path: &Path, bytes: Vec<u8>, opener: &BackupOpener) -> Result<Zeroizing<Vec<u8>>, NodeError> {
     if !bytes.starts_with(MAGIC) {
         return Ok(Zeroizing::new(bytes));
     }
     let failed = |error: age::DecryptError| {
-        invalid(format!("{} does not open with what was given: {error}", path.display()))
+        invalid(format!("{} does not open with the given secret: {error}", path.display()))
     };
     if let Some(passphrase) = &opener.passphrase {
         let mut identity = scrypt::Identity::new(SecretString::from(first_line(passphrase).to_owned()));

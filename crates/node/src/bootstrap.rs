@@ -1,5 +1,5 @@
-//! The first start: keys and devices on disk, then the first records of cluster state. Every step
-//! may be repeated, so that a start that was cut short goes on where it was.
+//! The first start: keys and devices on disk, then the first records of cluster state. Every step may be repeated,
+//! so that an interrupted start resumes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
 pub(crate) const OSDS_MAX: u32 = 64;
 const COPIES_MAX: u32 = 3;
 
-/// What the user chose for `atoll up`.
+/// The user's choices for `atoll up`.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// Number of OSDs, for the first start.
@@ -64,9 +64,9 @@ pub struct Choices {
     pub zone: Option<String>,
     /// Where OSDs, and the embedded cluster-state server, listen for other hosts.
     pub listen: Option<IpAddr>,
-    /// What they announce, if it is another address.
+    /// Address that they announce, if it is another.
     pub advertise: Option<IpAddr>,
-    /// What no two copies or shards share, for the first start.
+    /// Level on which no two copies or shards share an item, for the first start.
     pub failure_domain: Option<FailureDomain>,
     /// Copies of each object, for the first start.
     pub copies: Option<u32>,
@@ -78,13 +78,13 @@ pub struct Choices {
     pub key_service: Option<PathBuf>,
     /// Protection of frames, for the first start.
     pub frame_modes: Option<FrameModes>,
-    /// What carries them, for the first start.
+    /// Transports of connections, for the first start.
     pub transports: Option<Transports>,
-    /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
+    /// True if device files are LUKS2 volumes that the key service unlocks, for the first start.
     pub encrypt_at_rest: bool,
     /// The Transit service that holds the root of the keys, for the first start.
     pub transit: Option<TransitSettings>,
-    /// Secrets that are to be made anew if they are lost: `kms`, `client`, `gateway`, `osd.N`.
+    /// Lost secrets to recreate: `kms`, `client`, `gateway`, `osd.N`.
     pub new_keys: Vec<String>,
     /// OSDs that are to get an empty device file in place of a device that is lost.
     pub new_devices: Vec<OsdId>,
@@ -93,7 +93,7 @@ pub struct Choices {
 const DEFAULT_OSDS: u32 = 3;
 pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
 
-/// What `cluster.json` is to say by the user's choices. Nothing is written yet.
+/// Returns the content of `cluster.json` by the user's choices. Nothing is written yet.
 pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
     if let Some(ec) = &choices.ec {
         check_redundancy(ec)?;
@@ -135,8 +135,8 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
     cluster.advertise = choices.advertise.or(cluster.advertise);
     if cluster.osd_listen().is_unspecified() && cluster.advertise.is_none() {
         return Err(NodeError::Invalid(format!(
-            "--listen {} does not say by which address other hosts reach this one; name that address, or give \
-             --advertise, too",
+            "--listen {} does not name the address of this host for other hosts; name it, or give --advertise, \
+             too",
             cluster.osd_listen()
         )));
     }
@@ -170,7 +170,7 @@ pub(crate) fn write_plan(
     Ok(())
 }
 
-/// Whether a host that has joined has what it needs to run.
+/// Checks that a joined host has everything to run.
 fn check_joined(cluster: &ClusterFile, choices: &Choices) -> Result<(), NodeError> {
     if choices.osd_count.is_some_and(|count| count > 0) || !cluster.osd_ids.is_empty() {
         check_may_have_osds(cluster)?;
@@ -325,14 +325,14 @@ fn default_osds(choices: &Choices) -> u32 {
     DEFAULT_OSDS.max(shards)
 }
 
-/// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
+/// Returns the OSDs of a new cluster: those that `atoll osd create` has made, or the chosen number of new ones.
 fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, NodeError> {
     let prepared = directory.prepared_osds();
     for &id in &prepared {
         if choices.encrypt_at_rest && directory.unlock_with(id)?.is_none() {
             return Err(NodeError::Invalid(format!(
-                "--encrypt-at-rest is for device files that 'atoll up' makes, and {id} was created without encryption; \
-                 create it anew with 'atoll osd create --encrypt', or leave the option out"
+                "--encrypt-at-rest is for device files that 'atoll up' makes, and {id} was created without \
+                 encryption; create it again with 'atoll osd create --encrypt', or leave the option out"
             )));
         }
     }
@@ -352,7 +352,7 @@ fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, Nod
     Ok((0..count).map(OsdId).collect())
 }
 
-/// Writes a record unless it is there; what is there stays.
+/// Writes a record unless it exists; an existing one stays.
 pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> Result<(), NodeError> {
     if is_there(state, key).await? {
         return Ok(());
@@ -363,7 +363,7 @@ pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, recor
     }
 }
 
-/// Whether there is a record, whatever it says: the key service is not asked.
+/// Returns true if there is a record, with any content: the key service is not asked.
 async fn is_there(state: &ClusterClient, key: &str) -> Result<bool, NodeError> {
     let (found, _) = state.read_stored(&[key]).await?;
     Ok(found.iter().flatten().any(|stored| !stored.is_reserved()))
@@ -403,7 +403,7 @@ pub(crate) async fn write_records(
     Ok(())
 }
 
-/// Where cluster state says what a static key may do.
+/// Returns the key of the record that authorises a static key.
 pub(crate) fn place_of(key: &KeyPair) -> String {
     keys::authorized_key(&hex::encode(key.public()))
 }

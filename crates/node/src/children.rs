@@ -54,7 +54,7 @@ impl<'a> Children<'a> {
         }
     }
 
-    /// Starts what is due and notices what has died.
+    /// Starts due processes and notices ended ones.
     pub fn watch(&mut self, show: &dyn Fn(Progress<'_>)) {
         for managed in &mut self.managed {
             managed.watch(self.directory, self.executable, show);
@@ -71,7 +71,7 @@ impl<'a> Children<'a> {
         self.managed.iter().filter(|managed| managed.is_osd())
     }
 
-    /// What the list of processes says of them.
+    /// Returns their entries for the list of processes.
     pub fn statuses(&self) -> Vec<ChildStatus> {
         self.managed.iter().map(Managed::status).collect()
     }

@@ -1,4 +1,4 @@
-//! The data directory: what is where, and what the files hold.
+//! The data directory: its paths, and the content of its files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -47,19 +47,19 @@ pub struct ClusterFile {
     /// Certificates for cluster state, if its endpoints are https.
     #[serde(default)]
     pub state_tls: TlsFiles,
-    /// Whether the cluster's records were there once: then they are never made anew.
+    /// True if the cluster's records were there once: then they are never recreated.
     #[serde(default = "yes")]
     pub is_founded: bool,
-    /// Whether the cluster's records are signed: then nothing without a signature is taken, whatever cluster state says.
+    /// True if the cluster's records are signed: then unsigned ones are refused, for any content of cluster state.
     #[serde(default)]
     pub is_signed: bool,
     /// The pools that are made once there are enough OSDs, on the host that made the cluster.
     #[serde(default)]
     pub first_pools: Option<FirstPools>,
-    /// The join token by which this host came in; absent on the host that made the cluster.
+    /// The join token that this host has used; absent on the host that made the cluster.
     #[serde(default)]
     pub joined_by: Option<String>,
-    /// What this host may be.
+    /// Role of this host.
     #[serde(default)]
     pub role: HostRole,
     /// This host's name in the failure-domain tree.
@@ -77,23 +77,23 @@ pub struct ClusterFile {
     /// The address that OSDs announce, if it is not the one they listen on.
     #[serde(default)]
     pub advertise: Option<IpAddr>,
-    /// Protection of frames when the cluster was made; what holds now is in cluster state.
+    /// Protection of frames when the cluster was made; the current one is in cluster state.
     pub frame_mode: FrameMode,
     /// The same, if it is not the same for everyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_frame_modes: Option<FrameModes>,
-    /// What carried them when the cluster was made.
+    /// Transports of frames when the cluster was made.
     #[serde(default)]
     pub first_transports: Transports,
-    /// Whether cluster state has been given a key of its own for this host's gateway. Earlier
-    /// releases used that of the other clients.
+    /// True if cluster state has a key of its own for this host's gateway. Earlier releases used that of the other
+    /// clients.
     #[serde(default)]
     pub has_gateway_key: bool,
     /// OSDs on this machine.
     pub osd_ids: Vec<OsdId>,
     /// Size of each OSD's device in bytes.
     pub osd_bytes: u64,
-    /// Whether devices that `atoll up` makes are LUKS2 volumes that the key service unlocks.
+    /// True if devices that `atoll up` makes are LUKS2 volumes that the key service unlocks.
     #[serde(default)]
     pub encrypt_at_rest: bool,
     /// Where the S3 gateway listens for HTTP, or `off`.
@@ -135,7 +135,7 @@ fn default_s3_tls_listen() -> String {
 pub struct FirstPools {
     /// Copies of each object.
     pub copies: u32,
-    /// What no two copies or shards share.
+    /// Level on which no two copies or shards share an item.
     pub failure_domain: FailureDomain,
     /// The erasure code of the pool for S3 data; absent if there is none beside the pool of objects.
     #[serde(default)]
@@ -154,7 +154,7 @@ pub struct Credentials {
     /// `https://HOST:PORT` of the gateway; absent if it speaks plain HTTP only.
     #[serde(default)]
     pub tls_endpoint: Option<String>,
-    /// Authority of the gateway's certificate; absent if it is none that clients must be told.
+    /// Authority of the gateway's certificate; absent if clients trust it anyway.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -172,8 +172,8 @@ impl DataDir {
         self.check_private()
     }
 
-    /// Makes sure that nobody else can enter it: all secrets of the host are in it, and sockets that obey who reaches
-    /// them.
+    /// Checks that no other user can enter it: it has all secrets of the host, and sockets that obey every process
+    /// that reaches them.
     fn check_private(&self) -> Result<(), NodeError> {
         Ok(check_private(&self.root)?)
     }
@@ -240,7 +240,7 @@ impl DataDir {
         self.state().join("state.redb")
     }
 
-    /// Whether there is cluster state in it: either of the server's two files is as good as both.
+    /// Returns true if there is cluster state in it: either of the server's two files is as good as both.
     pub(crate) fn has_state(&self) -> bool {
         self.state_file().exists() || self.state().join("state.copy.redb").exists()
     }
@@ -259,8 +259,8 @@ impl DataDir {
         }
     }
 
-    /// What signs and verifies records of cluster state; none where the key service is not. Where it should be, nothing
-    /// is read without.
+    /// Returns the authority that signs and verifies records of cluster state; none on hosts without the key
+    /// service. Where it should be, nothing is read without.
     pub fn authority(&self, cluster: &ClusterFile) -> Option<Authority> {
         let path = self.key_service_file();
         let has_keys = path.exists() || (cluster.is_signed && cluster.role.has_clients());
@@ -290,7 +290,7 @@ impl DataDir {
         self.osd(osd).join("device")
     }
 
-    /// Whether an OSD was given a device, be it there at the moment or not.
+    /// Returns true if an OSD was given a device, present at the moment or not.
     pub(crate) fn has_device(&self, osd: OsdId) -> bool {
         fs::symlink_metadata(self.device(osd)).is_ok()
     }
@@ -347,7 +347,7 @@ impl DataDir {
         self.keys().join(format!("{holder}.key"))
     }
 
-    /// Whether a cluster was made here.
+    /// Returns true if a cluster was made here.
     pub fn has_cluster(&self) -> bool {
         self.cluster_file().exists()
     }
@@ -368,7 +368,8 @@ impl DataDir {
         create_json(&self.cluster_file(), cluster)
     }
 
-    /// Changes `cluster.json` as it is now, and returns what it is then. Other processes that change it wait meanwhile.
+    /// Changes the current `cluster.json`, and returns the new content. Other processes that change it wait
+    /// meanwhile.
     pub(crate) fn change_cluster(
         &self,
         change: impl FnOnce(&mut ClusterFile) -> Result<(), NodeError>,
@@ -381,7 +382,7 @@ impl DataDir {
         Ok(changed)
     }
 
-    /// Whether there is a `credentials.json`.
+    /// Returns true if there is a `credentials.json`.
     pub(crate) fn has_credentials(&self) -> bool {
         self.credentials_file().exists()
     }
@@ -409,12 +410,13 @@ impl DataDir {
         replace_held(&self.credentials_file(), text(credentials).as_bytes())
     }
 
-    /// Whether a process has a static key already.
+    /// Returns true if a process has a static key already.
     pub(crate) fn has_static_key(&self, holder: &str) -> bool {
         self.static_key_file(holder).exists()
     }
 
-    /// The static key of a process, made now if it is not there: for processes of which the cluster knows no key.
+    /// Returns the static key of a process, made now if it is missing: for processes whose key the cluster does
+    /// not know.
     pub(crate) fn make_static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
         if !self.has_static_key(holder) {
             // Another process may be faster: its key is the one.
@@ -450,7 +452,7 @@ impl DataDir {
     }
 }
 
-/// Where the admin server listens unless it is told.
+/// Default port of the admin server.
 const ADMIN_PORT: u16 = 8443;
 
 impl ClusterFile {
@@ -471,17 +473,17 @@ impl ClusterFile {
         self.listen.unwrap_or(Ipv4Addr::LOCALHOST.into())
     }
 
-    /// Whether other hosts can reach what runs here.
+    /// Returns true if other hosts can reach the processes here.
     pub fn is_reachable(&self) -> bool {
         !self.advertise.unwrap_or(self.osd_listen()).is_loopback()
     }
 
-    /// Whether cluster state is in an embedded server, of this host or of another one.
+    /// Returns true if cluster state is in an embedded server, of this host or of another one.
     pub fn is_state_embedded(&self) -> bool {
         self.state_listen.is_some() || self.state_tls.server_name.as_deref() == Some(EMBEDDED_NAME)
     }
 
-    /// The addresses on which the S3 gateway listens, with what they speak.
+    /// Returns the addresses on which the S3 gateway listens, with their schemes.
     pub fn s3_listeners(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [("http", self.s3_listen.as_str()), ("https", self.s3_tls_listen.as_str())];
         all.into_iter().filter(|(_, address)| *address != LISTEN_OFF)
@@ -499,7 +501,7 @@ impl ClusterFile {
         Some(self.admin_listen.clone().unwrap_or_else(default)).filter(|address| address != LISTEN_OFF)
     }
 
-    /// Whether servers of this host show a certificate.
+    /// Returns true if servers of this host show a certificate.
     pub fn has_tls_servers(&self) -> bool {
         self.role.has_clients() || self.admin_listen().is_some()
     }
@@ -523,7 +525,7 @@ impl ClusterFile {
         format!("{scheme}://{}", reached.as_deref().unwrap_or(address))
     }
 
-    /// Whether other hosts reach this one, and its S3 gateway only from here.
+    /// Returns true if other hosts reach this one, and its S3 gateway only from here.
     pub fn has_s3_for_this_host_only(&self) -> bool {
         let is_loopback =
             |address: &str| address.parse::<SocketAddr>().is_ok_and(|parsed| parsed.ip().is_loopback());
@@ -535,7 +537,7 @@ impl ClusterFile {
         self.first_frame_modes.unwrap_or(FrameModes::all(self.frame_mode))
     }
 
-    /// Whose static key the gateway uses.
+    /// Returns the holder of the gateway's static key.
     pub fn gateway_key_holder(&self) -> &'static str {
         if self.has_gateway_key { "gateway" } else { "client" }
     }

@@ -1,4 +1,4 @@
-//! Whether the file systems under device files have room for what the files may grow to: they are sparse.
+//! Room for the growth of device files on their file systems: the files are sparse.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +13,17 @@ use crate::data_dir::{ClusterFile, DataDir};
 
 /// Blocks of [`fs::Metadata::blocks`], in bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Of what is free, device files of a size that nobody has chosen may take so much.
+/// Largest share of the free space for device files without a chosen size.
 const DEFAULT_SHARE_PERCENT: u64 = 80;
 
 /// Device files that cannot grow to their sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overcommitted {
-    /// Whose they are.
+    /// The OSDs of the files.
     pub osds: Vec<OsdId>,
-    /// What they would take in addition, in bytes.
+    /// Space that they would take in addition, in bytes.
     pub may_grow_bytes: u64,
-    /// What their file system has, in bytes.
+    /// Free space of their file system, in bytes.
     pub free_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ pub fn overcommitted(directory: &DataDir, cluster: &ClusterFile) -> Vec<Overcomm
     by_file_system.into_values().filter(|found| found.may_grow_bytes > found.free_bytes).collect()
 }
 
-/// The size of device files that nobody has chosen: so much that the file system has room for all of them.
+/// Returns the size of device files without a chosen one: the file system has room for all of them.
 pub(crate) fn default_osd_bytes(directory: &DataDir, osd_count: u64) -> u64 {
     let existing = directory.root().ancestors().find(|path| path.exists());
     let free = existing.and_then(free_bytes).unwrap_or(u64::MAX);
@@ -69,7 +69,7 @@ pub(crate) fn default_osd_bytes(directory: &DataDir, osd_count: u64) -> u64 {
     (share >> 30 << 30).clamp(1 << 30, DEFAULT_OSD_BYTES)
 }
 
-/// What the file system of a file has for this user, in bytes.
+/// Returns the free space of a file's file system for this user, in bytes.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     // "" is the present directory.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };

@@ -21,7 +21,7 @@ use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;
 
-/// What the user chose for `atoll osd create`.
+/// The user's choices for `atoll osd create`.
 #[derive(Clone, Debug)]
 pub struct OsdChoices {
     /// The OSD's number; otherwise the lowest that has no device.
@@ -34,7 +34,7 @@ pub struct OsdChoices {
     pub wal_device: Option<PathBuf>,
     /// Size of the log there in bytes, and of the file if it is to be made; otherwise all of it.
     pub wal_bytes: Option<u64>,
-    /// Whether what the devices hold may be destroyed.
+    /// True if the content of the devices may be destroyed.
     pub wipe: bool,
     /// Makes the devices LUKS2 volumes that this unlocks; otherwise they are plain.
     pub encrypt: Option<UnlockWith>,
@@ -57,9 +57,9 @@ pub struct CreatedOsd {
     pub wal_device: Option<PathBuf>,
     /// Size in bytes, without a LUKS2 header.
     pub wal_device_bytes: Option<u64>,
-    /// What unlocks the devices; none if they are not encrypted.
+    /// Secret that unlocks the devices; none if they are not encrypted.
     pub unlock_with: Option<UnlockWith>,
-    /// What is to be done next.
+    /// The next step.
     pub next: String,
 }
 
@@ -105,10 +105,9 @@ pub(crate) fn device_bytes(directory: &DataDir, osd: OsdId) -> Result<u64, NodeE
     size.map_err(NodeError::file(path))
 }
 
-/// Formats a device and makes it an OSD of this data directory: its key, and links by which
-/// `atoll up` and `atoll osd run` find it. Before the first `atoll up` this decides which OSDs the
-/// cluster has; afterwards it gives an OSD that has lost its device a new one, or a further OSD, for
-/// which cluster state has reserved a number, its first.
+/// Formats a device and makes it an OSD of this data directory: its key, and links for `atoll up` and `atoll osd
+/// run`. Before the first `atoll up` this decides which OSDs the cluster has; afterwards it gives an OSD that has
+/// lost its device a new one, or a further OSD, for which cluster state has reserved a number, its first.
 pub(crate) fn create_osd(
     directory: &DataDir,
     choices: &OsdChoices,
@@ -242,8 +241,8 @@ impl Drop for MadeFiles {
     }
 }
 
-/// The name by which a device is found after the next boot, too: `/dev/sdb` may be another disk
-/// then, the links in `/dev/disk/by-id` are not.
+/// Returns the name of a device that stays after the next boot: `/dev/sdb` may be another disk then, the links in
+/// `/dev/disk/by-id` are not.
 fn lasting_name(path: &Path) -> Result<PathBuf, NodeError> {
     let absolute = std::path::absolute(path).map_err(NodeError::file(path))?;
     let is_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());

@@ -1,4 +1,4 @@
-//! What can go wrong with a data directory and its processes.
+//! Errors of a data directory and its processes.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use atoll_types::record_json::RecordError;
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// What the cluster does not let happen.
+    /// A refusal of the cluster.
     #[error(transparent)]
     Admin(AdminError),
     /// The data directory is not its owner's alone.
@@ -32,10 +32,10 @@ pub enum NodeError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
-    /// A file is of a later release, or is not what it must be.
+    /// A file is of a later release, or has invalid content.
     #[error("cannot read {}: {reason}", path.display())]
     Record {
         /// The file.
@@ -45,20 +45,21 @@ pub enum NodeError {
     },
     /// A secret that exists once is gone.
     #[error(
-        "{} is not there: {what}. Put it back ('atoll key restore FILE' from a backup, or a copy of another host){remedy}", path.display()
+        "{} is missing: {what}. Put it back ('atoll key restore FILE' from a backup, or a copy of another host){remedy}", path.display()
     )]
     Lost {
         /// Its file.
         path: PathBuf,
-        /// What depends on it.
+        /// The data that depends on it.
         what: String,
-        /// What else could be done, as the end of the sentence.
+        /// Another remedy, as the end of the sentence.
         remedy: String,
     },
     /// The embedded cluster state is gone.
     #[error(
-        "{} is not there: all that the cluster knows of its images, buckets, keys and PGs is in it, and it is not made \
-         anew over existing data. Put it back ('atoll state restore FILE' from a snapshot, or a copy of the directory)", path.display()
+        "{} is missing: it has all records of the cluster's images, buckets, keys and PGs, and is not recreated \
+         over existing data. Put it back ('atoll state restore FILE' from a snapshot, or a copy of the \
+         directory)", path.display()
     )]
     LostState {
         /// Its file.
@@ -82,7 +83,7 @@ pub enum NodeError {
         path: PathBuf,
         /// Ids of the keys that it has.
         found: String,
-        /// Which keys have wrapped what.
+        /// Keys and the secrets that they wrapped.
         expected: String,
     },
     /// The file with the S3 credentials of the first user is gone.
@@ -119,7 +120,7 @@ pub enum NodeError {
     NotHealthy {
         /// How long was waited.
         seconds: u64,
-        /// What is missing.
+        /// The missing part.
         detail: String,
         /// Where the logs are.
         logs: PathBuf,

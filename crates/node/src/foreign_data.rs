@@ -7,16 +7,16 @@ use crate::data_dir::DataDir;
 use crate::error::NodeError;
 use crate::osd_device::identity;
 
-/// Refuses to make a cluster in a directory without `cluster.json` that was a cluster's. OSDs that 'atoll osd create'
-/// has made and nobody has used may be there.
+/// Refuses to make a cluster in a directory without `cluster.json` that was a cluster's. OSDs that 'atoll osd
+/// create' has made and that were never used may be there.
 pub(crate) fn refuse_foreign_data(directory: &DataDir) -> Result<(), NodeError> {
     let found = found(directory)?;
     if found.is_empty() {
         return Ok(());
     }
     Err(NodeError::Invalid(format!(
-        "{} holds what belongs to a cluster, and its cluster.json is missing: {}. Put cluster.json back ('atoll key restore \
-         FILE' from a backup), or name another directory for a new cluster. Nothing was changed",
+        "{} has files of a cluster, and its cluster.json is missing: {}. Put cluster.json back ('atoll key \
+         restore FILE' from a backup), or name another directory for a new cluster. Nothing was changed",
         directory.root().display(),
         found.join(", ")
     )))

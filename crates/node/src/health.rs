@@ -1,4 +1,4 @@
-//! Whether the cluster serves.
+//! Waiting until the cluster serves.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use atoll_types::records::OsdUpRecord;
 
 use crate::data_dir::{ClusterFile, DataDir};
 
-/// Waits until every PG serves and the gateway, the NBD server and the NVMe target accept
-/// connections. Blocks; returns what is missing when the time is over.
+/// Waits until every PG serves and the gateway, the NBD server and the NVMe target accept connections. Blocks;
+/// returns the missing parts when the time is over.
 pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
     let runtime = LocalRuntime::new().map_err(|error| error.to_string())?;
     let config = ClientConfig {

@@ -1,4 +1,4 @@
-//! What of a cluster's health only its hosts can know.
+//! Health problems that only the cluster's hosts can see.
 
 use atoll_coordinator::health::{Problem, Severity};
 
@@ -11,7 +11,7 @@ use crate::state_space::StateSpace;
 const OVERCOMMITTED_ACTION: &str = "give the file system room, or move devices to others: OSDs are full when it almost \
                                     is, whatever their sizes are";
 
-/// What is wrong with this host.
+/// Returns the health problems of this host.
 pub fn host_problems(directory: &DataDir, cluster: &ClusterFile) -> Vec<Problem> {
     let problem = |found: Overcommitted| Problem {
         code: "OSD_OVERCOMMITTED",
@@ -44,7 +44,7 @@ fn failing_processes(file: &ProcessesFile) -> Vec<Problem> {
     failing.map(problem).collect()
 }
 
-/// Whether the embedded cluster state of this host lacks space.
+/// Returns a problem if the embedded cluster state of this host lacks space.
 pub fn state_space_problem(directory: &DataDir, cluster: &ClusterFile) -> Option<Problem> {
     let (severity, what) = match directory.state_space() {
         _ if cluster.state_listen.is_none() => return None,

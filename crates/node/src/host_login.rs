@@ -13,7 +13,7 @@ use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::json_files::{read_json, write_json};
 
-/// What the users of hosts begin with that an embedded cluster state has made.
+/// Prefix of the hosts' users in an embedded cluster state.
 pub(crate) const HOST_USER: &str = "host-";
 
 /// `keys/rotating.json`: a login that cluster state is about to know, or knows already.
@@ -23,7 +23,7 @@ pub(crate) struct Rotating {
     pub password: String,
 }
 
-/// A password that nobody can guess.
+/// Returns a random password.
 pub fn random_password() -> String {
     hex::encode(random_bytes::<32>())
 }
@@ -40,12 +40,13 @@ pub fn login_source(directory: &DataDir) -> LoginSource {
 }
 
 impl ClusterFile {
-    /// Whether this host has credentials of its own in an embedded cluster state.
+    /// Returns true if this host has credentials of its own in an embedded cluster state.
     pub fn has_own_login(&self) -> bool {
         self.state_user.as_ref().is_some_and(|user| user.starts_with(HOST_USER))
     }
 
-    /// Whether this host may not write the records of its OSDs itself, and has cluster state do it.
+    /// Returns true if this host may not write the records of its OSDs itself, and cluster state does it on
+    /// request.
     pub(crate) fn has_osds_by_request(&self) -> bool {
         self.has_own_login() && self.role == HostRole::Osd
     }
@@ -98,7 +99,7 @@ pub(crate) async fn finish_rotation(directory: &DataDir, cluster: &mut ClusterFi
     }
 }
 
-/// What a host logs in with from now on.
+/// New credentials of a host.
 pub enum OtherLogin {
     /// Its own user, with another password.
     Password(String),
@@ -133,7 +134,8 @@ pub async fn rotate_login(directory: &DataDir, state: &ClusterClient) -> Result<
     own_user(directory, &cluster, state).await.map(OtherLogin::Own)
 }
 
-/// Changes the password of the server's own user. The server takes it from the data directory when somebody logs in with it.
+/// Changes the password of the server's own user. The server takes it from the data directory when a host logs in
+/// with it.
 async fn rotate_shared(directory: &DataDir, cluster: &ClusterFile) -> Result<String, NodeError> {
     let user = cluster.state_user.clone().unwrap_or_default();
     let login = Rotating { user: user.clone(), password: random_password() };
@@ -156,7 +158,7 @@ async fn own_user(directory: &DataDir, cluster: &ClusterFile, state: &ClusterCli
     Ok(login.user)
 }
 
-/// Gives this host another password in the embedded cluster state. Its processes go on.
+/// Gives this host another password in the embedded cluster state. Its processes stay connected.
 pub(crate) async fn rotate_own(directory: &DataDir) -> Result<String, NodeError> {
     let mut cluster = directory.cluster()?;
     finish_rotation(directory, &mut cluster).await?;

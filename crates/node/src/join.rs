@@ -1,9 +1,9 @@
 //! Join tokens: made on a host of the cluster, used once by another host to become one.
 //!
-//! A token says where cluster state is and what to trust it by; its secret and its record in cluster state say that one
-//! more host may come. The host draws a password, and the embedded server makes a user with it for who has a token that is
-//! worth something: nobody is told a password. Those and the client certificates of an etcd are never in a token: each host
-//! brings its own.
+//! A token has the address of cluster state and its authority; its secret and its record in cluster state allow
+//! one more host to join. The host draws a password, and the embedded server makes a user with it for a valid
+//! token: no password is ever sent to a host. Those and the client certificates of an etcd are never in a token:
+//! each host brings its own.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub struct JoinToken {
 enum Login {
     /// It needs none.
     None,
-    /// The embedded server tells it.
+    /// The embedded server reports it.
     Told,
     /// It brings a user and a password of the etcd.
     Brought,
@@ -87,7 +87,7 @@ impl JoinToken {
     }
 }
 
-/// Makes a token for so many hosts.
+/// Makes a token for a number of hosts.
 pub async fn create_token(
     cluster: &ClusterFile,
     state: &ClusterClient,
@@ -98,8 +98,9 @@ pub async fn create_token(
     if !cluster.is_reachable() {
         let announced = cluster.advertise.unwrap_or(cluster.osd_listen());
         return Err(NodeError::Invalid(format!(
-            "OSDs of this host announce {announced}, which no other host reaches; restart with 'atoll up --listen IP', the \
-             address by which the other hosts reach this one, or with '--advertise IP' if that is another one"
+            "OSDs of this host announce {announced}, which no other host reaches; restart with 'atoll up \
+             --listen IP', the address of this host for other hosts, or with '--advertise IP' if that is another \
+             one"
         )));
     }
     if !check_identity(cluster, state).await? {
@@ -209,8 +210,8 @@ fn is_absent(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// The password with which this host is to log in to cluster state. It is kept from before the server hears it until it is
-/// in cluster.json: a join that was cut short goes on with it.
+/// The password with which this host is to log in to cluster state. It is kept from before the server gets it
+/// until it is in cluster.json: an interrupted join resumes with it.
 #[derive(Serialize, Deserialize)]
 struct Joining {
     token: String,
@@ -253,9 +254,9 @@ async fn log_in(directory: &DataDir, token: &JoinToken, cluster: &mut ClusterFil
     let joined = ClusterClient::join_by_token(&cluster.connect_options(), &token.id, &request).await;
     let answer = joined.map_err(|error| match error {
         ClusterError::Authentication { .. } => NodeError::Invalid(format!(
-            "cluster state refuses the join token {}: it was used or revoked, has expired, or is not whole; make another \
-             with 'atoll cluster token create'. If nobody should have used it, 'atoll host ls' and 'atoll events' there \
-             tell who has, and 'atoll host revoke' shuts him out",
+            "cluster state refuses the join token {}: it was used or revoked, has expired, or is incomplete; \
+             make another with 'atoll cluster token create'. If its use is unexpected, 'atoll host ls' and \
+             'atoll events' there show the host that used it, and 'atoll host revoke' revokes that host",
             token.id
         )),
         ClusterError::Refused { cause, .. } => NodeError::Invalid(cause),
@@ -335,7 +336,7 @@ async fn use_token(
         if !record.has_uses_left() {
             let hosts: Vec<&str> = record.users().map(|used_by| used_by.host.as_str()).collect();
             let (hosts, uses) = (hosts.join("', '"), record.uses);
-            return refused(format!("was used by host '{hosts}'; it is for so many hosts: {uses}"));
+            return refused(format!("was used by host '{hosts}'; its number of uses is {uses}"));
         }
         if record.expires_unix_ms < unix_ms() {
             return refused("has expired; make another with 'atoll cluster token create'".into());
@@ -382,7 +383,7 @@ async fn adopt_key_service(
     replace_held(&directory.key_service_file(), &bytes)
 }
 
-/// Writes the credentials of the first user, of whom cluster state has the wrapped secret.
+/// Writes the credentials of the first user, from the wrapped secret in cluster state.
 pub(crate) async fn restore_credentials(
     directory: &DataDir,
     state: &ClusterClient,

@@ -23,7 +23,7 @@ pub(crate) fn text(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("the records of this crate are plain JSON")
 }
 
-/// Changes a file as it is now, and returns what is in it then. What it was before stays beside it.
+/// Changes the current content of a file, and returns the new content. The previous content stays beside it.
 pub(crate) fn change_json<T: DeserializeOwned + Serialize>(
     path: &Path,
     change: impl FnOnce(&mut T) -> Result<(), NodeError>,
@@ -39,7 +39,7 @@ pub(crate) fn change_json<T: DeserializeOwned + Serialize>(
     Ok(value)
 }
 
-/// Replaces a file that others change, or makes it. What it was before stays beside it.
+/// Replaces a file that others change, or makes it. The previous content stays beside it.
 pub(crate) fn replace_held(path: &Path, bytes: &[u8]) -> Result<(), NodeError> {
     let replaced = Held::open(path).and_then(|held| held.replace(bytes, Access::Owner, Previous::Kept));
     replaced.map_err(NodeError::file(path))

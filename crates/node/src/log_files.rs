@@ -10,9 +10,9 @@ use crate::error::NodeError;
 
 /// A log that is larger is set aside, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// What is kept of one if there is no room for all of it.
+/// Kept end of a log without room for all of it.
 const TAIL_BYTES: u64 = 1 << 20;
-/// What a message quotes of one.
+/// Longest quotation from a log in a message.
 const QUOTED_BYTES: u64 = 2 << 10;
 const QUOTED_LINES: usize = 8;
 
@@ -40,8 +40,8 @@ pub(crate) fn last_lines(directory: &DataDir, process: &str) -> String {
     lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
 }
 
-/// Begins logs anew that have become large, with what they had beside them. Processes append to their files, so they
-/// go on in the emptied one; what they write in between is lost.
+/// Cuts logs that have become large, and keeps their end beside them. Processes append to their files, so they
+/// continue in the emptied one; lines written in between are lost.
 pub(crate) fn set_large_logs_aside(directory: &DataDir) -> io::Result<()> {
     for entry in fs::read_dir(directory.logs())? {
         let path = entry?.path();

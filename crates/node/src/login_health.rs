@@ -1,10 +1,10 @@
-//! What is wrong with how hosts log in to cluster state.
+//! Health problems of the hosts' credentials for cluster state.
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::health::{Problem, Severity};
 
-/// Says that anybody may do everything in cluster state, or that hosts have the same rights there because they log in as
-/// one user. What cannot be read now is no problem of logins.
+/// Reports that every client has all rights in cluster state, or that hosts have the same rights there because
+/// they log in as one user. An unreadable record is no problem of logins.
 pub async fn login_problems(state: &ClusterClient) -> Vec<Problem> {
     let problem = |code, summary: String, subjects: Vec<String>, action: &str| Problem {
         code,
@@ -16,7 +16,8 @@ pub async fn login_problems(state: &ClusterClient) -> Vec<Problem> {
     };
     // Who manages users without being one may do everything.
     if state.user().is_none() && state.users().await.is_ok() {
-        let summary = "cluster state asks nobody for a password: who reaches it may change all of it".to_owned();
+        let summary =
+            "cluster state requires no password: every client that reaches it may change all of it".to_owned();
         let action = "make a user for each host ('atoll host add' on a host whose user has the role root), then enable \
                       authentication in etcd ('etcdctl auth enable')";
         return vec![problem("STATE_WITHOUT_LOGIN", summary, Vec::new(), action)];

@@ -23,8 +23,8 @@ pub(crate) struct Managed {
     pub name: String,
     pub arguments: Vec<String>,
     pub child: Option<Child>,
-    /// The pipe whose end tells the child that the supervisor is gone. Kept apart from the child,
-    /// because waiting for a child closes its pipe.
+    /// The pipe whose end shows the child that the supervisor is gone. Kept apart from the child, because waiting
+    /// for a child closes its pipe.
     pub _pipe: Option<ChildStdin>,
     pub started: Instant,
     pub restart_at: Instant,
@@ -125,7 +125,7 @@ impl Managed {
     }
 }
 
-/// Whether clients connect to a process that is no OSD.
+/// Returns true for processes with clients, other than OSDs.
 pub(crate) fn serves_clients(name: &str) -> bool {
     matches!(name, "gateway" | "nbd" | "nvme")
 }

@@ -21,12 +21,12 @@ use crate::error::NodeError;
 use crate::processes::ProcessesFile;
 use crate::state_access::check_identity;
 
-/// How long an OSD that is told to stop may count as running: its lease is 10 s.
+/// Longest wait for an OSD that stops, which may count as running: its lease is 10 s.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// How often others may be faster in taking a number.
 const ATTEMPTS: usize = 100;
 
-/// Where an OSD is and what it is to hold. What is `None` stays, or is chosen.
+/// Location of an OSD, its class and its weight. `None` keeps a value, or chooses one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OsdPlace {
     /// The host.
@@ -215,8 +215,8 @@ pub(crate) async fn register_osds(
     }
 }
 
-/// OSDs of this host that never had a device, and those that are to have a new one. One that has lost its device has
-/// none of these: what it held may be the last copy of something.
+/// OSDs of this host that never had a device, and those that are to have a new one. One that has lost its device
+/// has none of these: its data may be the last copy.
 pub(crate) async fn osds_without_device(
     cluster: &ClusterFile,
     state: &ClusterClient,
@@ -239,8 +239,8 @@ pub(crate) async fn osds_without_device(
     Ok(without)
 }
 
-/// Forgets what OSDs of this host have announced whose processes are known to be gone: others would wait for them until their
-/// leases end.
+/// Deletes announcements of this host's OSDs whose processes are known to have ended: others would wait for them
+/// until their leases end.
 pub(crate) async fn forget_gone_osds(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
     for &id in &cluster.osd_ids {
         let Some((up, revision)) = state.get::<OsdUpRecord>(&keys::osd_up(id)).await? else { continue };
@@ -260,7 +260,7 @@ pub(crate) async fn forget_gone_osds(cluster: &ClusterFile, state: &ClusterClien
     Ok(())
 }
 
-/// Refuses OSDs where they may not be, or where nobody could reach them.
+/// Refuses OSDs where they may not be, or where no other host could reach them.
 pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), NodeError> {
     if !cluster.role.has_osds() {
         return Err(NodeError::Invalid(
@@ -270,9 +270,8 @@ pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), NodeError
     }
     if cluster.joined_by.is_some() && !cluster.is_reachable() {
         return Err(NodeError::Invalid(
-            "OSDs here would listen on loopback only; give --listen IP, the address by which the other hosts reach this \
-             one"
-            .into(),
+            "OSDs here would listen on loopback only; give --listen IP, the address of this host for other hosts"
+                .into(),
         ));
     }
     Ok(())
@@ -363,8 +362,8 @@ pub async fn place_osd(
             refuse_other_osd(directory, record)?;
             if record.device_bytes > 0 && *place == OsdPlace::default() {
                 return Err(NodeError::Invalid(format!(
-                    "{id} is a part of the cluster already; say with --host, --rack, --zone, --device-class or --weight \
-                     what shall be different"
+                    "{id} is a part of the cluster already; give the values to change with --host, --rack, \
+                     --zone, --device-class or --weight"
                 )));
             }
         }
@@ -432,8 +431,7 @@ pub async fn remove_osd(
     outcome
 }
 
-/// Tells the supervisor of this data directory to stop running an OSD, or to run it again. Says
-/// whether that changes anything.
+/// Makes the supervisor of this data directory stop an OSD, or run it again. Says whether that changes anything.
 fn keep_own_osd(directory: &DataDir, id: OsdId, is_kept: bool) -> Result<bool, NodeError> {
     let mut is_change = false;
     directory.change_cluster(|cluster| {

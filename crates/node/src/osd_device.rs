@@ -1,5 +1,5 @@
-//! Whether the device that an OSD finds is its own. Cluster state knows the store of each OSD; a device that was made
-//! here for an OSD is marked until the OSD has started with it.
+//! Checks that the device that an OSD finds is its own. Cluster state knows the store of each OSD; a device that
+//! was made here for an OSD is marked until the OSD has started with it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -82,7 +82,7 @@ pub fn store_of(
     }
 }
 
-/// Whether a device is older than what its OSD has reported of it: a copy was put back.
+/// Returns true if a device is older than the last report of its OSD: a copy was put back.
 pub async fn is_old_device(state: &ClusterClient, id: OsdId, store: &StoreIdentity) -> Result<bool, NodeError> {
     let reported = state.get::<OsdStoreRecord>(&keys::osd_store(id)).await?;
     Ok(reported.is_some_and(|(reported, _)| {

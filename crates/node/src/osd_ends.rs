@@ -1,5 +1,5 @@
-//! Why OSDs ended by themselves. An OSD that ends so is started again and goes on, and nobody would ask why: it writes the
-//! reason beside its device, and cluster state learns it at once, or at the next start.
+//! Why OSDs ended by themselves. An OSD that ends so is started again, which would hide the reason: it writes the
+//! reason beside its device, and cluster state gets it at once, or at the next start.
 
 use atoll_files::Access;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::bootstrap::unix_ms;
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
 
-/// Longest reason that is told, in bytes.
+/// Longest reported reason, in bytes.
 const REASON_BYTES_MAX: usize = 500;
 
 impl DataDir {
@@ -32,8 +32,8 @@ pub fn note_end(directory: &DataDir, id: OsdId, reason: &str) -> Result<(), Node
     append().map_err(NodeError::file(path.clone()))
 }
 
-/// Tells cluster state what was written down since the last time, and forgets it here. Ends with another store count for
-/// nothing: it is gone with its device.
+/// Reports the reasons written since the last time to cluster state, and removes them here. Ends with another
+/// store count for nothing: it is gone with its device.
 pub async fn tell_ends(
     directory: &DataDir,
     state: &ClusterClient,
@@ -58,7 +58,7 @@ pub async fn tell_ends(
     }
 }
 
-/// The record with what a file says.
+/// Returns the record extended by the content of a file.
 fn after(before: Option<OsdEndsRecord>, text: &str, store_id: &str) -> Option<OsdEndsRecord> {
     let mut record = before.filter(|record| record.store_id == store_id);
     for line in text.lines() {

@@ -14,7 +14,7 @@ use crate::error::NodeError;
 
 const PG_NUM: u32 = 32;
 
-/// Whether the pools that every cluster has are there.
+/// Returns true if the pools of every cluster are there.
 pub(crate) async fn has_pools(state: &ClusterClient) -> Result<bool, NodeError> {
     // A host whose key service is away runs its OSDs all the same.
     let pools = state.without_guard().list::<PoolRecord>(keys::POOLS).await?.entries;
@@ -22,7 +22,7 @@ pub(crate) async fn has_pools(state: &ClusterClient) -> Result<bool, NodeError> 
     Ok(has(POOL_IMAGES) && has(POOL_OBJECTS))
 }
 
-/// Makes the pools, or says what is missing.
+/// Makes the pools, or returns what is missing.
 pub(crate) async fn make_pools(state: &ClusterClient, wanted: FirstPools) -> Result<Option<String>, NodeError> {
     let listing = state.list::<OsdRecord>(keys::OSDS).await?;
     let osds: BTreeMap<OsdId, OsdRecord> = listing.entries.into_iter().map(|(_, osd, _)| (osd.id, osd)).collect();

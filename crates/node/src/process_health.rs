@@ -1,4 +1,4 @@
-//! What the processes of this host say is wrong: with their audit logs, and with the clock.
+//! Health problems that this host's processes report: of their audit logs, and of the clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,14 +12,14 @@ use crate::data_dir::DataDir;
 use crate::processes::ProcessesFile;
 
 const GATEWAY: &str = "gateway";
-/// A process that takes longer is told of by others.
+/// Time after which a silent process is left to others to report.
 const PROCESS_LIMIT: Duration = Duration::from_secs(2);
-/// Lost lines are told of for so long.
+/// Time for which lost lines are reported.
 const LOST_TOLD_MS: u64 = 24 * 60 * 60 * 1_000;
-/// A collector may be away for so long.
+/// Time for which a collector may be away.
 const AWAY_MS: u64 = 60_000;
 
-/// Asks the processes of this host what is wrong with them.
+/// Asks the processes of this host for their problems.
 pub async fn process_problems(directory: &DataDir) -> Vec<Problem> {
     let mut problems = Vec::new();
     let now_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -37,7 +37,7 @@ pub async fn process_problems(directory: &DataDir) -> Vec<Problem> {
     problems
 }
 
-/// What a process tells. One that does not answer is told of elsewhere.
+/// Returns the answer of a process. A silent process is reported elsewhere.
 async fn told<T: DeserializeOwned>(directory: &DataDir, process: &str, route: &str) -> Option<T> {
     let socket = directory.admin_socket(process);
     let asked = tokio::time::timeout(PROCESS_LIMIT, ask(&socket, route, None)).await;
@@ -74,13 +74,13 @@ fn of_log(process: &str, status: &LogStatus, now_unix_ms: u64) -> Vec<Problem> {
             false => ("AUDIT_FAILING", Severity::Warning, "lines are lost"),
         };
         let summary = format!("{process} cannot write its audit log {}, and {what}: {reason}", status.log);
-        let action = "give the collector, or the file system of the log and the spool, what it lacks";
+        let action = "restore the collector, or free space on the file system of the log and the spool";
         problems.push(problem(code, severity, process, summary, action));
     }
     if status.lost_unix_ms.is_some_and(|lost| now_unix_ms.saturating_sub(lost) < LOST_TOLD_MS) {
         let summary = format!("{} lines of the audit log {} of {process} are lost", status.lost_lines, status.log);
-        let action = "the log says where ('LostLines'); 'ATOLL_AUDIT_ON_FAILURE=refuse' refuses requests rather than lose \
-                      lines. This is told for a day";
+        let action = "the log has the place ('LostLines'); 'ATOLL_AUDIT_ON_FAILURE=refuse' refuses requests \
+            rather than lose lines. This is reported for a day";
         problems.push(problem("AUDIT_LOST", Severity::Warning, process, summary, action));
     }
     if let Some(away) = &status.collector_away
@@ -93,7 +93,7 @@ fn of_log(process: &str, status: &LogStatus, now_unix_ms: u64) -> Vec<Problem> {
             status.waiting_bytes_max,
             away.reason
         );
-        let action = "see to the collector; what waits is sent when it answers";
+        let action = "bring the collector back; waiting lines are sent when it answers";
         problems.push(problem("AUDIT_COLLECTOR_AWAY", Severity::Warning, process, summary, action));
     }
     problems

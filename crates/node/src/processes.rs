@@ -11,10 +11,10 @@ use crate::json_files::{read_json, write_json};
 pub struct ProcessesFile {
     /// The supervisor's process id.
     pub supervisor: u32,
-    /// Whether everything has been up and serving since the supervisor started.
+    /// True if everything has been up and serving since the supervisor started.
     pub healthy: bool,
-    /// What the cluster cannot do without before it serves, such as further hosts, if its own
-    /// processes are all there is to start for now.
+    /// Requirement that is missing before the cluster serves, such as further hosts, if its own processes are all
+    /// that can be started now.
     #[serde(default)]
     pub waits_for: Option<String>,
     /// OSDs of this host that were down when it became healthy.

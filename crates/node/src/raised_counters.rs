@@ -1,5 +1,5 @@
-//! Counters of a cluster state that was put back. What it says is older than what OSDs know, so those from which OSDs
-//! take what is newer are raised beyond all that can have been given since.
+//! Counters of a cluster state that was put back. They are older than those of OSDs, so the counters whose newer
+//! value OSDs follow are raised beyond all values that can have been given since.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;
 
-/// So much a counter is raised at least, should the clock of the host have gone back.
+/// Smallest raise of a counter, should the clock of the host have gone back.
 const RAISED_MIN: u64 = 1 << 20;
 /// The same of pools.
 const POOLS_RAISED_MIN: u32 = 1_000;
@@ -28,12 +28,12 @@ const CHANGES_MAX: usize = 100;
 const LEASES_MAX: Duration = Duration::from_secs(30);
 const POLL_PAUSE: Duration = Duration::from_millis(500);
 
-/// What was raised.
+/// The raised counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RaisedCounters {
-    /// The epochs of so many PGs.
+    /// Number of PGs with raised epochs.
     pub pgs: usize,
-    /// The generations of so many images, removed ones included.
+    /// Number of images with raised generations, removed ones included.
     pub images: usize,
 }
 
@@ -46,8 +46,8 @@ pub async fn raise_restored(
     let invalid = |detail: String| Err(NodeError::Invalid(detail));
     if cluster.is_state_embedded() {
         return invalid(
-            "the cluster state of this cluster is the embedded one: 'atoll state restore', on the host that has it, raises \
-             what it puts back"
+            "the cluster state of this cluster is the embedded one: 'atoll state restore', on the host that has \
+             it, raises the restored counters"
                 .into(),
         );
     }
@@ -80,7 +80,7 @@ fn raised(counter: u64) -> u64 {
     counter.saturating_add(RAISED_MIN).max(unix_ms())
 }
 
-/// Raises all counters, while nobody else changes anything. Gives the numbers of PGs and images.
+/// Raises all counters, while no other process changes them. Gives the numbers of PGs and images.
 pub(crate) async fn raise(client: &ClusterClient) -> Result<(usize, usize), NodeError> {
     let mut changes = Changes { client, transaction: Transaction::new(), count: 0 };
     let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
@@ -125,7 +125,7 @@ fn raised_image(mut image: ImageRecord) -> ImageRecord {
     image.with_format()
 }
 
-/// Changes that are sent some at a time. Nobody else changes anything.
+/// Changes that are sent some at a time. No other process changes anything.
 struct Changes<'a> {
     client: &'a ClusterClient,
     transaction: Transaction,

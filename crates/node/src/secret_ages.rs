@@ -1,4 +1,4 @@
-//! How old secrets are, and what gives each a successor.
+//! Ages of secrets, and the commands that renew them.
 
 use std::fs;
 use std::path::Path;
@@ -21,13 +21,13 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// A secret, and how old it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SecretAge {
-    /// What it is, and whose.
+    /// The secret and its holder.
     pub secret: String,
     /// Where it lies: a key of cluster state, or a file of this host.
     pub place: String,
-    /// When it was made, as Unix time in milliseconds; `None` if nobody has noted it.
+    /// Time at which it was made, as Unix time in milliseconds; `None` if it was not noted.
     pub since_unix_ms: Option<u64>,
-    /// What gives it a successor.
+    /// The command that renews it.
     pub rotated_by: &'static str,
 }
 
@@ -168,7 +168,7 @@ fn of_host(directory: &DataDir, cluster: &ClusterFile) -> Vec<SecretAge> {
     found
 }
 
-/// Secrets that are older than so many days; 0: none is too old.
+/// Returns a problem for secrets older than `days_max` days; 0: none is too old.
 pub fn old_secret_problems(ages: &[SecretAge], days_max: u32, now_unix_ms: u64) -> Vec<Problem> {
     let days = |age: &SecretAge| age.since_unix_ms.map(|since| now_unix_ms.saturating_sub(since) / DAY_MS);
     let too_old = |age: &&SecretAge| days(age).is_some_and(|days| days > u64::from(days_max));
@@ -188,7 +188,7 @@ pub fn old_secret_problems(ages: &[SecretAge], days_max: u32, now_unix_ms: u64) 
         severity: Severity::Warning,
         summary: format!("{} secrets are older than {days_max} days", subjects.len()),
         subjects,
-        action: "'atoll key ages' says what gives each a successor".into(),
+        action: "'atoll key ages' names the command that renews each".into(),
         since_unix_ms: None,
     }]
 }

@@ -1,5 +1,5 @@
-//! Secrets of this host that exist once. None is made anew because it is not there: the cluster, or the data, would
-//! be none of it any more.
+//! Secrets of this host that exist once. None is recreated because it is missing: the cluster, or the data, would
+//! not accept the new one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) fn check_state_identity(directory: &DataDir, cluster: &ClusterFile) -
     if !is_embedded_with_tls || path.exists() {
         return Ok(());
     }
-    let what = "it is the private key of cluster state, by which the hosts of the cluster know it".into();
+    let what = "it is the private key of cluster state, which identifies it to the hosts of the cluster".into();
     Err(NodeError::Lost { path, what, remedy: String::new() })
 }
 
@@ -42,8 +42,7 @@ pub(crate) fn check_state_is_there(directory: &DataDir, cluster: &ClusterFile) -
     Err(NodeError::LostState { path })
 }
 
-/// Sees to it that all secrets of this host are there, and makes those anew that were asked for. Returns what is to
-/// be said about that.
+/// Checks that all secrets of this host exist, and recreates the requested ones. Returns notes about that.
 pub(crate) async fn check_secrets(
     directory: &DataDir,
     cluster: &ClusterFile,
@@ -72,7 +71,7 @@ pub(crate) async fn check_secrets(
     Ok(said)
 }
 
-/// Whose static keys this host has.
+/// Returns the holders of this host's static keys.
 pub(crate) fn holders(directory: &DataDir, cluster: &ClusterFile) -> Vec<String> {
     let gateway = cluster.has_gateway_key && cluster.role.has_clients();
     let osds = cluster.osd_ids.iter().filter(|id| directory.has_device(**id)).map(ToString::to_string);
@@ -133,7 +132,7 @@ async fn check_key_file(
             state.delete(keys::STS_KEY).await?;
             write_user(directory, cluster, state).await?;
             return Ok(Some(format!(
-                "made {} anew, and new credentials; access keys of before do not work any more",
+                "recreated {}, and new credentials; earlier access keys are invalid",
                 path.display()
             )));
         }
@@ -141,20 +140,20 @@ async fn check_key_file(
         (Some(sealed), true) => format!("; --new-key kms is refused, because {sealed} would be lost"),
         (Some(_), false) => String::new(),
     };
-    let what = format!("{}, and without it nothing of that can ever be read", wrapped_text(&uses));
+    let what = format!("{}, and without the file these secrets can never be read", wrapped_text(&uses));
     Err(NodeError::Lost { path, what, remedy })
 }
 
-/// Which keys have wrapped what.
+/// Returns the keys with the secrets that they wrapped.
 fn wrapped_text(uses: &BTreeMap<&str, KeyUses>) -> String {
     if uses.is_empty() {
-        return "a key service keeps what cluster state has wrapped".into();
+        return "a key service has wrapped the secrets in cluster state".into();
     }
     let texts: Vec<String> = uses.iter().map(|(id, uses)| format!("{uses} by the key {id}")).collect();
     format!("cluster state has wrapped {}", texts.join(", "))
 }
 
-/// What would be lost with the key file, besides access keys.
+/// Returns the losses with the key file, beside access keys.
 fn sealed_text(
     directory: &DataDir,
     cluster: &ClusterFile,

@@ -1,4 +1,4 @@
-//! What a host does about the signatures of cluster state's records.
+//! A host's actions on the signatures of cluster state's records.
 
 use atoll_admin::AdminError;
 use atoll_authority::{RecordState, SigningError, found, survey};
@@ -40,7 +40,7 @@ pub async fn remember_signed(
     Ok(())
 }
 
-/// What is wrong with the signatures of records, as far as this host can verify them.
+/// Returns the problems of record signatures, as far as this host can verify them.
 pub async fn signature_problems(
     directory: &DataDir,
     cluster: &ClusterFile,
@@ -86,8 +86,8 @@ pub async fn signature_problems(
             Severity::Error,
             format!("{} records of cluster state were not written by a holder of the key service", refused.len()),
             refused,
-            "somebody has written cluster state by hand, or a host has lost its right to: find out who. 'atoll cluster \
-             sign' shows these records, and removes one, or signs it if it is right",
+            "records were written by hand in cluster state, or by a host that has lost its right to: find the \
+             writer. 'atoll cluster sign' shows these records, and removes one, or signs it if it is right",
         ));
     }
     problems

@@ -22,7 +22,7 @@ const DRAWS_MAX: usize = 64;
 /// Linux's own setting.
 const LINUX_PORTS_OF_CONNECTIONS: RangeInclusive<u16> = 32_768..=60_999;
 
-/// What the user said about a real etcd.
+/// The user's choices for a real etcd.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdChoices {
     /// Endpoints, all of one etcd cluster.
@@ -38,7 +38,7 @@ pub struct EtcdChoices {
 }
 
 impl EtcdChoices {
-    /// Puts what was chosen into the cluster file, and leaves the rest as it was.
+    /// Applies the choices to the cluster file, and leaves the rest unchanged.
     pub(crate) fn apply(&self, cluster: &mut ClusterFile) -> Result<(), NodeError> {
         let says_anything = !self.endpoints.is_empty()
             || self.user.is_some()
@@ -147,8 +147,8 @@ pub async fn check_identity(cluster: &ClusterFile, state: &ClusterClient) -> Res
             record.id, cluster.cluster_id
         ))),
         None if cluster.is_founded => Err(NodeError::Invalid(format!(
-            "cluster state at {endpoints} is empty, but this cluster has been made already ({}): it is the wrong etcd, \
-             or it has lost its data; restore its snapshot, since it is not made anew over existing data",
+            "cluster state at {endpoints} is empty, but this cluster has been made already ({}): it is the wrong \
+             etcd, or it has lost its data; restore its snapshot, since it is not recreated over existing data",
             cluster.cluster_id
         ))),
         None => Ok(false),

@@ -1,5 +1,5 @@
-//! Putting back a snapshot of the embedded cluster state. What it says is older than what OSDs know, so counters from
-//! which OSDs take what is newer are raised beyond all that can have been given since.
+//! Putting back a snapshot of the embedded cluster state. It is older than the state of OSDs, so the counters
+//! whose newer value OSDs follow are raised beyond all values that can have been given since.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::processes::ProcessesFile;
 use crate::raised_counters::raise;
 use crate::state_access::check_identity;
 
-/// Revisions of cluster state come faster than others: so many in a millisecond.
+/// Most revisions of cluster state in a millisecond; other counters are slower.
 const REVISIONS_PER_MS: u64 = 1_000;
 
-/// What was put back.
+/// The restored state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RestoredState {
     /// PGs that it knows.
@@ -83,8 +83,8 @@ fn check(directory: &DataDir, cluster: &ClusterFile, replaces: bool) -> Result<(
     }
     if directory.has_state() && !replaces {
         return invalid(format!(
-            "there is cluster state in {}: what it has and the snapshot lacks would be lost. Use it as it is ('atoll \
-             up'), or go back to the snapshot with --replace, which keeps it under another name",
+            "there is cluster state in {}: changes that the snapshot lacks would be lost. Use it as it is \
+             ('atoll up'), or go back to the snapshot with --replace, which keeps it under another name",
             directory.state().display()
         ));
     }
@@ -109,8 +109,8 @@ fn unpack(from: &Path, state_bytes: u64, new: &Path) -> Result<(), NodeError> {
     write().map_err(NodeError::file(&path))
 }
 
-/// Serves the state for itself alone, checks whose it is, and raises what must not be given twice. Gives the numbers of
-/// PGs and images.
+/// Serves the state for itself alone, checks its cluster, and raises the numbers that must be unique. Gives the
+/// numbers of PGs and images.
 async fn raise_counters(
     host: &DataDir,
     cluster: &ClusterFile,

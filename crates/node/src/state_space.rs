@@ -9,7 +9,7 @@ use crate::data_dir::DataDir;
 use crate::device_space::free_bytes;
 use crate::error::NodeError;
 
-/// The reserve takes a quarter of what is free, and not more than this.
+/// The reserve takes a quarter of the free space, and not more than this.
 const RESERVE_BYTES_MAX: u64 = 32 << 20;
 const RESERVE_BYTES_MIN: u64 = 4 << 20;
 /// With less free space than this the reserve is given up, in bytes.

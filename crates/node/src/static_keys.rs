@@ -25,11 +25,11 @@ pub enum RotatedKey {
         /// The old public key, in hexadecimal. It is revoked when no process has it any more.
         old: String,
     },
-    /// An OSD. The old key is void, and the process was told to start again if it ran.
+    /// An OSD. The old key is void, and the process was asked to restart if it ran.
     Replaced {
         /// Its name in cluster state.
         name: String,
-        /// Whether it ran.
+        /// True if it ran.
         did_run: bool,
     },
 }

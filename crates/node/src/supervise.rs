@@ -40,13 +40,14 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long an OSD may take until it is up, while the others serve.
 const OSD_PATIENCE: Duration = Duration::from_secs(15);
-/// An OSD that has ended so often cannot start.
+/// Ends of an OSD after which it counts as unable to start.
 const STARTS_MAX: u32 = 3;
 /// The embedded server of cluster state, by its name as a process.
 const STATE_SERVER: &str = "cluster-state";
 /// Exit code of the server of cluster state when it cannot use its files, and never will.
 pub const STATE_FILES_CODE: u8 = 4;
-/// A server of cluster state that has ended so often cannot start. An earlier one may need a moment to end.
+/// Ends of a server of cluster state after which it counts as unable to start. An earlier one may need a moment to
+/// end.
 const STATE_STARTS_MAX: u32 = 5;
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 /// How often to look for hosts that have joined.
@@ -134,7 +135,7 @@ fn keep_identity(
     Ok(())
 }
 
-/// What an operator has put there may be broken: better said now than in the gateway's log.
+/// Loads an operator's certificate, which may be broken: an error now is better than one in the gateway's log.
 fn try_identity(directory: &DataDir) -> Result<(), NodeError> {
     let settings = TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
     let loaded = Tls::load(settings);
@@ -422,8 +423,8 @@ impl Supervisor<'_> {
         Ok(true)
     }
 
-    /// Waits until each OSD of this host is up or has shown that it cannot start; returns those that are not up. What
-    /// an earlier process has announced counts for nothing.
+    /// Waits until each OSD of this host is up or has shown that it cannot start; returns those that are not up.
+    /// Announcements of an earlier process do not count.
     async fn wait_for_own_osds(
         &mut self,
         cluster: &ClusterFile,
@@ -446,7 +447,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Watches the processes, and writes down what has changed.
+    /// Watches the processes, and writes changes down.
     fn watch(&mut self, show: &dyn Fn(Progress<'_>)) {
         self.children.watch(show);
         self.write_file();
@@ -523,7 +524,7 @@ impl Process {
         Ok(Self(Arc::new(process)))
     }
 
-    /// Whether the process has ended, at the latest when `limit` is over.
+    /// Returns true if the process has ended, at the latest when `limit` is over.
     async fn ends_within(&self, limit: Duration) -> std::io::Result<bool> {
         let process = Self::clone(self);
         tokio::task::spawn_blocking(move || process.wait(limit)).await?

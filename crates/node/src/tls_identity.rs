@@ -1,6 +1,6 @@
-//! The certificates with which this host's servers show who they are, in `DIR/tls`: an authority of
-//! the cluster's own, and a certificate that it has signed. An operator may put files of his own in
-//! their place; what Atoll has not made it never writes over.
+//! The certificates with which this host's servers show who they are, in `DIR/tls`: an authority of the cluster's
+//! own, and a certificate that it has signed. An operator may put own files in their place; files that Atoll has
+//! not made are never overwritten.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,16 +30,16 @@ const AUTHORITY_DAYS: u64 = 3_650;
 /// Some clients accept nothing longer.
 const SERVER_DAYS: u64 = 397;
 const RENEW_DAYS: u64 = 30;
-/// A certificate is valid from so long before it is made, because clocks differ.
+/// Time before its making from which a certificate is valid, because clocks differ.
 const BACKDATE_S: u64 = 3_600;
 
-/// `tls/made.json`: what of the directory is Atoll's own.
+/// `tls/made.json`: the directory's files that Atoll has made.
 #[derive(Default, Serialize, Deserialize)]
 struct Made {
     format: u32,
-    /// Of `server.crt`: the one that is there, and while it is being replaced the one before, too.
+    /// Digest of `server.crt`: the present one, and while it is being replaced the previous one, too.
     server_sha256: Vec<String>,
-    /// Of the `ca.crt` that has signed it.
+    /// Digest of the `ca.crt` that has signed it.
     authority_sha256: String,
 }
 
@@ -64,8 +64,8 @@ impl Files {
     }
 }
 
-/// Makes what is missing, and renews the server's certificate if it ends soon or is for other names.
-/// Returns what an operator should know.
+/// Makes missing files, and renews the server's certificate if it ends soon or is for other names. Returns a note
+/// for the operator.
 pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Result<Option<String>, NodeError> {
     let files = Files::of(directory);
     let made: Made = if files.made.exists() { read_json(&files.made)? } else { Made::default() };
@@ -156,8 +156,8 @@ fn replace_server(path: &Path, present: Option<&[u8]>, chain: &str) -> Result<()
     held.replace(chain.as_bytes(), Access::Everybody, Previous::Kept).map_err(NodeError::file(path))
 }
 
-/// The authority that clients of this host's servers need to know, if `DIR/tls` has it: an operator's
-/// certificate may be one that everybody trusts.
+/// Returns the authority that clients of this host's servers need to know, if `DIR/tls` has it: every client may
+/// trust an operator's certificate.
 pub fn authority_file(directory: &DataDir) -> Option<PathBuf> {
     let files = Files::of(directory);
     let authority = certificates(&fs::read(&files.authority).ok()?);
@@ -167,7 +167,7 @@ pub fn authority_file(directory: &DataDir) -> Option<PathBuf> {
     is_issued.then(|| std::path::absolute(&files.authority).ok()).flatten()
 }
 
-/// The authority's certificate, and what signs with its key.
+/// Returns the authority's certificate, and the issuer with its key.
 fn ensure_authority(
     files: &Files,
     cluster: &ClusterFile,
@@ -250,7 +250,7 @@ fn set_validity(parameters: &mut CertificateParams, end_s: u64) {
     parameters.not_after = epoch + Duration::from_secs(end_s);
 }
 
-/// Everything by which this host may be reached.
+/// Returns all names and addresses of this host.
 fn names(cluster: &ClusterFile) -> BTreeSet<String> {
     let system = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut names: BTreeSet<String> =
@@ -266,7 +266,7 @@ fn names(cluster: &ClusterFile) -> BTreeSet<String> {
     names
 }
 
-/// Whether a certificate can be for this name. Hosts may be called by others.
+/// Returns true if a certificate can be for this name. Hosts may be called by others.
 pub fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
@@ -281,14 +281,14 @@ fn days_left(pem: &[u8]) -> Option<i64> {
     Some((end_s - now_s() as i64).div_euclid(DAY_S as i64))
 }
 
-/// Whether a certificate is for this key.
+/// Returns true if a certificate is for this key.
 fn is_for(pem: &[u8], key: &KeyPair) -> bool {
     let all = certificates(pem);
     let certificate = all.first().and_then(parsed);
     certificate.is_some_and(|certificate| certificate.public_key().raw == key.subject_public_key_info())
 }
 
-/// Whether a certificate of ours is for these names and lasts a while.
+/// Returns true if a certificate of ours is for these names and lasts a while.
 fn is_current(pem: &[u8], wanted: &BTreeSet<String>) -> bool {
     let all = certificates(pem);
     let Some(certificate) = all.first().and_then(parsed) else { return false };

@@ -1,13 +1,13 @@
-//! A controller and what belongs to it: its queues, and the image that it shows.
+//! A controller with its queues and its image.
 //!
 //! Several gateways may serve an image to the same host, which then has several paths. Only one of them has the image
 //! open: the one that holds its lock. On the others the namespace is inaccessible, and they take the image when its
 //! lock is free, never before: its holder has given it back, or its lease has run out, and then the fence that comes
 //! with the lock keeps whatever the former gateway still sends from being done.
 //!
-//! A host keeps what it has read and is about to write. So a gateway takes the image again for a controller only if
-//! nobody but gateways of the same host has changed it since that controller had it, or was made. Otherwise the
-//! controller has no namespace any more, and the host connects anew.
+//! A host caches read data and unwritten changes. So a gateway takes the image again for a controller only if no
+//! client but gateways of the same host has changed it since that controller had it, or was made. Otherwise the
+//! controller loses its namespace, and the host reconnects.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::protocol::{Controller, ControllerConfig, ControllerEvent, LBA_BYTES, Namespace, Subject};
 use crate::target::{Caller, NvmeTarget};
 
-/// A discovery controller looks for other subsystems every so many rounds.
+/// Rounds between a discovery controller's looks for other subsystems.
 const DISCOVERY_ROUNDS: u32 = 5;
 
 /// A host's controller.
@@ -31,7 +31,7 @@ pub(crate) struct Association {
     pub controller_id: u16,
     pub client: Client,
     own_address: SocketAddr,
-    /// Whether its admin queue came with TLS, as all its queues must then.
+    /// True if its admin queue came with TLS, as all its queues must then.
     pub is_secured: bool,
     /// The image, unless this is a discovery controller.
     pub image: Option<String>,
@@ -53,7 +53,7 @@ pub(crate) struct Opened {
     pub size_bytes: u64,
     pub is_read_only: bool,
     pub created_unix_ms: u64,
-    /// Of the writer that this gateway is, or else of the last one.
+    /// Generation of this gateway as the writer, or else of the last writer.
     pub generation: u64,
 }
 
@@ -88,8 +88,9 @@ impl Association {
         })
     }
 
-    /// The image as this gateway may serve it to a host now: itself, or, if another gateway has it for the same host,
-    /// only what is known of it. A host that knows it as of a generation gets it only if nobody else has changed it since.
+    /// Returns the image as this gateway may serve it to a host now: itself, or, if another gateway has it for the
+    /// same host, only its properties. A host that knows it as of a generation gets it only if no other client has
+    /// changed it since.
     pub async fn open(
         target: &NvmeTarget,
         image: &str,
@@ -139,7 +140,7 @@ impl Association {
         queues.push(Rc::downgrade(connection));
     }
 
-    /// Whether an I/O queue of this number is connected.
+    /// Returns true if an I/O queue of this number is connected.
     pub fn has_queue(&self, queue_id: u16) -> bool {
         self.io_queues().any(|queue| queue.queue_id.get() == queue_id && !queue.is_over())
     }
@@ -179,7 +180,7 @@ impl Association {
         }
     }
 
-    /// Carries out what the controller wants beside answers.
+    /// Carries out the controller's events.
     pub fn pump(&self) {
         while let Some(event) = self.next_event() {
             match event {
@@ -217,14 +218,14 @@ impl Association {
         }
     }
 
-    /// Others have changed the image, of which the host knows nothing.
+    /// Withdraws the namespace: other clients have changed the image, and the host does not know.
     fn changed(&self) {
         if let Some(namespace) = self.namespace() {
             self.set_namespace(Namespace { is_accessible: false, is_gone: true, ..namespace });
         }
     }
 
-    /// Looks whether the host is still there, and what has become of the image.
+    /// Checks if the host is still there, and the state of the image.
     pub fn look_after(self: &Rc<Self>) {
         let Some(target) = self.target.upgrade() else { return };
         let deadline_ms = self.controller.borrow().deadline_ms();
@@ -263,7 +264,7 @@ impl Association {
         }
     }
 
-    /// Takes the image, if nobody has it any more.
+    /// Takes the image, if it has no writer any more.
     async fn take_over(&self, image: &str) {
         let Some(target) = self.target.upgrade() else { return };
         let seen = self.seen_generation.get();
@@ -307,13 +308,13 @@ fn changed(image: &str) -> OpenError {
     OpenError {
         kind: OpenErrorKind::Changed,
         message: format!(
-            "others have changed image '{image}' since this controller had it; disconnect it and connect it anew ('nvme \
-             disconnect')"
+            "other clients have changed image '{image}' since this controller had it; disconnect it and \
+             reconnect it ('nvme disconnect')"
         ),
     }
 }
 
-/// What uses an image, by which other gateways know whether that is for the same host.
+/// Returns the purpose of a writer, by which other gateways know if it serves the same host.
 fn purpose_for(client: &Client, is_exclusive: bool) -> Purpose {
     Purpose::nvme_gateway(client.nvme_host.as_deref().filter(|_| is_exclusive))
 }

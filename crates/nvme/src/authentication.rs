@@ -1,4 +1,4 @@
-//! Hosts that must prove themselves: what is exchanged on a connection before it is a queue.
+//! Authentication of hosts: the exchange on a connection before it is a queue.
 
 use std::rc::Rc;
 
@@ -14,14 +14,14 @@ use crate::target::ControllerNumber;
 /// A connection of a host that has yet to prove itself.
 pub(crate) struct Unproved {
     request: ConnectRequest,
-    /// Of the controller that the host was told of.
+    /// Number of the controller that was announced to the host.
     number: ControllerNumber,
     /// None while a message is being looked at.
     authentication: Option<Box<Authentication>>,
 }
 
 impl Connection {
-    /// The host is told that it must prove itself. Nothing is opened for it before it has.
+    /// Requires authentication of the host. Nothing is opened for it before it has.
     pub(crate) async fn begin_authentication(self: &Rc<Self>, request: ConnectRequest, secrets: HostSecrets) {
         let announced = self.target.announce(&request, &self.client(&request), self.is_secured()).await;
         if self.is_over() {
@@ -102,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// The host has proved itself: what it has connected is a queue now.
+    /// Admits an authenticated host: its connection is a queue now.
     async fn let_in(self: &Rc<Self>, id: CommandId, response: Response) {
         let Some(Unproved { request, number, .. }) = self.unproved.take() else { return };
         match self.join(&request, Some(number.get())).await {

@@ -1,4 +1,4 @@
-//! One connection of a host: the queue's session, and what it wants done.
+//! One connection of a host: the queue's session, and its actions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,25 +37,25 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) struct Connection {
     pub(crate) target: Rc<NvmeTarget>,
     pub(crate) transport: Transport<TlsChannel>,
-    /// Who has proved by TLS that it has a key.
+    /// The host that has proved by TLS that it has a key.
     pub(crate) tls_peer: RefCell<Option<TlsPeer>>,
     pub(crate) session: RefCell<QueueSession>,
     /// Until the host has proved itself, if it must.
     pub(crate) unproved: RefCell<Option<Unproved>>,
     association: RefCell<Option<Rc<Association>>>,
     pub queue_id: Cell<u16>,
-    /// Of an I/O queue.
+    /// Requests of an I/O queue.
     requests: RefCell<Option<Rc<ConnectionRequests>>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
-    /// For data that the host was told to send.
+    /// Memory for data that the host was asked to send.
     arriving: RefCell<VecDeque<ByteGrant>>,
-    /// Bytes of all that it was told to send, and of what has come of it.
+    /// Bytes of all data that it was asked to send, and the part that has arrived or ended.
     promised: Cell<u64>,
     arrived: Cell<u64>,
     /// Bytes of all that was sent to it, or waits to be.
     queued: Cell<u64>,
-    /// Whether room for more of it is being waited for.
+    /// True while it waits for room for more of it.
     awaits_room: Cell<bool>,
     /// Commands that wait for memory.
     waits: Cell<usize>,
@@ -137,7 +137,7 @@ impl Connection {
         self.session.borrow_mut().set_namespace(namespace);
     }
 
-    /// Takes what the host sends until there is no more.
+    /// Takes the host's bytes until there are no more.
     async fn take_all(self: &Rc<Self>) {
         loop {
             self.take_pdus();
@@ -175,12 +175,12 @@ impl Connection {
         }
     }
 
-    /// Whether nothing may be taken from the host now.
+    /// Returns true if nothing may be taken from the host now.
     fn takes_no_more(&self) -> bool {
         self.waits.get() > 0 || self.session.borrow().is_saturated()
     }
 
-    /// Carries out what the session wants.
+    /// Carries out the session's actions.
     fn pump(self: &Rc<Self>) {
         while let Some(action) = self.next_action() {
             self.act(action);
@@ -212,7 +212,7 @@ impl Connection {
         });
     }
 
-    /// Takes memory of data that has come, at most so much.
+    /// Takes memory of arrived data, at most `bytes`.
     fn take_arrived(&self, bytes: u64) -> Vec<ByteGrant> {
         let (mut arriving, mut taken) = (self.arriving.borrow_mut(), Vec::new());
         let held: u64 = arriving.iter().map(ByteGrant::bytes).sum();
@@ -229,7 +229,7 @@ impl Connection {
         taken
     }
 
-    /// Waits for memory, of which all connections have a certain amount.
+    /// Waits for memory; all connections share a limited amount.
     async fn memory(self: &Rc<Self>, bytes: u64) -> ByteGrant {
         self.waits.set(self.waits.get() + 1);
         let (grant, has_waited) = self.target.memory.take(bytes).await;
@@ -322,8 +322,8 @@ impl Connection {
         }
     }
 
-    /// Makes this a queue of its controller: its id, and the namespace for an I/O queue. `announced` is what the host was
-    /// told before.
+    /// Makes this a queue of its controller: its id, and the namespace for an I/O queue. `announced` is the number
+    /// that the host got before.
     pub(crate) async fn join(
         self: &Rc<Self>,
         request: &ConnectRequest,
@@ -353,12 +353,12 @@ impl Connection {
         Ok(joined)
     }
 
-    /// Who the host says that it is.
+    /// Returns the host's claimed identity.
     pub(crate) fn client(&self, request: &ConnectRequest) -> Client {
         Client { address: self.transport.peer_address(), certificate: None, nvme_host: Some(request.host.clone()) }
     }
 
-    /// Whether TLS protects what is sent.
+    /// Returns true if TLS protects the connection.
     pub(crate) fn is_secured(&self) -> bool {
         self.tls_peer.borrow().is_some()
     }
@@ -453,7 +453,7 @@ impl Connection {
     }
 }
 
-/// What of it the host has sent.
+/// Returns the number of bytes of it that the host has sent.
 fn data_bytes(kind: &IoKind) -> u64 {
     match kind {
         IoKind::Write { data, .. } => data.len() as u64,

@@ -1,5 +1,5 @@
-//! How a connection begins: with TLS, or with the first PDU. Both come to the same port, and the first byte tells (NVMe/TCP
-//! Transport Specification 1.0, section 3.6.1).
+//! How a connection begins: with TLS, or with the first PDU. Both come to the same port, and the first byte
+//! distinguishes them (NVMe/TCP Transport Specification 1.0, section 3.6.1).
 
 use std::io;
 
@@ -18,7 +18,7 @@ const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 /// Keys that a host may offer and that are looked for.
 const OFFERS_MAX: usize = 4;
 
-/// Who has proved by TLS that it has a key, and for what.
+/// A host that has proved by TLS that it has a key, and the subsystem of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsPeer {
     pub host: Nqn,
@@ -37,7 +37,7 @@ enum HandshakeError {
 }
 
 impl Connection {
-    /// Waits for what the host sends first and, if TLS begins with that, for its keys. False if nothing can follow.
+    /// Waits for the host's first bytes and, if TLS begins with them, for its keys. False if nothing can follow.
     pub(crate) async fn begin(&self) -> bool {
         match self.transport.first_byte().await {
             Ok(RECORD_HANDSHAKE) => {}
@@ -77,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The key that the host means and has. What it has sent stays in `records`.
+    /// The key that the host means and has. Its bytes stay in `records`.
     async fn find_psk(&self, records: &mut BytesMut) -> Result<(TlsPsk, TlsPeer), HandshakeError> {
         let hello = loop {
             self.transport.take_received(records);
@@ -113,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Whether a host may connect over this channel.
+    /// Checks if a host may connect over this channel.
     pub(crate) fn check_channel(
         &self,
         request: &ConnectRequest,

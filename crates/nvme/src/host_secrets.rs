@@ -12,7 +12,7 @@ use crate::tls::TlsKey;
 
 const PART_BYTES: usize = 32;
 
-/// Whose secret it is.
+/// Holder of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretRole {
     /// The host's.
@@ -23,7 +23,7 @@ pub enum SecretRole {
     Tls,
 }
 
-/// What the key service binds a piece of a secret to, so that none opens as another.
+/// Returns the context that the key service binds a piece of a secret to, so that none opens as another.
 pub fn secret_part_context(host: &str, role: SecretRole, part: usize) -> String {
     let role = match role {
         SecretRole::Host => "host",
@@ -127,7 +127,8 @@ pub enum SecretsError {
     Keys(#[from] KeyError),
     /// The record does not hold together.
     #[error(
-        "what cluster state has of NVMe host {host} is malformed; set it anew with 'atoll nvme host set' or 'set-tls'"
+        "the record of NVMe host {host} in cluster state is malformed; set it again with 'atoll nvme host set' \
+         or 'set-tls'"
     )]
     Malformed {
         /// The host.
@@ -169,7 +170,7 @@ impl HostSecretStore {
         }
     }
 
-    /// Whether a host can connect with TLS, and whether it must.
+    /// Returns if a host can connect with TLS, and if it must.
     pub async fn channel_security(&self, host: &str) -> Result<ChannelSecurity, SecretsError> {
         Ok(match self.tls_record(host).await? {
             None => ChannelSecurity::None,

@@ -1,4 +1,4 @@
-//! What an NVMe target measures beside what all servers of images do (docs/reference/metrics.md).
+//! Metrics of an NVMe target beside those of all image servers (docs/reference/metrics.md).
 
 use std::sync::LazyLock;
 
@@ -27,7 +27,7 @@ pub(crate) fn set_controllers(count: usize) {
     CONTROLLERS.set(count as i64);
 }
 
-/// What a command is, its offset and its bytes.
+/// Returns the kind of a command, its offset and its bytes.
 pub(crate) fn operation(kind: &IoKind) -> (Operation, u64, u64) {
     match kind {
         IoKind::Read(ByteRange { offset, length }) => (Operation::Read, *offset, *length),

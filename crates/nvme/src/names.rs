@@ -1,10 +1,10 @@
-//! By which names hosts know images.
+//! Names of images for hosts.
 
 use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::protocol::NQN_BYTES_MAX;
 
-/// What the names of all subsystems of Atoll begin with.
+/// Beginning of the names of all subsystems of Atoll.
 const PREFIX: &str = "nqn.2026-11.io.atoll";
 
 /// The names of the images of one cluster.
@@ -12,7 +12,7 @@ pub(crate) struct Names {
     cluster_id: String,
 }
 
-/// What stays the same about a namespace, on every path to it and after it was moved to another pool.
+/// Identity of a namespace, the same on every path to it and after a move to another pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// NGUID, and UUID.
@@ -38,8 +38,8 @@ impl Names {
         rest.strip_prefix(&self.cluster_id)?.strip_prefix(':').filter(|image| !image.is_empty())
     }
 
-    /// What identifies an image that was created at this Unix time. One that is made later under the same name is
-    /// another.
+    /// Returns the identity of an image that was created at this Unix time. One that is made later under the same
+    /// name is another.
     pub fn identity(&self, image: &str, created_unix_ms: u64) -> Identity {
         let named = format!("{}/{image}/{created_unix_ms}", self.cluster_id);
         let hash = digest(&SHA256, named.as_bytes());

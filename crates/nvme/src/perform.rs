@@ -31,7 +31,7 @@ pub(crate) async fn perform(device: &OpenImage, kind: &IoKind) -> Result<Respons
     Ok(Response::of(Status::Success))
 }
 
-/// What a host is told of an error.
+/// Returns the status for a host on an error.
 pub(crate) fn status_of(error: &ImageError) -> Status {
     match error {
         _ if error.is_no_space() => Status::CapacityExceeded,

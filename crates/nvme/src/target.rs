@@ -47,33 +47,33 @@ pub struct NvmeTarget {
     pub(crate) connections: Cell<usize>,
     places: Places,
     associations: RefCell<HashMap<u16, Rc<Association>>>,
-    /// Numbers of controllers of which hosts were told that have yet to prove themselves.
+    /// Numbers of controllers that were announced to hosts that have yet to authenticate.
     announced: RefCell<HashSet<u16>>,
 }
 
-/// Who connects an admin queue, and how.
+/// A host that connects an admin queue, and its connection.
 pub(crate) struct Caller {
     pub client: Client,
-    /// The address by which the host has come.
+    /// The target's address of the connection.
     pub own_address: SocketAddr,
-    /// Whether it has come with TLS.
+    /// True if the connection has TLS.
     pub is_secured: bool,
-    /// The number of its controller, if it was told one before.
+    /// The number of its controller, if it was announced before.
     pub announced: Option<u16>,
 }
 
-/// What a host must do to connect.
+/// Requirements for a host to connect.
 pub(crate) struct Demands {
     /// It must prove that it has these.
     pub secrets: Option<HostSecrets>,
     pub security: ChannelSecurity,
 }
 
-/// The number of a controller of which a host was told that has yet to prove itself.
+/// The number of a controller that was announced to a host that has yet to authenticate.
 pub(crate) enum ControllerNumber {
     /// It is there, and this is to be one of its queues.
     Known(u16),
-    /// It is to be made; nobody else gets the number while this lives.
+    /// It is to be made; no other controller gets the number while this lives.
     Reserved { number: u16, target: Rc<NvmeTarget> },
 }
 
@@ -148,7 +148,7 @@ impl NvmeTarget {
         }
     }
 
-    /// What a host must do to connect.
+    /// Returns the requirements for a host to connect.
     pub(crate) async fn demands_on(&self, host: &str) -> Result<Demands, ConnectRefusal> {
         let (secrets, name) = (self.secrets.clone(), host.to_owned());
         let find = async move {
@@ -157,19 +157,20 @@ impl NvmeTarget {
         };
         let found = self.exports.bridge().run(find).await;
         found.map_err(|error: SecretsError| {
-            let detail = format!("what it must prove is not known now, so it cannot connect: {error}");
+            let detail = format!("its authentication settings are unknown now, so it cannot connect: {error}");
             note(SecurityEvent::RefusedClient, format_args!("NVMe host {host}"), detail);
             ConnectRefusal::new(Status::ConnectControllerBusy)
         })
     }
 
-    /// The key of TLS that a host means and proves to have, and who it is by that.
+    /// Returns the key of TLS that a host offers and proves to have, and the host's identity by that key.
     pub(crate) async fn offered_psk(&self, hello: ClientHello) -> Result<(TlsPsk, TlsPeer), TlsError> {
         let secrets = self.secrets.clone();
         self.exports.bridge().run(async move { proved_psk(&secrets, &hello).await }).await
     }
 
-    /// Whether a host may connect that has yet to prove itself; the number of its controller. Nothing is opened for it.
+    /// Checks if a host may connect that has yet to authenticate; returns the number of its controller. Nothing is
+    /// opened for it.
     pub(crate) async fn announce(
         self: &Rc<Self>,
         request: &ConnectRequest,
@@ -266,8 +267,8 @@ impl NvmeTarget {
         association
     }
 
-    /// As [`NvmeTarget::find`], when commands of former queues are done: a host that connects again sends what was not
-    /// answered once more, and then the next, and what it had sent before must not be done after that.
+    /// As [`NvmeTarget::find`], when commands of former queues are done: a host that connects again repeats
+    /// unanswered commands, and then sends the next, and no earlier command must be done after that.
     pub(crate) async fn find_drained(
         &self,
         request: &ConnectRequest,
@@ -312,7 +313,7 @@ impl NvmeTarget {
         }
     }
 
-    /// What a host may use, at the address by which it has come.
+    /// Returns the subsystems that a host may use, at the target's address of its connection.
     pub(crate) async fn subsystems(
         &self,
         client: &Client,

@@ -1,4 +1,4 @@
-//! What OSDs answer to reads, where the request says which answer it has to be.
+//! Answers of OSDs to reads, in the form that the request requires.
 
 use atoll_types::{ObjectName, ReadOutcome};
 use bytes::Bytes;

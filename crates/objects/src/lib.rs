@@ -1,8 +1,8 @@
 //! The calls on the cluster's objects, and how they fail: one trait ([`ObjectClient`]), which the handles
 //! of atoll-client implement, and which tests implement in memory.
 //!
-//! This crate holds what callers need to know. It may not know how a call reaches an OSD: no placement,
-//! no wire, no cluster state, no I/O. So the S3 gateway can use it without these.
+//! This crate holds the callers' view. It may not know how a call reaches an OSD: no placement, no wire, no
+//! cluster state, no I/O. So the S3 gateway can use it without these.
 
 pub mod answers;
 mod listing;
@@ -67,7 +67,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The OSD's refusal, if that is what this is.
+    /// Returns the OSD's refusal, if this is one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             ClientError::Refused { refusal, .. } => Some(refusal),
@@ -75,7 +75,7 @@ impl ClientError {
         }
     }
 
-    /// Whether a write that failed with this may have happened all the same, or may happen later.
+    /// Returns true if a write that failed with this may have happened all the same, or may happen later.
     pub fn is_unclear(&self) -> bool {
         match self {
             ClientError::TimedOut { .. } | ClientError::OutcomeUnknown { .. } | ClientError::ShutDown => true,
@@ -86,12 +86,12 @@ impl ClientError {
         }
     }
 
-    /// Whether the object was not there.
+    /// Returns true if the object was not there.
     pub fn is_no_such_object(&self) -> bool {
         self.refusal() == Some(&Refusal::NoSuchObject)
     }
 
-    /// Which condition of a write did not hold, if that is what this is.
+    /// Returns the failed condition of a write, if this is one.
     pub fn failed_condition(&self) -> Option<u16> {
         match self.refusal() {
             Some(Refusal::ConditionFailed { index }) => Some(*index),
@@ -113,11 +113,10 @@ pub struct Extent {
     pub seals: Option<Seals>,
 }
 
-/// Access to the cluster's objects. Every write is durable on all members when its future
-/// resolves; then it has happened exactly once, however often the client had to retry. A write that is refused did
-/// not happen. Whether one that fails otherwise has happened, or will, is not known
-/// ([`ClientError::is_unclear`]): once at most. Who gets such an error removes nothing that the write may have
-/// made needed, and looks before he does the same again.
+/// Access to the cluster's objects. Every write is durable on all members when its future resolves; then it has
+/// happened exactly once, however often the client had to retry. A write that is refused did not happen. Whether
+/// one that fails otherwise has happened, or will, is not known ([`ClientError::is_unclear`]): once at most. A
+/// caller that gets such an error removes nothing that the write may need, and looks before it repeats the write.
 ///
 /// ```
 /// use atoll_types::{Condition, Mutation, ObjectName, PoolId, WriteRequest};

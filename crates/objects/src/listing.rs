@@ -12,7 +12,7 @@ use crate::{ClientError, ObjectClient};
 
 /// PGs that are listed at once.
 const PGS_AT_ONCE: usize = 16;
-/// A newer cluster map may have come after so long.
+/// Pause after which a newer cluster map may have come.
 const MAP_CHANGE_PAUSE: Duration = Duration::from_millis(20);
 /// Waits for a newer map without any answer, for a split that does not get into cluster state.
 const WAITS_MAX: u32 = 1_000;
@@ -34,7 +34,7 @@ pub trait PoolClient: ObjectClient {
     /// refused.
     fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> impl Future<Output = Result<(), ClientError>>;
 
-    /// Returns after so long.
+    /// Returns after `delay`.
     fn sleep(&self, delay: Duration) -> impl Future<Output = ()>;
 }
 
@@ -100,8 +100,8 @@ pub async fn visit_objects<E: From<ClientError>>(
     }
 }
 
-/// What is left of a PG that was split: its own rest, and those of the PGs that were split off, which have what
-/// it had.
+/// Returns the rest of a PG that was split: its own, and those of the PGs that were split off, which have its
+/// former objects.
 fn after_splits(rest: Rest, pgs: &[(PgId, u32)]) -> Vec<Rest> {
     let Some((_, pg_num)) = pgs.iter().find(|(pg, _)| *pg == rest.pg) else { return Vec::new() };
     let numbers = std::iter::successors(Some(rest.pg_num), |number| Some(number * 2));

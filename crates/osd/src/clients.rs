@@ -1,4 +1,4 @@
-//! What each client does, by the name of its key: `client@HOST` or `gateway@HOST`.
+//! Traffic of each client, by the name of its key: `client@HOST` or `gateway@HOST`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ struct Registered {
 static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
     operations: register(
         "atoll_osd_client_operations",
-        "Operations that were answered, by who asked for them",
+        "Operations that were answered, by client",
         Family::default(),
     ),
     bytes: register(
         "atoll_osd_client_operation_bytes",
-        "Bytes that were read and written, by who asked for that",
+        "Bytes that were read and written, by client",
         Family::default(),
     ),
 });
@@ -40,7 +40,7 @@ thread_local! {
 }
 
 impl ClientTraffic {
-    /// Of the client whose key has this name.
+    /// Returns the traffic of the client whose key has this name.
     pub fn of(name: &str) -> Rc<Self> {
         CLIENTS.with_borrow_mut(|clients| Rc::clone(clients.of(name, |name| Rc::new(ClientTraffic::new(name)))))
     }

@@ -20,18 +20,18 @@ pub struct OsdConfig {
     pub device: PathBuf,
     /// The file or block device with the store's log, if it has its own.
     pub log_device: Option<PathBuf>,
-    /// What unlocks the devices if they are LUKS2 volumes. It is forgotten when it has done so.
+    /// Secret that unlocks the devices if they are LUKS2 volumes. It is forgotten when it has done so.
     pub device_key: Option<DeviceKey>,
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// The address to announce, if it is not the one that is listened on.
     pub advertise: Option<IpAddr>,
-    /// The provider of libfabric by which it listens over RDMA too, at the announced address, if it does.
+    /// The provider of libfabric with which it listens over RDMA too, at the announced address, if it does.
     pub rdma_provider: Option<String>,
     /// Its static key.
     pub key: KeyPair,
-    /// Whether the device is an older copy of what this OSD had. Then none of its copies of PGs counts before
-    /// it is backfilled.
+    /// True if the device is an older copy of this OSD's device. Then none of its copies of PGs counts before it
+    /// is backfilled.
     pub device_is_old: bool,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
     pub memory_target_bytes: u64,
@@ -82,13 +82,14 @@ pub enum OsdError {
     /// The loop itself failed.
     #[error("the event loop failed: {0}")]
     Loop(#[from] io::Error),
-    /// The device failed; what is on it is unknown until it is opened anew.
+    /// The device failed; its content is unknown until it is opened again.
     #[error("the device failed and is not trusted any more: {0}; restart the OSD to recover from its log")]
     Device(String),
-    /// The device does not answer. What waits for it would hold up clients for as long as this OSD is a member.
+    /// The device does not answer. Operations that wait for it would hold up clients for as long as this OSD is a
+    /// member.
     #[error(
-        "{0}; this OSD ends, so that its PGs go on with their other members, and can be started again when the device \
-         answers"
+        "{0}; this OSD ends, so that its PGs fail over to their other members, and can be started again when the \
+         device answers"
     )]
     DeviceSilent(String),
 }

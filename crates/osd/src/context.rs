@@ -1,4 +1,4 @@
-//! What all components of an OSD may use.
+//! Shared resources of all components of an OSD.
 
 use std::collections::BTreeMap;
 

@@ -15,10 +15,10 @@ use crate::proposals::Proposals;
 
 const LEASE_TERM: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Figures that stay the same are written again after so long, in case somebody has removed them.
+/// Time after which unchanged figures are written again, in case they were removed.
 const USAGE_REPEATED: Duration = Duration::from_secs(60);
 
-/// What the control thread tells the loop.
+/// Events of the control thread for the loop.
 pub(crate) enum ControlEvent {
     Changes(Vec<MapChange>),
     /// The process was asked to end.
@@ -34,7 +34,7 @@ pub(crate) struct SplitOff {
     pub target: PgTargetRecord,
 }
 
-/// What the loop asks of the control thread.
+/// Requests of the loop to the control thread.
 pub(crate) enum ControlRequest {
     Propose {
         pg: PgId,
@@ -44,7 +44,7 @@ pub(crate) enum ControlRequest {
     },
     Usage(OsdUsageRecord),
     Store(OsdStoreRecord),
-    /// What a scrub has found, and the request that asked for it.
+    /// Result of a scrub, and the request that asked for it.
     Scrubbed {
         pg: PgId,
         record: PgScrubRecord,
@@ -56,7 +56,7 @@ pub(crate) enum ControlRequest {
 pub(crate) struct Control {
     pub events: mpsc::Receiver<ControlEvent>,
     pub requests: channel::UnboundedSender<ControlRequest>,
-    /// What is announced of the OSD in cluster state.
+    /// Announcement of the OSD in cluster state.
     pub up: watch::Sender<OsdUpRecord>,
 }
 
@@ -173,7 +173,7 @@ async fn keep_presence(client: ClusterClient, mut up: watch::Receiver<OsdUpRecor
     let id = up.borrow().id;
     loop {
         match announce(&client, &mut up).await {
-            Ok(()) => tracing::warn!("lost the lease in cluster state; announcing {id} anew"),
+            Ok(()) => tracing::warn!("lost the lease in cluster state; announcing {id} again"),
             Err(error) => tracing::warn!("cannot announce {id} in cluster state: {error}"),
         }
         tokio::time::sleep(RETRY_PAUSE).await;

@@ -1,4 +1,4 @@
-//! What this process tells of its copies of PGs to an operator who asks why one does not serve.
+//! This process' report of its copies of PGs, for an operator who asks why one does not serve.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub fn copies_told() -> Vec<PgCopy> {
     copies
 }
 
-/// Has the copies told as they are now.
+/// Stores the present report of all copies.
 pub(crate) fn tell_copies(pgs: &Pgs, view: &StoreView<'_>) {
     let copies = pgs.all().map(|pg| pg.copy_told(view)).collect();
     *COPIES.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), copies));

@@ -42,12 +42,12 @@ const TIMER_SECOND: u64 = 1;
 const TIMER_TICK: u64 = 2;
 /// How often PGs look whether something is overdue. Fail-over waits in these steps.
 const TICK: Duration = Duration::from_millis(50);
-/// Every so many ticks, missing connections are made.
+/// Ticks after which missing connections are made.
 const CONNECT_TICKS: u64 = 4;
 const USAGE_SECONDS: u64 = 3;
 /// How often it is reported how old the device is.
 const STORE_SECONDS: u64 = 60;
-/// A device has so long to take down that its metadata is damaged.
+/// Longest wait for a device to note that its metadata is damaged.
 const DAMAGE_NOTE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An OSD: its components, joined by `effects.rs`.
@@ -62,10 +62,10 @@ pub struct Osd {
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
     rdma: RdmaListening,
-    /// What is announced of it in cluster state.
+    /// Its announcement in cluster state.
     up: tokio::sync::watch::Sender<OsdUpRecord>,
     pub(crate) metrics: Metrics,
-    /// Operations in flight were told a second ago.
+    /// True if the last report, a second ago, had pending operations.
     pub(crate) has_told_in_flight: bool,
     control: std::sync::mpsc::Receiver<ControlEvent>,
     started: Instant,
@@ -113,7 +113,7 @@ fn open_store(
     Ok((store, devices.into_ring(reactor)))
 }
 
-/// Listens; what is announced of it in cluster state, but for RDMA.
+/// Listens; returns the announcement for cluster state, without RDMA.
 fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result<OsdUpRecord, OsdError> {
     let listen = ListenAddress::Tcp(config.listen);
     let (_, address) =
@@ -136,8 +136,8 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
     })
 }
 
-/// Listens for processes of this host; the name that is announced in cluster state, empty if there is none. No name is
-/// used twice, so a process of another host that tries it finds nobody.
+/// Listens for processes of this host; the name that is announced in cluster state, empty if there is none. No
+/// name is used twice, so a process of another host that tries it finds no listener.
 fn listen_local(id: OsdId, incarnation: u64, reactor: &mut Reactor) -> String {
     let name = format!("atoll-{id}-{incarnation:016x}");
     match reactor.listen_local(&name) {

@@ -52,7 +52,7 @@ impl Osd {
         self.link_events();
     }
 
-    /// Tells PGs which OSDs are connected now, and which are not any more.
+    /// Informs PGs of connected OSDs, and of lost ones.
     pub(crate) fn link_events(&mut self) {
         while let Some(event) = self.links.next_event() {
             match event {
@@ -155,7 +155,7 @@ impl Osd {
         self.with_pg(pg, |pg, view| pg.message(osd, message, view));
     }
 
-    /// Runs PGs and store until both are quiet, then hands what they want to the device.
+    /// Runs PGs and store until both are quiet, then hands their requests to the device.
     pub(crate) fn settle(&mut self) {
         loop {
             while let Some(event) = self.storage.next_event() {
@@ -213,7 +213,7 @@ impl Osd {
         }
     }
 
-    /// Once a second: tells what operations that have taken long wait for.
+    /// Once a second: reports the reasons for which slow operations wait.
     pub(crate) fn tell_in_flight(&mut self) {
         let found = self.links.slow_in_flight(&self.context);
         if found.is_empty() && !self.has_told_in_flight {
@@ -231,7 +231,7 @@ impl Osd {
         slow::set_in_flight(told);
     }
 
-    /// Does what a PG wants until it wants nothing more now.
+    /// Carries out a PG's actions until it has no more now.
     fn run_pg(&mut self, pg: PgId) {
         loop {
             let view = StoreView::new(&self.storage, &self.links, &self.context);
@@ -324,7 +324,7 @@ impl Osd {
         }
     }
 
-    /// Starts what recovery may do now.
+    /// Starts the allowed steps of recovery.
     pub(crate) fn start_recovery(&mut self) {
         while let Some(step) = self.recovery.next(self.context.now_ms()) {
             match step {

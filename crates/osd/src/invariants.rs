@@ -1,6 +1,5 @@
-//! What always holds in an OSD, apart from the invariants of PGs and store, a sentence and a check each.
-//! What peers, clients, devices and cluster state say is never asserted. docs/internals/invariants-osd.md
-//! lists them.
+//! Invariants of an OSD, apart from those of PGs and store, a sentence and a check each. Messages of peers,
+//! clients, devices and cluster state are never asserted. docs/internals/invariants-osd.md lists them.
 
 use atoll_types::{OsdId, PgId};
 
@@ -9,7 +8,7 @@ pub(crate) fn held_bytes_cover(held_bytes: u64, given_back_bytes: u64) {
     assert!(given_back_bytes <= held_bytes, "{given_back_bytes} bytes are given back, {held_bytes} are held");
 }
 
-/// What admission counts is the sum over the requests in flight.
+/// Admission's count is the sum over the requests in flight.
 pub(crate) fn held_bytes_add_up(counted_bytes: u64, sum_bytes: u64) {
     assert!(counted_bytes == sum_bytes, "requests hold {sum_bytes} bytes, {counted_bytes} are counted");
 }
@@ -29,7 +28,7 @@ pub(crate) fn one_link_per_osd(osd: OsdId, before: Option<u64>) {
 
 /// The link that counts for an OSD is there, its peer is that OSD, and has shown that it holds its key.
 pub(crate) fn an_osds_link_is_its_own(osd: OsdId, is_its_own: bool) {
-    assert!(is_its_own, "what is sent to {osd} would go elsewhere");
+    assert!(is_its_own, "messages to {osd} would go elsewhere");
 }
 
 /// Links that are paused, or have something to send, are there.
@@ -52,7 +51,7 @@ pub(crate) fn recovery_ends_what_it_began(begun: usize, ended: usize) {
     assert!(ended <= begun, "{ended} objects end, {begun} have begun");
 }
 
-/// What recovery counts as on its way is the sum over the PGs.
+/// Recovery's count of objects on their way is the sum over the PGs.
 pub(crate) fn objects_on_their_way_add_up(counted: usize, sum: usize) {
     assert!(counted == sum, "{sum} objects are on their way, {counted} are counted");
 }
@@ -90,7 +89,7 @@ mod tests {
         one_scrub_at_a_time(false);
     }
 
-    /// Each line is a deliberate violation, and what must be said of it.
+    /// Each line is a deliberate violation, and its message.
     macro_rules! violations {
         ($($name:ident: $violation:expr => $message:literal;)+) => {$(
             #[test]

@@ -2,9 +2,9 @@
 //! thread that speaks with cluster state. It also formats, encrypts and unlocks the devices of an OSD. Protocol
 //! decisions are made in `pg`, `store` and `wire`, not here.
 //!
-//! Each component keeps its own state (`links`, `pgs`, `storage`, `recovery`, `scrubs`,
-//! `removed_pools`, `reports`, `metrics`), uses what the `context` offers, and gives out effects, which `effects`
-//! hands on. `daemon` is the turn of the loop.
+//! Each component keeps its own state (`links`, `pgs`, `storage`, `recovery`, `scrubs`, `removed_pools`,
+//! `reports`, `metrics`), uses the `context`, and returns effects, which `effects` passes on. `daemon` is the turn
+//! of the loop.
 
 #[cfg(test)]
 mod any_request;

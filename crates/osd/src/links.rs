@@ -1,6 +1,6 @@
-//! Connections: what comes in and goes out, which peer is at the other end, and which peers are alive.
+//! Connections: input and output, the peer at the other end, and live peers.
 //!
-//! What PGs must know of it comes out as [`LinkEvent`]s, which `effects.rs` hands to them.
+//! Events for PGs come out as [`LinkEvent`]s, which `effects.rs` passes to them.
 
 mod admission;
 mod opening;
@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::operations::{Answered, Operation, Operations};
 use admission::Admission;
 
-/// Who is at the other end of an open link.
+/// The peer at the other end of an open link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     Osd(OsdId),
@@ -57,7 +57,7 @@ pub(crate) struct Incoming {
     pub part_of: Option<TraceContext>,
 }
 
-/// What PGs must know of links.
+/// Events of links for PGs.
 pub(crate) enum LinkEvent {
     Up(OsdId),
     Down(OsdId),
@@ -79,16 +79,16 @@ struct Connected {
     peer: Option<Peer>,
     /// Hexadecimal of the peer's static key, once known.
     key: Option<String>,
-    /// What the peer does, if it is a client.
+    /// Traffic of the peer, if it is a client.
     traffic: Option<Rc<ClientTraffic>>,
     /// The OSD that this side connects to, if it is the initiator.
     target: Option<OsdId>,
     /// Requests that have not been answered.
     requests_in_flight: usize,
     is_confirmed: bool,
-    /// Its number among those of whom nothing is proved, if it was accepted.
+    /// Its number among unauthenticated connections, if it was accepted.
     stranger: Option<u64>,
-    /// What the peer has said that its next message is a part of.
+    /// Parent that the peer has named for its next message.
     part_of: Option<TraceContext>,
     /// When the current key for sending was made.
     keyed_at_ms: u64,
@@ -103,10 +103,10 @@ impl Connected {
     }
 }
 
-/// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
-/// because its connections close.
+/// Silence after which a peer counts as dead. One whose process ended is noticed at once, because its connections
+/// close.
 const SILENCE_MAX_MS: u64 = 2_000;
-/// A peer must have proved who it is within so long.
+/// Longest time until a peer must have authenticated.
 const HANDSHAKE_MAX_MS: u64 = 5_000;
 /// Connections whose peers have not proved yet who they are. The others of the 4,096 are for those that have.
 const UNPROVED: Limits = Limits { strangers_max: 1_024, address_max: 512, members_max: CONNECTIONS_MAX };
@@ -129,8 +129,8 @@ pub(crate) struct Links {
     with_output: BTreeSet<u64>,
     /// Clients' requests that were answered in this turn, by link and number.
     answered: Vec<((u64, u64), Answered)>,
-    /// The newest ping of each link, to be answered at the end of the turn: what PGs say in it goes first, because it may
-    /// revoke the leases that an answer grants.
+    /// The newest ping of each link, to be answered at the end of the turn: messages of PGs in that turn go first,
+    /// because they may revoke the leases that an answer grants.
     pings: BTreeMap<u64, u64>,
     pinged_at_ms: u64,
     events: VecDeque<LinkEvent>,
@@ -170,7 +170,7 @@ impl Links {
         self.by_osd.keys().copied().collect()
     }
 
-    /// What an OSD has said that it takes.
+    /// Returns the last announced room of an OSD.
     pub fn room(&self, osd: OsdId) -> Room {
         self.short_of_room.get(&osd).copied().unwrap_or_default()
     }
@@ -245,7 +245,7 @@ impl Links {
         self.close(context, number);
     }
 
-    /// Who is at the other end, for people.
+    /// Describes the other end, for operators.
     fn describe(&self, context: &Context, number: u64) -> String {
         let kind = match self.by_number.get(&number).and_then(|connected| connected.peer) {
             Some(Peer::Osd(osd)) => osd.to_string(),
@@ -256,7 +256,7 @@ impl Links {
         format!("{kind} at {}", self.address(context, number))
     }
 
-    /// Who is at the other end, as the system says.
+    /// Returns the address of the other end, by the system.
     fn address(&self, context: &Context, number: u64) -> PeerAddress {
         let connected = self.by_number.get(&number);
         connected.map_or(PeerAddress::Unknown, |connected| context.reactor.peer_address(connected.connection))
@@ -298,7 +298,7 @@ impl Links {
         }
     }
 
-    /// One of whom nothing was proved has proved who it is, or is gone.
+    /// Removes an unauthenticated connection, which has authenticated or ended.
     fn no_stranger(&mut self, stranger: Option<u64>) {
         if let Some(stranger) = stranger {
             self.strangers.remove(stranger);
@@ -313,7 +313,7 @@ impl Links {
         }
     }
 
-    /// A client's request has come that takes so many bytes, with the data that is read for it.
+    /// Notes a client's request that takes `bytes` bytes, with the data that is read for it.
     pub fn request_arrived(
         &mut self,
         number: u64,
@@ -332,17 +332,17 @@ impl Links {
         }
     }
 
-    /// What a client's request had come to that is answered next, because it took long.
+    /// Notes the stages of a client's request that is answered next, because it took long.
     pub fn took_long(&mut self, number: u64, sequence: u64, reached: Vec<Reached>) {
         self.operations.took_long(number, sequence, reached);
     }
 
-    /// Whether a client's request is exported as a trace.
+    /// Returns true if a client's request is exported as a trace.
     pub fn is_traced(&self, number: u64, sequence: u64) -> bool {
         self.operations.is_traced(number, sequence)
     }
 
-    /// A write goes to another member next: tells it what it is a part of, if that is exported.
+    /// Informs the next member of a write's parent, if that is exported.
     pub fn tell_span(&mut self, context: &mut Context, to: OsdId, write: &SharedTransaction) {
         if let Some(span) = self.operations.span_of(write) {
             self.send_to_osd(context, to, Message::Traced { span });
@@ -424,10 +424,13 @@ impl Links {
         self.leases.renewed(osd, tag, context.now_ms())
     }
 
-    /// The clock stood still: no lease is relied on that was asked for before. They are asked for anew at the next
-    /// tick.
+    /// The clock stood still: no lease is relied on that was asked for before. They are requested again at the
+    /// next tick.
     pub fn clock_stood_still(&mut self, context: &Context) {
-        tracing::warn!("the clock of this machine stood still; leases are asked for anew before anything is read");
+        tracing::warn!(
+            "the clock of this machine stood still; leases are requested again before anything is \
+            read"
+        );
         self.leases.clock_stood_still(context.now_ms());
         self.pinged_at_ms = 0;
     }
@@ -482,7 +485,7 @@ impl Links {
         self.check();
     }
 
-    /// What must hold between the turns of the loop.
+    /// Checks invariants between the turns of the loop.
     fn check(&self) {
         let has = |number: &u64| self.by_number.contains_key(number);
         invariants::links_are_known(self.paused.iter().chain(&self.with_output).all(has));

@@ -1,4 +1,4 @@
-//! Following the cluster map: which PGs are here, and what their pools want of them.
+//! Following the cluster map: the PGs here, and the policies of their pools.
 
 use atoll_cluster::MapChange;
 use atoll_metrics::traces;
@@ -130,7 +130,7 @@ impl Osd {
     }
 }
 
-/// What a pool wants of its PGs.
+/// Returns a pool's policy for its PGs.
 fn policy(context: &Context, pool: &PoolRecord) -> PoolPolicy {
     let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     let shape = match pool.redundancy {

@@ -1,5 +1,5 @@
-//! Keeping the process inside its memory target: what everything else takes is measured, and the
-//! store's caches get the rest.
+//! Keeping the process inside its memory target: all other memory is measured, and the store's caches get the
+//! rest.
 
 /// Memory targets below this leave no room for caches worth having, in bytes.
 pub const MEMORY_TARGET_BYTES_MIN: u64 = 256 << 20;
@@ -13,8 +13,8 @@ pub(crate) struct Budgets {
     pub pending_bytes: u64,
 }
 
-/// Shares out a target. `resident_bytes` is what the process takes now, of which `cached_bytes` are
-/// the store's caches.
+/// Shares out a target. `resident_bytes` is the process' present memory, with `cached_bytes` of the store's caches
+/// in it.
 pub(crate) fn share(target_bytes: u64, resident_bytes: u64, cached_bytes: u64) -> Budgets {
     let others_bytes = resident_bytes.saturating_sub(cached_bytes);
     // However much the rest takes, the store must be able to work.
@@ -23,8 +23,8 @@ pub(crate) fn share(target_bytes: u64, resident_bytes: u64, cached_bytes: u64) -
     Budgets { pages_bytes: caches_bytes - pending_bytes, pending_bytes }
 }
 
-/// Memory that the process keeps for its next buffers, in bytes. What is sent and received in long
-/// runs needs so much at a time; fresh pages for it would cost more than what is done with them.
+/// Memory that the process keeps for its next buffers, in bytes. Sending and receiving in long runs needs this
+/// much at a time; fresh pages for it would cost more than the work with them.
 pub(crate) fn kept_bytes(target_bytes: u64) -> usize {
     (target_bytes / 5).clamp(32 << 20, 256 << 20) as usize
 }

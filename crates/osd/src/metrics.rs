@@ -1,4 +1,4 @@
-//! What an OSD measures (docs/reference/metrics.md).
+//! Metrics of an OSD (docs/reference/metrics.md).
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use atoll_types::transports::Transport;
 
 use crate::operations::OperationKind;
 
-/// What cluster state does not know (yet) has no name of its own.
+/// Name of pools that cluster state does not know (yet).
 const UNKNOWN_POOL: &str = "unknown";
 
 /// Operations of one kind on one pool.
@@ -31,7 +31,7 @@ impl OfOperations {
     }
 }
 
-/// What clients do with one pool.
+/// Clients' operations on one pool.
 struct OfPool {
     /// By [`OperationKind`].
     operations: [OfOperations; 2],
@@ -40,7 +40,7 @@ struct OfPool {
     space: OnceCell<OfSpace>,
 }
 
-/// What one pool has in the store.
+/// One pool's usage of the store.
 struct OfSpace {
     used_bytes: Gauge,
     objects: Gauge,
@@ -79,7 +79,7 @@ struct OfDevice {
     duration: Latency,
 }
 
-/// What a request to a device does.
+/// Kind of a request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceOperation {
     Read,
@@ -177,7 +177,7 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
     log_size_bytes: register("atoll_osd_log_size_bytes", "Size of the write-ahead log", Gauge::default()),
     log_used_bytes: register(
         "atoll_osd_log_used_bytes",
-        "What of the log no checkpoint has made needless yet",
+        "Part of the log that is needed until the next checkpoint",
         Gauge::default(),
     ),
     checkpoints: register("atoll_osd_checkpoints", "Checkpoints that were made", Counter::default()),
@@ -215,7 +215,7 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
         "Objects that scrubs found damaged",
         Counter::default(),
     ),
-    links: register("atoll_osd_links", "Connections by what is at the other end", Family::default()),
+    links: register("atoll_osd_links", "Connections by kind of peer", Family::default()),
 });
 
 fn label(name: &'static str, value: &str) -> (&'static str, String) {
@@ -290,7 +290,7 @@ impl Metrics {
         }
     }
 
-    /// All members have a client's write durable, so long after it was ordered.
+    /// Counts a client's write that all members have made durable, and the time since it was ordered.
     pub fn replicated(&self, pool: PoolId, duration_us: u64) {
         self.of(pool).replication_duration.observe_us(duration_us);
     }
@@ -333,7 +333,7 @@ impl Metrics {
         raise(&REGISTERED.checkpoints, usage.checkpoint_count);
     }
 
-    /// What each pool has in the store. Pools that are being removed count as unknown.
+    /// Sets the usage of the store by each pool. Pools that are being removed count as unknown.
     pub fn set_pool_usage(&self, usage: &BTreeMap<PoolId, PoolUsage>) {
         let set = |of_pool: &OfPool, usage: PoolUsage| {
             let space = of_pool.space.get_or_init(|| OfSpace::of(&of_pool.labels));
@@ -401,7 +401,7 @@ fn of_pool(pool: &str) -> OfPool {
     OfPool { operations, replication_duration, labels, space: OnceCell::new() }
 }
 
-/// Brings a counter to what was counted elsewhere.
+/// Sets a counter to a value that was counted elsewhere.
 fn raise(counter: &Counter, value: u64) {
     counter.inner().store(value, std::sync::atomic::Ordering::Relaxed);
 }

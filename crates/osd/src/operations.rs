@@ -1,4 +1,4 @@
-//! Clients' operations in flight: what they are, since when, and what held up those that are slow or traced.
+//! Clients' operations in flight: their kind and begin, and the delays of those that are slow or traced.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
 use crate::traced::TracedRequests;
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationKind {
     Read,
@@ -37,7 +37,7 @@ pub(crate) struct Operation {
     /// Data that came with it.
     pub written_bytes: u64,
     pub arrived_us: u64,
-    /// Whether its client opens sealed data itself.
+    /// True if its client opens sealed data itself.
     pub opens_seals: bool,
 }
 
@@ -61,12 +61,12 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// What the write had come to.
+    /// Returns the stages of the write.
     pub fn reached(self) -> Vec<Reached> {
         let Late { ordered_us, members, durable_us } = self;
         // Otherwise a member left while the write waited for it, and those that stayed agreed on the history.
         let is_by_peering = members.last().is_none_or(|(_, us)| *us != durable_us);
-        let peered = is_by_peering.then(|| ("its PG peered anew".to_owned(), durable_us));
+        let peered = is_by_peering.then(|| ("its PG peered again".to_owned(), durable_us));
         let durable = members.into_iter().map(|(member, us)| (format!("durable on {member}"), us));
         std::iter::once(("ordered".to_owned(), ordered_us)).chain(durable).chain(peered).collect()
     }
@@ -78,13 +78,13 @@ impl Late {
 pub(crate) struct Operations {
     in_flight: BTreeMap<u64, Pending<Operation>>,
     in_flight_count: usize,
-    /// What some of them had come to, and when: few take long.
+    /// Stages of some of them, with their times: few take long.
     noted: BTreeMap<(u64, u64), Vec<Reached>>,
     /// Those that are exported as traces.
     traced: TracedRequests,
 }
 
-/// An operation that was answered, and is told because it was slow or is traced.
+/// An answered operation for a report because it was slow or is traced.
 pub(crate) struct Told {
     pub operation: Operation,
     duration_us: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Tells it, with where its time went.
+    /// Reports it, with its stages.
     pub fn tell(self, answered: Answered, asker: (String, Option<String>)) {
         let Told { operation, duration_us, reached, is_slow, span } = self;
         let told = SlowOperation {
@@ -125,7 +125,7 @@ impl Operations {
         }
     }
 
-    /// Whether the client of an operation opens sealed data itself.
+    /// Returns true if the client of an operation opens sealed data itself.
     pub fn opens_seals(&self, connection: u64, number: u64) -> bool {
         let operation = self.in_flight.get(&connection).and_then(|operations| operations.get(number));
         operation.is_some_and(|operation| operation.opens_seals)
@@ -140,7 +140,7 @@ impl Operations {
         self.traced.span_of(write)
     }
 
-    /// What an operation had come to that is answered next, because it took long.
+    /// Notes the stages of an operation that is answered next, because it took long.
     pub fn took_long(&mut self, connection: u64, number: u64, reached: Vec<Reached>) {
         // Its client may have left meanwhile.
         if self.in_flight.get(&connection).is_some_and(|operations| operations.get(number).is_some()) {
@@ -148,7 +148,7 @@ impl Operations {
         }
     }
 
-    /// An operation was answered and the answer sent. Gives it back if it is to be told.
+    /// An operation was answered and the answer sent. Returns it if it is to be reported.
     pub fn done(
         &mut self,
         request: (u64, u64),
@@ -180,7 +180,7 @@ impl Operations {
         found
     }
 
-    /// A connection is gone; nobody waits for its answers.
+    /// A connection is gone, and with it the receiver of its answers.
     pub fn left(&mut self, connection: u64) {
         let operations = self.in_flight.remove(&connection).unwrap_or_default();
         self.in_flight_count -= operations.len();
@@ -189,7 +189,7 @@ impl Operations {
     }
 }
 
-/// What is told of an operation in any case.
+/// Returns the fields that every report of an operation has.
 fn told(operation: &Operation, duration_us: u64, (client, pool): (String, Option<String>)) -> SlowOperation {
     SlowOperation {
         begun_unix_ms: slow::begun_unix_ms(duration_us),
@@ -221,8 +221,8 @@ pub(crate) fn in_flight(
     }
 }
 
-/// What a slow operation had reached when. Of one that was in time once it had left its PG's queue nothing is noted:
-/// it has spent its time there.
+/// Returns the stages of a slow operation. Of one that was in time once it had left its PG's queue nothing is
+/// noted: it has spent its time there.
 fn steps(operation: &Operation, reached: Vec<Reached>, is_refused: bool, duration_us: u64) -> Vec<SlowStep> {
     if reached.is_empty() {
         let name = match operation.kind {
@@ -309,7 +309,7 @@ mod tests {
         };
         let in_time = ["ordered 0-30000", "durable on osd.2 30000-100000", "durable on osd.0 30000-400000"];
         assert_eq!(told(1_400_000), in_time);
-        let peered = [&in_time[..], &["its PG peered anew 30000-900000"]].concat();
+        let peered = [&in_time[..], &["its PG peered again 30000-900000"]].concat();
         assert_eq!(told(1_900_000), peered, "another member was waited for until it was gone");
 
         let read = Operation { kind: OperationKind::Read, ..write() };

@@ -78,7 +78,7 @@ impl Pgs {
         }
     }
 
-    /// What a PG waited for may be there.
+    /// Marks a PG that may have work.
     pub fn wake(&mut self, pg: PgId) {
         self.dirty.insert(pg);
     }
@@ -88,7 +88,7 @@ impl Pgs {
         self.dirty.extend(&self.busy);
     }
 
-    /// Whether no PG has anything to do.
+    /// Returns true if no PG has anything to do.
     pub fn are_quiet(&self) -> bool {
         self.dirty.is_empty()
     }
@@ -98,7 +98,7 @@ impl Pgs {
         std::mem::take(&mut self.dirty)
     }
 
-    /// What a PG wants next; none if it wants nothing now.
+    /// Returns the next action of a PG; none if it has no more now.
     pub fn next_action(&mut self, id: PgId, view: &StoreView<'_>) -> Option<Action> {
         let pg = self.here.get_mut(&id)?;
         pg.next_action().or_else(|| {

@@ -38,7 +38,7 @@ impl Proposals {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let mut under_way = self.proposals.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let copies = under_way.get_mut(&self.proposal).expect("what is under way is counted");
+        let copies = under_way.get_mut(&self.proposal).expect("pending proposals are counted");
         *copies -= 1;
         if *copies == 0 {
             under_way.remove(&self.proposal);

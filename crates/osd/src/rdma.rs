@@ -7,10 +7,10 @@ use atoll_types::records::OsdUpRecord;
 
 use crate::config::OsdConfig;
 
-/// The same problem is told again after so long.
+/// Time after which the same problem is reported again.
 const TELL_AGAIN_MS: u64 = 600_000;
 
-/// Tells of a problem when it is new, and again when it has lasted.
+/// Reports a problem when it is new, and again when it has lasted.
 #[derive(Default)]
 struct Told(Option<(String, u64)>);
 
@@ -25,7 +25,7 @@ impl Told {
     }
 }
 
-/// The listener of an OSD that is told to listen over RDMA.
+/// The listener of an OSD that has to listen over RDMA.
 pub(crate) struct RdmaListening {
     listener: Option<ListenerId>,
     told: Told,
@@ -41,7 +41,7 @@ impl RdmaListening {
         Ok(RdmaListening { listener, told: Told::default() })
     }
 
-    /// Tells of problems. Gives where it listens (empty: nowhere), if something else is announced.
+    /// Reports problems. Gives where it listens (empty: nowhere), if something else is announced.
     pub fn look(&mut self, announced: &OsdUpRecord, reactor: &mut Reactor, now_ms: u64) -> Option<String> {
         if let Some(error) = reactor.take_rdma_problem() {
             let problem = error.to_string();

@@ -1,7 +1,6 @@
-//! Recovery yields to clients: while they are at work, what is read for other OSDs keeps to a rate;
-//! otherwise it goes as fast as it can. What members wait for while a PG peers is never held back
-//! for clients, because they wait for it, too. In any case only so many objects are on their way at
-//! once, which bounds memory.
+//! Recovery yields to clients: while they are at work, reads for other OSDs keep to a rate; otherwise recovery has
+//! no limit. Objects that members wait for while a PG peers are never held back for clients, because they wait for
+//! them, too. In any case only a limited number of objects are on their way at once, which bounds memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -17,10 +16,10 @@ const CLIENTS_IDLE_AFTER_MS: u64 = 250;
 const OBJECTS_MAX: usize = 16;
 /// The same while clients are at work: small objects wait for round trips, large ones for the rate.
 const OBJECTS_BESIDE_CLIENTS_MAX: usize = 4;
-/// What the rate allows in this time may be saved up: reads begin at ticks of the loop.
+/// Time whose rate may be saved up: reads begin at ticks of the loop.
 const CREDIT_MS: u64 = 50;
 
-/// What may begin now.
+/// Step that may begin now.
 pub(crate) enum RecoveryStep {
     /// To read this, for which clients wait.
     Read(RecoveryRead),
@@ -35,9 +34,9 @@ pub(crate) struct RecoveryScheduler {
     /// PGs that have an object to copy; they take turns.
     wanting: BTreeSet<PgId>,
     last: Option<PgId>,
-    /// Objects of which nothing was sent yet.
+    /// Objects without a sent part.
     reading: usize,
-    /// Objects by PG of which some was sent, and not all has arrived.
+    /// Objects by PG with a sent part that has not all arrived.
     on_their_way: BTreeMap<PgId, usize>,
     on_their_way_in_all: usize,
     read_bytes: u64,
@@ -101,7 +100,7 @@ impl RecoveryScheduler {
         self.end(reading);
     }
 
-    /// What to do now, if anything. A PG that is told "next" and has nothing says so by
+    /// Returns the next step, if there is one. A PG that gets "next" and has nothing answers with
     /// [`RecoveryScheduler::declined`].
     pub fn next(&mut self, now_ms: u64) -> Option<RecoveryStep> {
         self.earn(now_ms);

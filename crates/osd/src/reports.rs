@@ -1,4 +1,4 @@
-//! What an OSD reports: figures to cluster state, and a line in its log when all PGs that it leads serve.
+//! Reports of an OSD: figures to cluster state, and a line in its log when all PGs that it leads serve.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl Reports {
         }
     }
 
-    /// Whether the space in use is another than was reported, by more than nobody would notice.
+    /// Returns true if the space in use differs noticeably from the reported one.
     fn has_changed(&self, (used_bytes, is_full): (u64, bool), total_bytes: u64) -> bool {
         let (used_before, was_full) = self.space;
         is_full != was_full || used_bytes.abs_diff(used_before) > total_bytes / 200

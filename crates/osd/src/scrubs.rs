@@ -1,9 +1,9 @@
 //! When PGs are scrubbed: on a schedule, while clients leave room for it, and when
 //! an operator asks. One PG at a time per OSD.
 //!
-//! What was scrubbed when is in cluster state, because it must survive a change of primary. The
-//! times at which a PG is due are fixed, a period apart and at an offset that its name gives, so
-//! that PGs are spread over the period and restarts put nothing off.
+//! Cluster state has the times of scrubs, because they must survive a change of primary. The times at which a PG
+//! is due are fixed, a period apart and at an offset that its name gives, so that PGs are spread over the period
+//! and restarts put nothing off.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,12 +24,12 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 const LIGHT_PERIOD_MS: u64 = DAY_MS;
 /// How often it has a deep one.
 const DEEP_PERIOD_MS: u64 = 7 * DAY_MS;
-/// So many requests of clients in a second leave no room for a scrub that is not long overdue.
+/// Clients' requests in a second that leave no room for a scrub that is not long overdue.
 const BUSY_REQUESTS_PER_SECOND: u64 = 200;
 
 /// The scrubs of this OSD.
 pub(crate) struct Scrubs {
-    /// The clock at the start: what has no record yet counts as scrubbed then.
+    /// The clock at the start: PGs without a record count as scrubbed then.
     started_unix_ms: u64,
     /// The scrub under way that this OSD leads.
     current: Option<Current>,
@@ -171,7 +171,7 @@ fn may_scrub(pgs: &Pgs, pg: PgId) -> bool {
     pgs.get(pg).is_some_and(is_ready)
 }
 
-/// What a member says of its copy of an object. Damage is told in the log.
+/// Returns a member's finding about its copy of an object. Damage is logged.
 pub(crate) fn finding(pg: PgId, result: Result<ScrubResult, ScrubError>) -> ScrubFinding {
     if let Err(ScrubError::DamagedMetadata { detail }) = &result {
         tracing::warn!("pg {pg}: scrub: {detail}");

@@ -1,5 +1,5 @@
-//! The store on its devices. What PGs ask of it is `crates/storage`; what becomes of that comes out as
-//! [`atoll_storage::StorageEvent`]s, which `effects.rs` hands to the PGs.
+//! The store on its devices. PGs use it through `crates/storage`; results come out as
+//! [`atoll_storage::StorageEvent`]s, which `effects.rs` passes to the PGs.
 
 mod device_watch;
 
@@ -15,7 +15,7 @@ use crate::device::{Backing, RingDevice};
 use crate::metrics::{DeviceOperation, Metrics};
 use device_watch::DeviceWatch;
 
-/// A device that says nothing for so long is told in the log.
+/// Silence of a device after which it is logged.
 const SILENCE_TOLD_SECONDS: u64 = 5;
 
 /// A request that a device has not completed.
@@ -86,7 +86,7 @@ impl Storage {
         self.failure.take().or_else(|| self.take_failure().map(OsdError::Device))
     }
 
-    /// Gives the store's caches what the rest of the process leaves of a target.
+    /// Gives the store's caches the part of a target that the rest of the process leaves.
     pub fn share_memory(&mut self, target_bytes: u64) {
         let usage = self.store().usage();
         let cached_bytes = usage.metadata_memory_bytes + usage.pending_memory_bytes;
@@ -155,7 +155,7 @@ impl Storage {
         }
     }
 
-    /// Hands what the store wants to the devices.
+    /// Hands the store's requests to the devices.
     pub fn start_requests(&mut self, context: &mut Context) {
         while let Some(request) = self.store_mut().next_request() {
             let pending = DeviceRequest::new(&request, context.now_us(), self.watch.now_seconds());

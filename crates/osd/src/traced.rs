@@ -1,4 +1,4 @@
-//! What is exported as traces because its sender says so: clients' requests, and copies of writes that other OSDs lead.
+//! Exports of traces that their sender requests: clients' requests, and copies of writes that other OSDs lead.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::context::Context;
 pub(crate) struct TracedRequests {
     /// By connection and number.
     spans: BTreeMap<(u64, u64), (RequestId, Span)>,
-    /// The same by what the log says of them.
+    /// The same by the log's request ids.
     by_id: BTreeMap<RequestId, TraceContext>,
 }
 
@@ -52,7 +52,7 @@ impl TracedRequests {
     }
 }
 
-/// What the spans of copies are called.
+/// Name of the spans of copies.
 const REPLICATE: &str = "replicate";
 /// Copies that are waited for; further ones are left out.
 const COPIES_MAX: usize = 4_096;
@@ -109,7 +109,7 @@ impl TracedCopies {
         }
     }
 
-    /// The PG's history up to this version is durable here, and its primary of this epoch is told so.
+    /// The PG's history up to this version is durable here, and its primary of this epoch is informed.
     pub fn durable(&mut self, context: &Context, pg: PgId, epoch: Epoch, version: Version) {
         for copy in self.take_durable(pg, epoch, version) {
             let pool = context.map.pools.get(&pg.pool).map(|pool| pool.name.clone());
@@ -119,7 +119,7 @@ impl TracedCopies {
         }
     }
 
-    /// What was taken under an older epoch may not be what is durable now.
+    /// Copies taken under an older epoch may differ from the durable ones now.
     fn take_durable(&mut self, pg: PgId, epoch: Epoch, version: Version) -> Vec<TracedCopy> {
         if self.0.is_empty() {
             return Vec::new();
@@ -129,7 +129,7 @@ impl TracedCopies {
         taken.filter(|copy| copy.epoch == epoch).collect()
     }
 
-    /// The connection with a primary is lost: what it waits for it asks for anew.
+    /// The connection with a primary is lost: it asks again for everything that it waits for.
     pub fn lost(&mut self, primary: OsdId) {
         self.0.retain(|_, copy| copy.primary != primary);
     }

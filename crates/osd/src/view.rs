@@ -1,4 +1,4 @@
-//! What PGs may see of the store and of the other members' space.
+//! The view of the store and of the other members' space for PGs.
 
 use atoll_pg::{ClientId, Examined, Leases, ObjectView, WholeObject};
 use atoll_storage::Storage;
@@ -32,7 +32,7 @@ impl<'a> StoreView<'a> {
 }
 
 impl StoreView<'_> {
-    /// What a client is told if the store would refuse its write.
+    /// Returns the refusal for a client whose write the store would refuse.
     fn refusal(&self, error: StoreError) -> Refusal {
         match error {
             StoreError::NoSpace => Refusal::NoSpace { osd: self.me },
@@ -48,7 +48,7 @@ impl StoreView<'_> {
         self.store.object(&key(pg, object)).map_err(|error| self.refusal(error))
     }
 
-    /// Whether all members have room for a write. `stays` if it is known that it overwrites in place here.
+    /// Checks if all members have room for a write. `stays` if it is known that it overwrites in place here.
     fn check_members(
         &self,
         pg: PgId,

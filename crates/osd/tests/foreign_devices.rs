@@ -12,8 +12,8 @@ use atoll_osd::{FormatError, FormatRequest, format_device, make_file};
 
 const MIB: u64 = 1 << 20;
 
-/// What `format_device` names on a file of `size_bytes` that a shell command has formatted. `None`,
-/// and a line about it, if the tool is not installed.
+/// Returns the content that `format_device` names on a file of `size_bytes` that a shell command has formatted.
+/// `None`, and a line about it, if the tool is not installed.
 fn contents_after(tool: &str, command: &str, size_bytes: u64) -> Option<String> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     if !path.split(':').any(|directory| Path::new(directory).join(tool).exists()) {

@@ -17,11 +17,11 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Bounds of calls, and whom they believe.
 #[derive(Clone, Debug)]
 pub struct CallerSettings {
-    /// Who has chosen the addresses.
+    /// Origin of the addresses.
     pub chooser: Chooser,
     /// Time of a call: resolving, connecting, asking and reading the answer.
     pub time: Duration,
-    /// Of it, the time to connect.
+    /// Part of it for connecting.
     pub connect_time: Duration,
     /// Largest body of an answer.
     pub answer_bytes_max: usize,
@@ -46,15 +46,15 @@ impl CallerSettings {
     }
 }
 
-/// Why a call has no answer. It may say much about the target: log it, and tell strangers none of it.
+/// Why a call has no answer. It may disclose much about the target: log it, and return none of it to strangers.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingError {
-    /// What is to be called is no URL.
+    /// The text is not a URL.
     #[error("'{url}' is no URL: {detail}")]
     Url {
-        /// What was given.
+        /// The text.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// It may not be called.
@@ -90,7 +90,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Calls addresses that somebody else has chosen.
+/// Calls addresses that others have chosen.
 pub struct Caller {
     guard: Arc<Guard>,
     settings: CallerSettings,
@@ -135,7 +135,7 @@ impl Caller {
         Caller { guard: Arc::new(guard), settings, lookup, over_tls, in_clear, places }
     }
 
-    /// A request to a URL, to which headers and a body can be added.
+    /// Returns a request to a URL; headers and a body can be added.
     pub fn request(&self, method: Method, url: &str) -> Result<RequestBuilder, OutgoingError> {
         let parsed = Url::parse(url);
         let url = parsed.map_err(|error| OutgoingError::Url {
@@ -210,7 +210,7 @@ async fn read(mut answer: Response, bytes_max: usize) -> Result<Answer, Outgoing
     Ok(Answer { status, headers, body })
 }
 
-/// Without what may be secret in it.
+/// Returns the URL without its possibly secret parts.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
@@ -232,7 +232,7 @@ fn failed(url: &str, error: &reqwest::Error) -> OutgoingError {
     OutgoingError::NoAnswer(causes(error))
 }
 
-/// What lies beneath an error: reqwest's own text names only the URL.
+/// Returns the causes of an error: reqwest's own text names only the URL.
 fn causes(error: &reqwest::Error) -> String {
     let mut texts = Vec::new();
     let mut cause = error.source();

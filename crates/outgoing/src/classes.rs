@@ -20,7 +20,7 @@ pub enum Class {
     Multicast,
     /// IPv6 addresses that stand for one of IPv4: mapped, compatible, NAT64, 6to4, Teredo.
     Embedding,
-    /// What is reserved, or for documents and measurements.
+    /// Reserved addresses, or those for documents and measurements.
     Reserved,
 }
 
@@ -34,7 +34,7 @@ impl Class {
         }
     }
 
-    /// Whether no list of networks can allow it: nothing that answers is there.
+    /// Returns true if no list of networks can allow it: no host has such an address.
     #[must_use]
     pub fn is_never_allowed(self) -> bool {
         matches!(self, Class::Unspecified | Class::Multicast)
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The first and the last address of each range, and what is beside it.
+    /// The first and the last address of each range, and those beside it.
     #[test]
     fn each_range_has_its_class() {
         use Class::*;

@@ -1,10 +1,10 @@
-//! Calls over HTTP to addresses that somebody else decides: an account, an operator, or the document of a foreign server.
+//! Calls over HTTP to addresses that others choose: an account, an operator, or the document of a foreign server.
 //!
-//! A [`Caller`] goes only where [`Rules`] let it. Addresses are checked after their names are resolved, and connections
-//! are made to what was checked. Redirects are not followed, proxies of the environment are not used, and each call has
-//! bounds on its time and on the bytes of its answer.
+//! A [`Caller`] goes only to addresses that [`Rules`] allow. Addresses are checked after their names are resolved,
+//! and connections are made to the checked addresses. Redirects are not followed, proxies of the environment are
+//! not used, and each call has bounds on its time and on the bytes of its answer.
 //!
-//! This crate knows addresses and HTTP. It may not know what is asked for.
+//! This crate knows addresses and HTTP. It does not know the purpose of the calls.
 
 mod caller;
 mod classes;

@@ -14,15 +14,15 @@ pub const NETWORKS_MAX: usize = 64;
 pub struct Networks(Vec<IpNet>);
 
 impl Networks {
-    /// Whether an address is in one of them. An address of IPv4 counts in the form in which IPv6 maps it, too, because a
-    /// connection goes to the same host.
+    /// Returns true if an address is in one of them. An address of IPv4 counts in the form in which IPv6 maps it,
+    /// too, because a connection goes to the same host.
     #[must_use]
     pub fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,5 +1,5 @@
-//! Names to addresses that a call may go to. What is connected to is what was checked, so a name that resolves otherwise
-//! the next moment gains nothing.
+//! Names to addresses that a call may go to. Connections go to the checked address, so a name that resolves
+//! otherwise the next moment gains nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -7,7 +7,7 @@ use reqwest::Url;
 
 use crate::{Class, Networks};
 
-/// Who has chosen an address.
+/// Origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chooser {
     /// An account, or a document of a server that an account has chosen. Calls go over TLS to public hosts, and to
@@ -16,15 +16,16 @@ pub enum Chooser {
     /// An operator, by a record of cluster state. Calls go over TLS to public hosts, and in any way to networks that
     /// operators have named.
     Operator,
-    /// Who starts processes on this host, by an argument or a file there. Calls go over TLS to hosts that are public,
-    /// private or this one, without TLS to this one, and in any way to networks that operators have named.
+    /// The user that starts processes on this host, by an argument or a file there. Calls go over TLS to hosts
+    /// that are public, private or this one, without TLS to this one, and in any way to networks that operators
+    /// have named.
     Host,
 }
 
-/// Where a call may go, by who has chosen its address.
+/// Allowed targets of calls, by the origin of their addresses.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Who that is.
+    /// The origin.
     pub chooser: Chooser,
     /// Networks that are named for him.
     pub named: Networks,
@@ -33,14 +34,14 @@ pub struct Rules {
 /// Why a call does not go to an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The address is of a kind to which this one's calls do not go.
+    /// The address is of a class that calls of this origin do not reach.
     #[error("{address} is {class}, and calls go there only if its network is named{}", hint(*.chooser))]
     Class {
         /// The address.
         address: IpAddr,
         /// Its kind.
         class: Class,
-        /// Who has chosen it.
+        /// Its origin.
         chooser: Chooser,
     },
     /// Nothing that answers can have this address.
@@ -56,13 +57,13 @@ pub enum Refusal {
     Plain {
         /// An address or a name.
         host: String,
-        /// Who has chosen it.
+        /// Its origin.
         chooser: Chooser,
     },
     /// It is neither `https://` nor `http://`.
     #[error("'{scheme}' is no way to call: use https://")]
     Scheme {
-        /// What stands there instead.
+        /// The scheme in its place.
         scheme: String,
     },
 }
@@ -80,7 +81,7 @@ struct Configured {
     accounts: Networks,
 }
 
-/// What the settings of the cluster name. Nothing until they are read.
+/// Networks in the settings of the cluster. Nothing until they are read.
 static CONFIGURED: Mutex<Option<Configured>> = Mutex::new(None);
 
 /// From here on these networks are named, for operators and for accounts. A list that cannot be read names none.
@@ -110,7 +111,7 @@ impl Rules {
         Rules { chooser, named: named.unwrap_or_default() }
     }
 
-    /// Checks what can be said before a name is resolved.
+    /// Checks the parts of a URL that do not need its name resolved.
     pub fn check_url(&self, url: &Url) -> Result<(), Refusal> {
         let is_plain = match url.scheme() {
             "https" => false,
@@ -127,7 +128,7 @@ impl Rules {
         }
     }
 
-    /// Checks an address to which a connection is about to be made.
+    /// Checks an address before a connection to it is made.
     pub fn check_address(&self, address: IpAddr, is_plain: bool) -> Result<(), Refusal> {
         let class = Class::of(address);
         if let Some(class) = class.filter(|class| class.is_never_allowed()) {

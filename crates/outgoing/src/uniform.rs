@@ -1,11 +1,11 @@
-//! Failures that say nothing of what failed.
+//! Failures that disclose nothing about their cause.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Runs a call for so long at most. A failure is told when the time is over and not before, so that the time in which it
-/// comes says nothing of the target. `None` if there was no answer.
+/// Runs a call for at most `time`. A failure is returned when the time is over and not before, so that its time
+/// discloses nothing about the target. `None` if there was no answer.
 pub async fn failing_late<T, E>(time: Duration, call: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
     let end = Instant::now() + time;
     let answer = timeout_at(end, call).await.ok();

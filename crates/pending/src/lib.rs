@@ -1,8 +1,8 @@
-//! What is under way, by numbers that are given out in ascending order and end in nearly the same order: requests,
+//! Pending entries, by numbers that are given out in ascending order and end in nearly the same order: requests,
 //! submissions, disk operations. [`Pending`] finds and removes them by a few comparisons and without allocating,
 //! where an ordered map takes some hundred instructions.
 //!
-//! This crate knows nothing of what is pending and uses no other crate.
+//! This crate knows nothing about the entries and uses no other crate.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ impl<T> Pending<T> {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -45,8 +45,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Adds an entry; one with the same number is replaced and returned. Numbers that do not ascend cost a move of
-    /// what is behind them.
+    /// Adds an entry; one with the same number is replaced and returned. A number that does not ascend costs a
+    /// move of the entries behind it.
     pub fn insert(&mut self, number: u64, value: T) -> Option<T> {
         let is_next = self.entries.back().is_none_or(|(last, _)| *last < number);
         let before = if is_next {

@@ -1,4 +1,4 @@
-//! What a PG asks of its shell, and the view of the store that the shell gives it.
+//! Actions of a PG for its shell, and the view of the store that the shell gives it.
 
 use atoll_types::records::PgRecord;
 use atoll_types::{
@@ -19,7 +19,7 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// Who sends a write, and what its client knows.
+/// Sender of a write, and its client's knowledge.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// The connection.
@@ -34,28 +34,28 @@ pub struct Sender {
     pub epoch: Epoch,
 }
 
-/// What a PG is about to look at in the store.
+/// Metadata that a PG is about to look at in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// What a read looks at.
+    /// Metadata for a read.
     Read {
         /// The object.
         object: ObjectName,
-        /// What to read.
+        /// The read.
         request: ReadRequest,
     },
-    /// What a write's conditions, checks and mutations look at.
+    /// Metadata for a write's conditions, checks and mutations.
     Write {
         /// The object.
         object: ObjectName,
-        /// What must hold.
+        /// Conditions of the write.
         conditions: Vec<Condition>,
-        /// What is to be changed.
+        /// Mutations of the write.
         mutations: Vec<Mutation>,
     },
 }
 
-/// What a learner lacks of an object, or a part of it.
+/// Missing parts of an object of a learner.
 #[derive(Clone, Debug)]
 pub struct ObjectParts {
     /// Transactions for the learner, in order. The last one of an object, and no other, sets the
@@ -65,7 +65,7 @@ pub struct ObjectParts {
     pub next: Option<u64>,
 }
 
-/// What the shell must do.
+/// Actions of the shell.
 #[derive(Debug)]
 pub enum Action {
     /// Submit to the store; answer with [`crate::Pg::committed`] or [`crate::Pg::submit_failed`].
@@ -73,14 +73,14 @@ pub enum Action {
     Submit {
         /// Repeated in the answer.
         token: Token,
-        /// What to submit.
+        /// The transaction to submit.
         transaction: SharedTransaction,
     },
-    /// Load into memory what the PG is about to look at; answer with [`crate::Pg::loaded`].
+    /// Load metadata that the PG is about to look at; answer with [`crate::Pg::loaded`].
     Load {
         /// Repeated in the answer.
         token: Token,
-        /// What to load.
+        /// The metadata to load.
         lookup: Lookup,
     },
     /// Read from the store, as it is at the time of this action; answer with
@@ -90,7 +90,7 @@ pub enum Action {
         token: Token,
         /// The object.
         object: ObjectName,
-        /// What to read.
+        /// The read.
         request: ReadRequest,
     },
     /// List objects of the PG except its own object, in order, with the versions of their last
@@ -102,8 +102,8 @@ pub enum Action {
         /// Only objects after this one.
         after: Option<ObjectName>,
     },
-    /// Read what a learner lacks of an object, as transactions for it; answer with
-    /// [`crate::Pg::object_read`]. The shell loads what it reads.
+    /// Read the parts of an object that a learner lacks, as transactions for it; answer with
+    /// [`crate::Pg::object_read`]. The shell loads the needed metadata.
     ReadObject {
         /// Repeated in the answer.
         token: Token,
@@ -124,12 +124,12 @@ pub enum Action {
         token: Token,
         /// The object.
         object: ObjectName,
-        /// Whether to read its data and compare it with its checksums.
+        /// True if its data is to be read and compared with its checksums.
         deep: bool,
     },
     /// A scrub of the whole PG has ended.
     ScrubDone {
-        /// What it found.
+        /// The result.
         report: ScrubReport,
     },
     /// Send to another member, over a connection that keeps the order of messages.
@@ -152,7 +152,7 @@ pub enum Action {
         client: ClientId,
         /// The request's sequence.
         sequence: u64,
-        /// What it had come to, in the order of time.
+        /// Stages that it reached, in the order of time.
         reached: Vec<Reached>,
     },
     /// A client's write that is answered next is durable on all members now: on those that it was sent to, or on
@@ -191,9 +191,9 @@ pub enum Action {
         /// The newest of these writes.
         through: Version,
     },
-    /// Tell the operator.
+    /// Inform the operator.
     Warn {
-        /// What is wrong and what follows from it.
+        /// The problem and its consequences.
         text: String,
     },
 }
@@ -209,12 +209,12 @@ pub struct WholeObject {
     pub seal_shape: Option<(u32, u16)>,
 }
 
-/// What a write would find in the store.
+/// Result of a look at the store for a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
-    /// Whether its object exists.
+    /// True if its object exists.
     pub exists: bool,
-    /// What refuses it, whether or not its conditions hold.
+    /// Refusal for reasons other than its conditions.
     pub check: Result<(), Refusal>,
 }
 
@@ -238,20 +238,19 @@ pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 /// This OSD's store, with everything that the shell has submitted so far, durable or not.
 ///
 /// Not all metadata is in memory. [`ObjectView::object_exists`], [`ObjectView::omap_value`],
-/// [`ObjectView::check_write`] and [`ObjectView::matches_checks`] are called only for what the view
-/// says is loaded; for anything else the PG asks for [`Action::Load`] first. The shell evicts
-/// nothing before it has taken all actions of the PG, because they rely on what the view said.
+/// [`ObjectView::check_write`] and [`ObjectView::matches_checks`] are called only for loaded metadata; for
+/// anything else the PG asks for [`Action::Load`] first. The shell evicts nothing before it has taken all actions
+/// of the PG, because they rely on the view.
 ///
-/// What comes from clients, peers and disks decides what is looked at, so no lookup may panic: one that
-/// cannot be made is a refusal. Metadata that is damaged is [`Refusal::Corrupt`]; metadata that is only not in
-/// memory is [`Refusal::Busy`], never damage.
+/// Data from clients, peers and disks decides the lookups, so no lookup may panic: an impossible one is a refusal.
+/// Metadata that is damaged is [`Refusal::Corrupt`]; metadata that is only not in memory is [`Refusal::Busy`],
+/// never damage.
 pub trait ObjectView {
-    /// Whether everything that a read looks at is in memory now.
+    /// Returns true if all metadata for a read is in memory now.
     fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool;
 
-    /// Whether everything that a write looks at is in memory now: whether the object exists, what
-    /// the conditions ask for (fences in the PG's own object included), and what
-    /// [`ObjectView::check_write`] needs.
+    /// Returns true if all metadata for a write is in memory now: the object's existence, that of its conditions
+    /// (fences in the PG's own object included), and that of [`ObjectView::check_write`].
     fn is_write_loaded(
         &self,
         pg: PgId,
@@ -260,8 +259,8 @@ pub trait ObjectView {
         mutations: &[Mutation],
     ) -> bool;
 
-    /// What a write would find, looked up once: [`ObjectView::object_exists`] and
-    /// [`ObjectView::check_write`] together. `None` unless [`ObjectView::is_write_loaded`].
+    /// Examines a write once: [`ObjectView::object_exists`] and [`ObjectView::check_write`] together. `None`
+    /// unless [`ObjectView::is_write_loaded`].
     fn examine_write(
         &self,
         pg: PgId,
@@ -280,7 +279,7 @@ pub trait ObjectView {
         })
     }
 
-    /// Whether the object exists.
+    /// Returns true if the object exists.
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> Result<bool, Refusal>;
 
     /// In an erasure-coded PG: the whole object that this OSD's shard belongs to, if it exists.
@@ -295,8 +294,8 @@ pub trait ObjectView {
     /// The newest log entries, oldest first.
     fn log(&self, pg: PgId) -> Vec<LogEntry>;
 
-    /// Whether a write could be done now: alignment, sizes, and space here and on every one of
-    /// `members`. Space is what is looked at last.
+    /// Checks if a write could be done now: alignment, sizes, and space here and on every one of `members`. Space
+    /// is checked last.
     fn check_write(
         &self,
         pg: PgId,
@@ -306,7 +305,7 @@ pub trait ObjectView {
         payload_bytes: usize,
     ) -> Result<(), Refusal>;
 
-    /// Whether an OSD, perhaps this one, takes no new data.
+    /// Returns true if an OSD, perhaps this one, takes no new data.
     fn is_full(&self, osd: OsdId) -> bool;
 
     /// Which blocks of a range small writes would overwrite in place, so that they need no space: a bit
@@ -316,16 +315,16 @@ pub trait ObjectView {
     /// The pool's number of PGs by the splits that this OSD's copy has applied.
     fn pg_num(&self, pg: PgId) -> Option<u32>;
 
-    /// Whether the store would take a submission at once. Otherwise the primary starts no write.
+    /// Returns true if the store would take a submission at once. Otherwise the primary starts no write.
     fn has_room(&self, pg: PgId) -> bool;
 
     /// Milliseconds of this OSD's monotonic clock, read after the current event came in.
     fn now_ms(&self) -> u64;
 
-    /// The same in microseconds. Nothing is decided by it: it is for what is told of slow operations.
+    /// The same in microseconds. It decides nothing: it is for reports of slow operations.
     fn now_us(&self) -> u64;
 
-    /// Whether all that is known of a client's request is to be told, although it may not take long.
+    /// Returns true if all stages of a client's request are to be reported, for any duration.
     fn is_traced(&self, _client: ClientId, _sequence: u64) -> bool {
         false
     }
@@ -337,6 +336,6 @@ pub trait ObjectView {
     /// it that it granted before it started.
     fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64;
 
-    /// Whether data of another copy fits this copy's checksums.
+    /// Returns true if data of another copy fits this copy's checksums.
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool;
 }

@@ -1,5 +1,4 @@
-//! The configuration of a PG as this OSD knows it: record, target, pool, and what follows from
-//! them.
+//! The configuration of a PG as this OSD knows it: record, target, pool, and derived values.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +8,7 @@ use atoll_types::{Epoch, ObjectName, OsdId, PgId};
 
 use crate::actions::ObjectView;
 
-/// What a PG does, as this OSD sees it.
+/// Activity of a PG, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PgState {
     /// Another OSD is the primary; this one is a member, or holds a stray copy.
@@ -25,7 +24,7 @@ pub enum PgState {
     Active,
 }
 
-/// What the pool says about its PGs.
+/// The pool's settings for its PGs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPolicy {
     /// PGs that the pool should have.
@@ -36,7 +35,7 @@ pub struct PoolPolicy {
     pub size: u32,
     /// A PG with fewer copies, or shards, serves nothing.
     pub min_size: u32,
-    /// Whether OSDs that are not members yet are backfilled.
+    /// True if OSDs that are not members yet are backfilled.
     pub may_backfill: bool,
     /// How objects are cut into shards, if the pool is erasure-coded.
     pub shape: Option<CodeShape>,
@@ -88,17 +87,17 @@ impl Configuration {
         }
     }
 
-    /// Whether the members are those that the PG should have.
+    /// Returns true if the members are the PG's targets.
     pub fn is_on_target(&self) -> bool {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
     }
 
-    /// Whether an object is stored in shards: all are in an erasure-coded PG, but for its own.
+    /// Returns true if an object is stored in shards: all are in an erasure-coded PG, except its own.
     pub fn is_erasure_coded(&self, object: &ObjectName) -> bool {
         self.policy.shape.is_some() && object.as_str() != PG_META_OBJECT
     }
 
-    /// Whether the leases of all other members hold.
+    /// Returns true if the leases of all other members are valid.
     pub fn holds_leases(&self, view: &impl ObjectView) -> bool {
         self.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
     }
@@ -122,7 +121,7 @@ impl Configuration {
         }
     }
 
-    /// Whether there are members enough to serve.
+    /// Returns true if there are enough members to serve.
     pub fn may_serve(&self) -> bool {
         self.copies_on(&self.record.members) >= self.policy.min_size as usize
     }

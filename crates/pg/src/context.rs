@@ -1,12 +1,12 @@
-//! What a component may look at, and where it puts what it asks of the shell and of other OSDs.
+//! The inputs of a component, and the outbox for its actions and messages.
 
 use crate::config::Configuration;
 use crate::outbox::Outbox;
 use crate::peering::Peering;
 use crate::replication::log::Log;
 
-/// The PG around a component, for one event. What the component wants of other components it gives
-/// back as an effect, which [`Pg`](crate::Pg) carries out.
+/// The PG around a component, for one event. Effects on other components are returned, and [`Pg`](crate::Pg)
+/// carries them out.
 pub(crate) struct Context<'a, V> {
     pub config: &'a Configuration,
     pub log: &'a Log,

@@ -1,4 +1,4 @@
-//! What an operator is told of this OSD's copy of a PG.
+//! Report of this OSD's copy of a PG for an operator.
 
 use atoll_types::pg_copies::PgCopy;
 
@@ -8,7 +8,7 @@ use crate::group::Pg;
 use crate::own_object::MIXED_SHARDS;
 
 impl Pg {
-    /// What this OSD has of the PG, and what it waits for.
+    /// Returns this OSD's state of the PG, and its reasons for waiting.
     pub fn copy_told(&self, view: &impl ObjectView) -> PgCopy {
         let state = match self.config.state {
             PgState::Member => "member",
@@ -33,8 +33,8 @@ impl Pg {
         }
     }
 
-    /// The sequence down to which the newest writes have pre-images. To look at a log takes time, so it is done when that
-    /// has changed, and for PGs that stand still.
+    /// Returns the sequence down to which the newest writes have pre-images. To look at a log takes time, so it is
+    /// done when that has changed, and for PGs that stand still.
     fn rolls_back_to(&self, view: &impl ObjectView) -> u64 {
         let head = view.head(self.config.id);
         if self.erasure.is_none() || self.config.is_active() || self.is_idle(view) {

@@ -112,7 +112,7 @@ impl Pg {
         self.start_waiting(view);
     }
 
-    /// Does what this OSD's role calls for now. Safe to call at any time.
+    /// Does the next step of this OSD's role. Safe to call at any time.
     pub(crate) fn advance(&mut self, view: &impl ObjectView) {
         if self.config.is_primary() {
             self.lead(view);
@@ -305,12 +305,13 @@ impl Pg {
         }
     }
 
-    /// Whether a message comes from the primary that this OSD follows: the one that asked for the promise in force.
+    /// Returns true if a message comes from the primary that this OSD follows: the one that asked for the promise
+    /// in force.
     pub(crate) fn follows(&self, from: OsdId, epoch: Epoch) -> bool {
         epoch == self.promises.epoch() && self.promises.asked_by() == Some(from)
     }
 
-    /// What the primary has been told of the answers that the client of a write has.
+    /// Notes the primary's knowledge of the answers that the client of a write has.
     fn note_answered(&mut self, transaction: &SharedTransaction, answered_below: u64) {
         if let Some(request) = transaction.log.last().and_then(|entry| entry.request) {
             self.duplicates.note_answered(request.session, answered_below);
@@ -331,8 +332,8 @@ impl Pg {
         self.forget_pre_images(committed);
     }
 
-    /// Whether a write of the primary that this OSD follows is the next of the history. A gap means that messages were lost with a
-    /// connection; the next peering closes it.
+    /// Returns true if a write of the primary that this OSD follows is the next of the history. A gap means that
+    /// messages were lost with a connection; the next peering closes it.
     pub(crate) fn takes_write(&self, epoch: Epoch, version: Version) -> bool {
         let overwrites = self.erasure.as_ref().map(|erasure| &erasure.overwrites);
         let last = overwrites.and_then(|overwrites| overwrites.last_sequence(epoch));
@@ -350,9 +351,9 @@ impl Pg {
         self.refuse_waiting(&Refusal::NotPrimary);
     }
 
-    /// Another OSD continues the history, perhaps without the writes in flight here, and this OSD
-    /// may lead again before it hears of that. Clients are told to retry: the next primary
-    /// recognises retries by the history.
+    /// Another OSD continues the history, perhaps without the writes in flight here, and this OSD may lead again
+    /// before it hears of that. Clients get an error that asks for a retry: the next primary recognises retries by
+    /// the history.
     pub(crate) fn disown_in_flight(&mut self) {
         for write in self.log.take_in_flight() {
             self.reply_in_flight(&write, Err(Refusal::Undecided));

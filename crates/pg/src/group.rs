@@ -1,4 +1,4 @@
-//! A PG on one OSD: its components, and what the shell may ask.
+//! A PG on one OSD: its components, and its interface for the shell.
 
 use std::cell::Cell;
 
@@ -49,7 +49,7 @@ pub struct Pg {
     pub(crate) scrub: Option<Scrub>,
     /// Only in an erasure-coded PG.
     pub(crate) erasure: Option<Erasure>,
-    /// How far the newest writes could be rolled back, as of a head and of what was known to be committed.
+    /// Sequence down to which the newest writes could be rolled back, for a head and a committed sequence.
     pub(crate) rolls_back: Cell<Option<((Version, u64), u64)>>,
     /// A split is about to be ordered: no write begins.
     pub(crate) is_splitting: bool,
@@ -135,7 +135,7 @@ impl Pg {
         self.learners.progress()
     }
 
-    /// The number of objects of which a learner has been sent a part and has not acknowledged all.
+    /// Returns the number of objects whose parts a learner has been sent and has not all acknowledged.
     pub fn objects_in_transit(&self) -> usize {
         self.learners.objects_in_transit()
     }
@@ -150,7 +150,7 @@ impl Pg {
         self.config.policy.size as usize
     }
 
-    /// Whether the members are those that the PG should have.
+    /// Returns true if the members are the PG's targets.
     pub fn is_on_target(&self) -> bool {
         self.config.is_on_target()
     }
@@ -160,7 +160,7 @@ impl Pg {
         self.outbox.pop()
     }
 
-    /// Starts what waited until the view shows earlier submissions. All actions have been taken.
+    /// Starts steps that waited until the view shows earlier submissions. All actions have been taken.
     pub fn proceed(&mut self, view: &impl ObjectView) {
         assert!(self.outbox.is_empty(), "the shell takes all actions first");
         self.with_erasure(view, Erasure::continue_roll_back);
@@ -171,8 +171,8 @@ impl Pg {
         self.continue_scrub(view);
     }
 
-    /// Whether this OSD is the primary. If it has promised a higher epoch than its record has,
-    /// another OSD leads already.
+    /// Returns true if this OSD is the primary. If it has promised a higher epoch than its record has, another OSD
+    /// leads already.
     pub(crate) fn leads(&self) -> bool {
         self.config.is_primary() && self.promises.epoch() <= self.config.record.epoch
     }

@@ -6,8 +6,8 @@ use crate::config::PgState;
 use crate::group::Pg;
 
 impl Pg {
-    /// Whether the PG is idle: [`Pg::tick`] would do nothing, now and at any time before the PG's
-    /// next event. Leases that run out, a full device or a full log do not end it.
+    /// Returns true if the PG is idle: [`Pg::tick`] would do nothing, now and at any time before the PG's next
+    /// event. Leases that run out, a full device or a full log do not end it.
     pub fn is_idle(&self, view: &impl ObjectView) -> bool {
         let has_settled = match self.config.state {
             PgState::Active => self.is_idle_primary(view),

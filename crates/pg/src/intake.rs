@@ -1,14 +1,14 @@
-//! What the store refused of the history, and the backfill that this copy is getting.
+//! Parts of the history that the store refused, and the backfill that this copy is getting.
 
 use atoll_types::{Epoch, ObjectName, OsdId};
 
-/// The state of what comes in from the primary.
+/// State of writes from the primary.
 #[derive(Default)]
 pub(crate) struct Intake {
     /// The primary whose write the store refused. It must hear of that, so that histories are
     /// compared again.
     refused: Option<OsdId>,
-    /// The object of which this copy could not be read, so that a write of it was not taken.
+    /// The object that could not be read here, so that a write of it was not taken.
     unreadable: Option<ObjectName>,
     /// The backfill that sent a part last, by epoch and tag.
     newest_backfill: Option<(Epoch, u64)>,
@@ -17,7 +17,7 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// Whether the store has taken all of the history.
+    /// Returns true if the store has taken all of the history.
     pub fn is_whole(&self) -> bool {
         self.refused.is_none()
     }
@@ -32,7 +32,7 @@ impl Intake {
         self.refused.replace(leader).is_none()
     }
 
-    /// A write was not taken because what it replaces could not be read here.
+    /// Notes that a write was not taken because its replaced data could not be read here.
     pub fn note_unreadable(&mut self, object: ObjectName) {
         self.unreadable = Some(object);
     }

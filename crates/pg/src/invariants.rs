@@ -1,8 +1,7 @@
-//! What must hold of a PG, a sentence each. A failed check is a defect of this crate, so it panics,
-//! in release builds too. Bytes from disks, peers and clients are never checked here: those are
-//! errors. docs/reference/protocol.md names the check beside each rule,
-//! docs/internals/invariants.md says where each is asserted. The simulator checks what no single
-//! member can see.
+//! Invariants of a PG, a sentence each. A failed check is a defect of this crate, so it panics, in release builds
+//! too. Bytes from disks, peers and clients are never checked here: those are errors. docs/reference/protocol.md
+//! names the check beside each rule, docs/internals/invariants.md says where each is asserted. The simulator
+//! checks invariants that no single member can see.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +74,7 @@ pub(crate) fn outcomes_are_still_wanted(first_remembered: Option<u64>, answered_
     );
 }
 
-/// When a PG becomes active, what is known of the outcomes of requests reaches to the end of its history.
+/// When a PG becomes active, the known outcomes of requests reach to the end of its history.
 pub(crate) fn outcomes_follow_the_history(followed: Version, last_sequence: u64) {
     assert!(
         followed.sequence == last_sequence,
@@ -200,8 +199,8 @@ pub(crate) fn promises_only_rise(promised: Epoch, epoch: Epoch) {
     assert!(epoch > promised, "promises_only_rise: {epoch:?} after {promised:?}");
 }
 
-/// A copy follows an operator's decision with its first promise of that epoch or a later one: never again, and never
-/// after it went on without the decision.
+/// A copy follows an operator's decision with its first promise of that epoch or a later one: never again, and
+/// never after it has continued without the decision.
 pub(crate) fn decision_is_followed_once(promised: Epoch, decided: Epoch) {
     assert!(decided > promised, "decision_is_followed_once: {decided:?}, promised {promised:?}");
 }
@@ -216,7 +215,7 @@ pub(crate) fn answer_rests_on_a_durable_promise(is_durable: bool, is_bound: bool
     assert!(is_durable && !is_bound, "answer_rests_on_a_durable_promise: {is_durable}, bound {is_bound}");
 }
 
-/// A primary is answered only when the copy is what its history says.
+/// A primary is answered only when the copy matches its history.
 pub(crate) fn answer_rests_on_a_finished_copy(moves_objects: bool) {
     assert!(!moves_objects, "answer_rests_on_a_finished_copy");
 }
@@ -228,7 +227,7 @@ pub(crate) fn lease_binds_longer_than_it_is_relied_on(granted_ms: u64, held_ms: 
 
 // ---- backfill, split, scrub, stray copies -------------------------------------------------------
 
-/// What a member that is staged gets of an object goes to the object's other name.
+/// Parts of an object for a staged member go to the object's other name.
 pub(crate) fn staged_parts_change_no_object(object: &ObjectName, staged: Option<&ObjectName>) {
     assert!(staged.is_some_and(|staged| staged != object), "staged_parts_change_no_object: {object}, {staged:?}");
 }

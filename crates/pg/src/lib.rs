@@ -10,19 +10,20 @@
 //! Where things are:
 //!
 //! - `group`, `events`: a [`Pg`] with its components, and the events that every role handles.
-//! - `actions`, `outbox`, `submissions`: what the PG asks of its shell, and the shell's answers.
-//! - `context`: what a component may look at, and where it puts what it asks of others.
-//! - `config`, `own_object`, `intake`, `primary_requests`: the configuration in force, what is durable
-//!   about this copy, and what a primary has asked of it.
+//! - `actions`, `outbox`, `submissions`: the PG's requests to its shell, and the shell's answers.
+//! - `context`: the inputs of a component, and the outbox for its requests to others.
+//! - `config`, `own_object`, `intake`, `primary_requests`: the configuration in force, the durable state of this
+//!   copy, and the requests of a primary to it.
 //! - `peering`: membership, promises, leases, and the comparison of heads.
 //! - `staging`: objects of a member that catches up, until all are there.
 //! - `replication`: clients' requests, from admission to the answer.
 //! - `backfill`: learners, and the objects on their way to them.
 //! - `scrub`, `split`, `stray`: comparing copies, splitting the PG, deleting stray copies.
-//! - `erasure`: what differs when each member holds a shard.
-//! - `idle`, `waits_for`, `progress`: whether the PG needs ticks, and what it and clients' requests wait for.
-//! - `copy_told`: what an operator is told of the copy.
-//! - `invariants`: what must hold, asserted in release builds too.
+//! - `erasure`: the differences when each member holds a shard.
+//! - `idle`, `waits_for`, `progress`: the PG's need of ticks, and the reasons for which it and clients' requests
+//!   wait.
+//! - `copy_told`: the report of the copy for operators.
+//! - `invariants`: requirements that are asserted in release builds too.
 
 mod actions;
 mod backfill;

@@ -65,8 +65,7 @@ impl Outbox {
         self.push(Action::Reply { client, message });
     }
 
-    /// Submits what leaves the history as it is. Anything else goes through
-    /// [`Pg::submit`](crate::Pg).
+    /// Submits a change that leaves the history unchanged. Anything else goes through [`Pg::submit`](crate::Pg).
     pub fn submit(&mut self, purpose: Submission, transaction: impl Into<SharedTransaction>) {
         let transaction = transaction.into();
         let token = self.token();
@@ -94,7 +93,7 @@ impl Outbox {
         self.actions.is_empty()
     }
 
-    /// Whether the view shows everything submitted.
+    /// Returns true if the view shows all submissions.
     pub fn view_is_current(&self) -> bool {
         self.submissions_not_taken == 0
     }

@@ -1,4 +1,4 @@
-//! The PG's own object, in which each OSD keeps what must be durable about its copy.
+//! The PG's own object, in which each OSD keeps the durable state of its copy.
 
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::pg_copies::Incompleteness;
@@ -9,14 +9,14 @@ use bytes::Bytes;
 pub const EPOCH_KEY: &[u8] = b"epoch";
 /// The key that marks a copy as incomplete: objects are missing or older than the history says.
 pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
-/// The key that marks a copy as incomplete although its objects are what its history says: the history lacks writes
-/// that were acknowledged.
+/// The key that marks a copy as incomplete although its objects match its history: the history lacks acknowledged
+/// writes.
 pub const BEHIND_KEY: &[u8] = b"behind";
 /// The key under which an OSD keeps the number of the shard that it holds.
 pub const SHARD_KEY: &[u8] = b"shard";
 /// The key under which an OSD that has deleted its stray copy keeps the epoch in which the PG was active elsewhere.
 pub const DELETED_KEY: &[u8] = b"deleted";
-/// The key under which an OSD notes what is staged of a copy that catches up.
+/// The key under which an OSD notes the staged objects of a copy that catches up.
 pub const STAGED_KEY: &[u8] = b"staged";
 /// The key under which an OSD keeps, in an erasure-coded PG, the version of a write that all members have.
 pub(crate) const COMMITTED_KEY: &[u8] = b"committed";
@@ -67,7 +67,7 @@ pub(crate) fn mark_of(why: Incompleteness) -> Mutation {
     Mutation::OmapSet { key: Bytes::from_static(BEHIND_KEY), value: Bytes::from_static(code) }
 }
 
-/// What the mark of a copy that is behind says.
+/// Returns the reason in the mark of a copy that is behind.
 pub(crate) fn behind_because(value: &[u8]) -> Incompleteness {
     match value {
         b"1" => Incompleteness::OldDevice,

@@ -8,7 +8,7 @@ use atoll_wire::{Message, ScrubFinding};
 use crate::actions::{ObjectParts, Token};
 use crate::outbox::Outbox;
 
-/// What a primary wants of this copy.
+/// Request of a primary to this copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A list of objects.

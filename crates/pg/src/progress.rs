@@ -15,11 +15,11 @@ pub type Reached = (String, u64);
 pub struct Progress {
     /// In the order of time.
     pub reached: Vec<Reached>,
-    /// What it waits for.
+    /// Reason for waiting.
     pub waits_for: String,
 }
 
-/// When a read has come to what, in microseconds.
+/// Times of a read's stages, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadTimes {
     /// Its metadata was asked for, if it was not in memory.
@@ -31,7 +31,7 @@ pub(crate) struct ReadTimes {
 }
 
 impl ReadTimes {
-    /// The same for reports. `source` is what was read.
+    /// The same for reports. `source` is the source of the data.
     fn reached(&self, source: &str, answered_us: Option<u64>) -> Vec<Reached> {
         let started_us = (self.started_us > 0).then_some(self.started_us);
         let all = [
@@ -44,7 +44,7 @@ impl ReadTimes {
     }
 }
 
-/// What is read for clients: this OSD's store, or shards.
+/// Source of clients' data: this OSD's store, or shards.
 pub(crate) const DEVICE: &str = "device";
 pub(crate) const SHARDS: &str = "members with shards";
 
@@ -53,7 +53,8 @@ fn list(osds: impl IntoIterator<Item = OsdId>) -> String {
 }
 
 impl Pg {
-    /// A client's read is answered now. Tells where its time went, if that was not in the queue or all of it is to be told.
+    /// A client's read is answered now. Reports where its time went, if that was not in the queue or all of it is
+    /// to be reported.
     pub(crate) fn tell_read(
         &mut self,
         (client, sequence): (ClientId, u64),
@@ -114,7 +115,7 @@ impl Pg {
             return "leases of the other members".into();
         }
         if self.log.is_full() {
-            return "earlier writes of its PG, of which as many are under way as may be".into();
+            return "earlier writes of its PG, whose number in flight is at its limit".into();
         }
         if !view.has_room(self.config.id) {
             return "room in the log of the store".into();

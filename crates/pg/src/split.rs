@@ -30,17 +30,18 @@ impl Configuration {
         self.pg_num().max(view.pg_num(self.id).unwrap_or(0))
     }
 
-    /// Whether this copy has a split that cluster state, as this OSD knows it, does not have.
+    /// Returns true if this copy has a split that cluster state, as this OSD knows it, does not have.
     pub fn is_split_under_way(&self, view: &impl ObjectView) -> bool {
         self.pg_num_here(view) > self.pg_num()
     }
 
-    /// Whether an object belongs to this PG if the pool has `pg_num` PGs.
+    /// Returns true if an object belongs to this PG if the pool has `pg_num` PGs.
     pub fn has_place_for(&self, object: &ObjectName, pg_num: u32) -> bool {
         object.as_str() == PG_META_OBJECT || self.id.holds(object, pg_num)
     }
 
-    /// Tells a learner the number of PGs. If its copy was split further, that split is rolled back.
+    /// Returns the mutation that informs a learner of the number of PGs. If its copy was split further, that split
+    /// is rolled back.
     pub fn tell_of_splits(&self, view: &impl ObjectView) -> Mutation {
         let (pg_num_before, pg_num) = (self.policy.pg_num_first, self.pg_num_here(view));
         Mutation::Split { pg_num_before, pg_num, is_whole: false }
@@ -141,7 +142,7 @@ pub(crate) fn split_whole(pg_num: u32) -> Vec<Mutation> {
     vec![note, Mutation::Split { pg_num_before: pg_num / 2, pg_num, is_whole: true }]
 }
 
-/// Whether a log entry is a split.
+/// Returns true if a log entry is a split.
 pub(crate) fn is_split(entry: &LogEntry) -> bool {
     entry.object.as_str() == PG_META_OBJECT && entry.touched.omap_keys.iter().any(|key| key[..] == *SPLIT_KEY)
 }

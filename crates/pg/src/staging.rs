@@ -1,7 +1,7 @@
 //! Staging: a member that catches up while its PG peers gets the objects under other names. Its copy stays
-//! what it was, and counts, until all are there; then its history grows and the objects move to their places,
-//! which the member finishes by itself. So a primary that is lost for good in between takes nothing with it.
-//! The same names serve scrubs, which replace an object of several parts when all of them are there.
+//! unchanged, and counts, until all are there; then its history grows and the objects move to their places, which
+//! the member finishes by itself. So a primary that is lost for good in between takes nothing with it. The same
+//! names serve scrubs, which replace an object of several parts when all of them are there.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ pub(crate) enum Staged {
     None,
     /// Some are there, or were, under the first names. The copy is as if there were none.
     Coming { count: u32 },
-    /// All are there, and the history has their writes, the first of which follows `since`. They move to
-    /// their places.
+    /// All are there, and the history has their writes, the first of them after `since`. They move to their
+    /// places.
     Whole { count: u32, since: Version, step: Step, awaited: Option<Awaited> },
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Staged {
 pub(crate) enum Step {
     /// The note that all are there is not durable.
     Noted,
-    /// So many moves are not durable.
+    /// Number of moves that are not durable.
     Moving { left: usize, was_refused: bool },
     /// All have moved, and their other names are being removed.
     Ending,
@@ -48,7 +48,7 @@ pub(crate) enum Step {
     Refused,
 }
 
-/// What the PG's own object says about staged objects.
+/// Note about staged objects in the PG's own object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     Coming { count: u32 },
@@ -90,7 +90,7 @@ impl Note {
     }
 }
 
-/// Whether a member that lacks these writes can be staged.
+/// Returns true if a member that lacks these writes can be staged.
 pub(crate) fn can_be_staged(entries: &[&LogEntry]) -> bool {
     let bytes: usize = entries.iter().map(|entry| entry.encoded_bytes_bound()).sum();
     entries.len() <= PG_IN_FLIGHT_MAX && bytes <= ENTRIES_BYTES_MAX
@@ -120,14 +120,14 @@ fn end_of_staging(pg: PgId, count: u32) -> Transaction {
 }
 
 impl Staged {
-    /// Whether the copy has to be finished before it counts.
+    /// Returns true if the copy has to be finished before it counts.
     pub fn is_whole(&self) -> bool {
         matches!(self, Staged::Whole { .. })
     }
 }
 
 impl Pg {
-    /// Takes what the PG's own object said about staged objects when this OSD started.
+    /// Takes the note about staged objects in the PG's own object when this OSD started.
     pub(crate) fn find_staged(&mut self, view: &impl ObjectView) {
         let found = view.omap_value(self.config.id, &own_object(), STAGED_KEY).ok().flatten();
         match found.and_then(|value| Note::parse(&value)) {
@@ -161,7 +161,7 @@ impl Pg {
         }
     }
 
-    /// The store refused the note that all objects are there: the copy is what it was.
+    /// The store refused the note that all objects are there: the copy is unchanged.
     pub(crate) fn staged_refused(&mut self) {
         if let Staged::Whole { count, .. } = self.staged {
             self.staged = Staged::Coming { count };
@@ -169,7 +169,7 @@ impl Pg {
         }
     }
 
-    /// Another primary may lead, so nothing comes any more: removes what is there, unless that is all.
+    /// Another primary may lead, so nothing comes any more: removes the staged objects, unless they are all there.
     pub(crate) fn drop_staged(&mut self) {
         if let Staged::Coming { count } = self.staged {
             self.staged = Staged::None;
@@ -225,7 +225,7 @@ impl Pg {
         }
     }
 
-    /// The copy is what its history says, or the store refused the last change, and all is done again.
+    /// The copy matches its history, or the store refused the last change, and all is done again.
     pub(crate) fn staging_ended(&mut self, is_refused: bool, view: &impl ObjectView) {
         let Staged::Whole { step, awaited, .. } = &mut self.staged else { return };
         if is_refused {
@@ -245,7 +245,7 @@ impl Pg {
         self.advance(view);
     }
 
-    /// Tries again what the store refused.
+    /// Repeats the moves that the store refused.
     pub(crate) fn move_staged_again(&mut self, view: &impl ObjectView) {
         if matches!(self.staged, Staged::Whole { step: Step::Refused, .. }) {
             self.staging_refused(view);

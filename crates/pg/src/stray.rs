@@ -1,8 +1,7 @@
 //! Deletes stray PG copies: those of a PG that has been active with all its copies elsewhere for a
 //! while. Before the first object goes, the OSD notes durably that its copy is incomplete.
 //!
-//! A [`StrayCopy`] decides what is deleted and when; what concerns other components is an
-//! [`Effect`].
+//! A [`StrayCopy`] decides on deletions and their times; effects on other components are an [`Effect`].
 
 use std::collections::VecDeque;
 
@@ -41,29 +40,28 @@ pub(crate) struct StrayCopy {
     heard_at_ms: Option<u64>,
 }
 
-/// What the deletion wants of the PG.
+/// Effect of the deletion on the PG.
 enum Effect {
     Nothing,
-    /// The mark that the copy is incomplete was submitted: what still uses the copy ends, and its
-    /// objects are listed.
+    /// The mark that the copy is incomplete was submitted: all uses of the copy end, and its objects are listed.
     Begin,
     /// All objects are gone. This removes the rest, and the history.
     ForgetCopy(Transaction),
 }
 
 impl StrayCopy {
-    /// Whether no deletion is under way or coming up.
+    /// Returns true if no deletion is pending.
     pub fn is_idle(&self) -> bool {
         self.stray_since_ms.is_none() && !self.has_begun && self.objects.is_empty()
     }
 
-    /// A primary wants this copy: the deletion stops, and what is left of the copy stays.
+    /// A primary wants this copy: the deletion stops, and the rest of the copy stays.
     pub fn stop(&mut self) {
         let StrayCopy { listing, removing, heard_at_ms, .. } = *self;
         *self = StrayCopy { listing, removing, heard_at_ms, ..StrayCopy::default() };
     }
 
-    /// Whether objects are being deleted. Then the copy takes no writes.
+    /// Returns true if objects are being deleted. Then the copy takes no writes.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -86,8 +84,8 @@ impl StrayCopy {
         true
     }
 
-    /// Whether this OSD's copy is stray: the PG is active with all its copies, and this OSD is
-    /// neither a member, nor an elector, nor a target.
+    /// Returns true if this OSD's copy is stray: the PG is active with all its copies, and this OSD is neither a
+    /// member, nor an elector, nor a target.
     fn is_stray(&self, promises: &Promises, context: &Context<'_, impl ObjectView>) -> bool {
         let (config, record) = (context.config, &context.config.record);
         let has_part = |osds: &[OsdId]| osds.contains(&config.me);
@@ -163,7 +161,7 @@ impl StrayCopy {
 }
 
 impl Pg {
-    /// Whether there is a copy here, or remains of one.
+    /// Returns true if there is a copy here, or remains of one.
     pub(crate) fn holds_copy(&self, view: &impl ObjectView) -> bool {
         view.head(self.config.id) != Version::default() || self.promises.is_incomplete()
     }
@@ -196,7 +194,7 @@ impl Pg {
         }
     }
 
-    /// Ends a backfill that this copy was getting, and tells its primary.
+    /// Ends a backfill that this copy was getting, and informs its primary.
     fn end_backfill_here(&mut self, view: &impl ObjectView) {
         self.intake.break_newest_backfill();
         if let Some(primary) = self.promises.asked_by().filter(|primary| *primary != self.config.me)

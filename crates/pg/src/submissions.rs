@@ -1,4 +1,4 @@
-//! What the PG submitted to its store, and what follows from the store's answers.
+//! The PG's submissions to its store, and the effects of the store's answers.
 
 use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{Epoch, OsdId, Room, Version};
@@ -15,7 +15,7 @@ pub(crate) enum Submission {
     Replica { primary: OsdId, epoch: Epoch, version: Version },
     /// The promise not to heed lower epochs.
     Promise { epoch: Epoch },
-    /// What follows from an operator's decision about this copy, which was incomplete for this reason.
+    /// Effect of an operator's decision about this copy, which was incomplete for this reason.
     Decision { epoch: Epoch, was: Option<Incompleteness> },
     /// A part of a backfill of this OSD.
     Push { from: OsdId, epoch: Epoch, tag: u64 },
@@ -33,11 +33,11 @@ pub(crate) enum Submission {
     Staged { from: OsdId, epoch: Epoch, tag: u64 },
     /// A staged object at its place.
     MoveStaged,
-    /// The removal of the other names of staged objects, all of which are at their places.
+    /// The removal of the other names of staged objects, which are all at their places.
     EndStaging,
     /// The removal of staged objects that are not all.
     DropStaged { count: u32 },
-    /// The note of which write all members have.
+    /// The note of the write that all members have.
     NoteCommitted,
 }
 

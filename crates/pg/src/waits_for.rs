@@ -1,4 +1,4 @@
-//! What a PG waits for, in words, for reports of PGs that do not settle.
+//! The reasons for which a PG waits, in words, for reports of PGs that do not settle.
 
 use atoll_types::OsdId;
 
@@ -7,14 +7,14 @@ use crate::config::PgState;
 use crate::group::Pg;
 
 impl Pg {
-    /// What this member of the PG waits for, a sentence each; empty when the PG is idle here.
+    /// Returns the reasons for which this member of the PG waits, a sentence each; empty when the PG is idle here.
     pub fn waits_for(&self, view: &impl ObjectView) -> Vec<String> {
         if self.is_idle(view) {
             return Vec::new();
         }
         let mut reasons = Vec::new();
         if let Some(leader) = self.intake.refused() {
-            reasons.push(format!("its store refused a write, and it has to tell {leader}"));
+            reasons.push(format!("its store refused a write, and it has to inform {leader}"));
         }
         if self.is_rolling_back() {
             reasons.push("writes are being rolled back".into());

@@ -11,10 +11,10 @@ use crate::invariants;
 use crate::level::{Level, Moves};
 use crate::tree::Tree;
 
-/// An OSD is level when it is within this share of what it should have, or within one PG.
+/// Share of an OSD's fair number of PGs within which it is level; one PG at least.
 const TOLERANCE: f64 = 0.05;
 
-/// What the balancer proposes.
+/// A proposal of the balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     /// Targets to be set, or to be removed if `None`; unchanged ones are not named.
@@ -25,9 +25,9 @@ pub struct Balance {
     pub moved_primaries: usize,
 }
 
-/// Proposes targets that level members and primaries over the OSDs, starting from the present
-/// targets, with at most `moves_max` copies moved. Pools are levelled one after the other; what
-/// whole PGs leave uneven in one is evened out in the next.
+/// Proposes targets that level members and primaries over the OSDs, starting from the present targets, with at
+/// most `moves_max` copies moved. Pools are levelled one after the other; the imbalance that whole PGs leave in
+/// one is evened out in the next.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ pub fn balance(
     balance
 }
 
-/// What OSDs have, over all pools so far.
+/// PGs of OSDs, over all pools so far.
 #[derive(Default)]
 struct Carry {
     by_osd: BTreeMap<OsdId, Carried>,
@@ -75,14 +75,14 @@ struct Carry {
 
 #[derive(Clone, Copy, Default)]
 struct Carried {
-    /// Above what it should have.
+    /// PGs above the fair number.
     surplus: f64,
-    /// What it should have.
+    /// Fair number of PGs.
     share: f64,
 }
 
 impl Carry {
-    /// Adds a pool's shares; how far each OSD of its tree is from what it should have in all.
+    /// Adds a pool's shares; returns the distance of each OSD of its tree from its fair number in all.
     fn level(&mut self, tree: &Tree, counts: Vec<f64>, shares: &[f64]) -> Level {
         let mut level = Level { surplus: Vec::new(), tolerance: Vec::new() };
         for ((leaf, count), share) in tree.leaves.iter().zip(counts).zip(shares) {
@@ -112,7 +112,7 @@ struct PlannedPg {
 struct Plan<'a> {
     tree: &'a Tree,
     pgs: Vec<PlannedPg>,
-    /// For each OSD, the PGs of which it is a member.
+    /// For each OSD, the PGs that have it as a member.
     held: Vec<Vec<usize>>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
         Plan { tree, pgs, held }
     }
 
-    /// What must hold of a plan when all its moves are made.
+    /// Checks the invariants of a plan after all its moves.
     fn check(&self) {
         for pg in &self.pgs {
             invariants::members_stand_apart(self.tree, &pg.members);

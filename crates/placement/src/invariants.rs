@@ -1,5 +1,5 @@
-//! What always holds of what this crate works out, a sentence and a check each. Records of cluster state may
-//! say anything and are never asserted. docs/internals/invariants-osd.md lists them.
+//! Invariants of this crate's results, a sentence and a check each. Records of cluster state may say anything and
+//! are never asserted. docs/internals/invariants-osd.md lists them.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 
 use crate::invariants;
 
-/// What can be moved.
+/// Possible moves.
 pub(crate) trait Moves {
     /// Something that may move from one holder to another, the best if there are several.
     fn find(&self, from: usize, to: usize) -> Option<usize>;
@@ -12,9 +12,9 @@ pub(crate) trait Moves {
     fn apply(&mut self, thing: usize, from: usize, to: usize);
 }
 
-/// How far holders are from what they should have.
+/// Distances of holders from their fair numbers.
 pub(crate) struct Level {
-    /// What each has above (or below, if negative) what it should have.
+    /// Each holder's PGs above (or below, if negative) its fair number.
     pub surplus: Vec<f64>,
     /// How much above or below is level, at least 1.
     pub tolerance: Vec<f64>,
@@ -64,7 +64,7 @@ impl Level {
         self.surplus[holder].abs() - self.tolerance[holder] - EPSILON
     }
 
-    /// Brings a holder nearer to what it should have. Returns the number of moves, 0 if none helps.
+    /// Brings a holder nearer to its fair number. Returns the number of moves, 0 if none helps.
     fn help(&mut self, worst: usize, moves: &mut impl Moves) -> usize {
         let direction = if self.surplus[worst] > 0.0 { Direction::Away } else { Direction::Towards };
         let Some(chain) = self.chain(worst, direction, moves) else { return 0 };
@@ -87,7 +87,7 @@ impl Level {
         ordered.len()
     }
 
-    /// Whether a holder may be the other end: it stays level, and both together get more level.
+    /// Returns true if a holder may be the other end: it stays level, and both together get more level.
     fn may_end(&self, worst: usize, direction: Direction, end: usize) -> bool {
         let (from, to) = if direction == Direction::Away { (worst, end) } else { (end, worst) };
         let stays_level = match direction {

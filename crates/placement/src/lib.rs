@@ -1,8 +1,7 @@
-//! Placement: which OSDs should hold a placement group (PG):
-//! straw2 over the tree of zones, racks, hosts and OSDs (Weil et al., "CRUSH",
-//! 2006, with the straw2 bucket of Ceph Hammer), and the balancer that evens out what chance leaves
-//! uneven. Pure functions over records: what is in force is in cluster state, and this crate only says
-//! what it should be. It may not know connections, stores or who is up.
+//! Placement: the OSDs that should hold a placement group (PG), by straw2 over the tree of zones, racks, hosts and
+//! OSDs (Weil et al., "CRUSH", 2006, with the straw2 bucket of Ceph Hammer), and the balancer that evens out
+//! random differences. Pure functions over records: cluster state has the placement in force, and this crate only
+//! computes the desired one. It does not know connections, stores or which OSDs are up.
 
 mod balance;
 mod invariants;

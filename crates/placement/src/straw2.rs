@@ -1,6 +1,6 @@
-//! straw2: every item draws a straw, and the longest wins. A straw's length is the logarithm of a
-//! uniform draw divided by the item's weight, so an item wins as often as its share of the weight
-//! says, and changing one weight moves only what that item wins or loses.
+//! straw2: every item draws a straw, and the longest wins. A straw's length is the logarithm of a uniform draw
+//! divided by the item's weight, so an item wins as often as its share of the weight, and changing one weight
+//! moves only the PGs that this item wins or loses.
 //!
 //! The longest straw of several items is distributed as one straw of their weights' sum. So we let
 //! only OSDs draw: the straw of a host, a rack or a zone is the longest within it, and choosing

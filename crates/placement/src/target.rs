@@ -10,9 +10,8 @@ use crate::invariants;
 use crate::straw2::straw;
 use crate::tree::Tree;
 
-/// The members that a PG should have now, the primary first: what the balancer wants,
-/// or else what the CRUSH tree says. Fewer than the pool's size if there are too few failure
-/// domains.
+/// Returns the members that a PG should have now, the primary first: the balancer's choice, or else that of the
+/// CRUSH tree. Fewer than the pool's size if there are too few failure domains.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -130,7 +129,7 @@ impl Tree {
         chosen
     }
 
-    /// Whether a leaf may hold a copy beside those that are chosen.
+    /// Returns true if a leaf may hold a copy beside the chosen ones.
     pub(crate) fn may_join(&self, leaf: usize, chosen: &[usize]) -> bool {
         chosen.iter().all(|other| !self.leaves[leaf].excludes(&self.leaves[*other]))
     }

@@ -29,7 +29,7 @@ pub fn location(osd: &OsdRecord) -> Location<'_> {
     Location { zone: named(&osd.zone), rack: named(&osd.rack), host: &osd.host }
 }
 
-/// Whether an OSD may hold data of a pool.
+/// Returns true if an OSD may hold data of a pool.
 pub fn is_usable(osd: &OsdRecord, pool: &PoolRecord) -> bool {
     let class_fits = pool.device_class.as_ref().is_none_or(|class| *class == osd.device_class);
     !osd.is_out && osd.weight > 0.0 && osd.weight.is_finite() && class_fits
@@ -53,8 +53,8 @@ impl Leaf {
         Leaf { id, weight: 1.0, domain, host: None }
     }
 
-    /// Whether only one of the two may hold a copy of the same PG. Copies in different racks are
-    /// on different hosts, too, even if somebody has put OSDs of one host into two racks.
+    /// Returns true if only one of the two may hold a copy of the same PG. Copies in different racks are on
+    /// different hosts, too, even if an operator has put OSDs of one host into two racks.
     pub fn excludes(&self, other: &Leaf) -> bool {
         self.domain == other.domain || (self.host.is_some() && self.host == other.host)
     }
@@ -120,8 +120,8 @@ impl Tree {
         self.leaves.binary_search_by_key(&id, |leaf| leaf.id).ok()
     }
 
-    /// The share of all PGs that each OSD should be a member of: by weight, but no failure domain
-    /// can have more than one copy of every PG, and what it cannot take the others must.
+    /// Returns the share of all PGs that each OSD should be a member of: by weight, but no failure domain can have
+    /// more than one copy of every PG, and the others must take its excess.
     pub(crate) fn fair_shares(&self) -> Vec<f64> {
         let mut by_weight: Vec<usize> = (0..self.domain_count()).collect();
         by_weight.sort_by(|one, other| self.domain_weights[*other].total_cmp(&self.domain_weights[*one]));

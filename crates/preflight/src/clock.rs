@@ -1,4 +1,4 @@
-//! The clock: what it is read from, and whether anything keeps it right.
+//! The clock: its source, and its synchronisation.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
@@ -19,7 +19,7 @@ fn source(facts: &Facts) -> Finding {
     let check = "clock.source";
     let directory = "sys/devices/system/clocksource/clocksource0";
     let Some(current) = facts.text(&format!("{directory}/current_clocksource")) else {
-        return Finding::not_visible(check, "what the clock is read from is not known");
+        return Finding::not_visible(check, "the source of the clock is unknown");
     };
     if FAST.contains(&current.as_str()) {
         return Finding::new(check, Verdict::Ok, current, "reading the clock costs next to nothing");
@@ -51,7 +51,7 @@ fn keeper(facts: &Facts) -> Finding {
     let keeper = processes
         .find_map(|id| facts.text(&format!("proc/{id}/comm")).filter(|name| KEEPERS.contains(&name.as_str())));
     if let Some(name) = keeper {
-        let meaning = "something keeps the clock right; how right it is, a peer's clock tells (--peer)";
+        let meaning = "the clock is synchronised; a peer's clock shows how well (--peer)";
         return Finding::new(check, Verdict::Ok, format!("{name} runs"), meaning);
     }
     let meaning = "nothing seems to keep the clock right (a hypervisor or another container may, unseen): a clock that is \

@@ -37,8 +37,8 @@ fn encryption(facts: &Facts) -> Finding {
         let finding = Finding::new(check, Verdict::Advice, "AES instructions, without VAES on AVX-512", meaning);
         return finding.fix(HOST_MODEL);
     }
-    let meaning = "AES-GCM is computed in software: sealing and encrypted frames, which are on by default, will be much of \
-                   what Atoll does";
+    let meaning = "AES-GCM is computed in software: sealing and encrypted frames, which are on by default, will \
+        take much of Atoll's CPU time";
     Finding::new(check, Verdict::Warning, "no AES instructions", meaning).fix(HOST_MODEL)
 }
 
@@ -85,7 +85,7 @@ fn summary(values: &[String]) -> String {
     parts.join(", ")
 }
 
-/// Who chooses the frequency.
+/// Finds the governor of the frequency.
 fn governor(facts: &Facts) -> Finding {
     let check = "cpu.governor";
     let directory = "sys/devices/system/cpu";
@@ -111,8 +111,8 @@ fn governor(facts: &Facts) -> Finding {
         drivers.iter().any(|driver| driver == "intel_pstate" || driver.starts_with("amd-pstate-epp"));
     let is_lazy = |governor: &String| matches!(governor.as_str(), "powersave" | "conservative" | "userspace");
     if governors.iter().any(is_lazy) && !is_hardware {
-        let meaning = "cores stay slow for what they see as little work, and operations at depth 1 are little work: \
-                       latencies may be 2-3 times what they could be";
+        let meaning = "cores stay slow for little work, and operations at depth 1 are little work: latencies may \
+            be 2-3 times the possible ones";
         return Finding::new(check, Verdict::Warning, found, meaning).fix(fix);
     }
     let meaning =

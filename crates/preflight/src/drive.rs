@@ -1,4 +1,4 @@
-//! Drives: what the kernel says of them, and how fast they read and write durably.
+//! Drives: the kernel's facts about them, and their rates of reads and durable writes.
 
 mod judge;
 mod measure;
@@ -35,7 +35,7 @@ pub(crate) fn disks(facts: &Facts) -> Vec<String> {
     disks
 }
 
-/// What the kernel says of all disks. Nothing is read from them.
+/// Returns the kernel's facts about all disks. Nothing is read from them.
 pub(crate) fn settings_of_all(facts: &Facts) -> Vec<Finding> {
     disks(facts).iter().flat_map(|disk| told_of(facts, disk)).collect()
 }
@@ -120,7 +120,7 @@ fn write_findings(facts: &Facts, path: &Path, disk: Option<&str>, request: &Requ
     findings
 }
 
-/// Measures with the write cache switched to what it was not, and back again.
+/// Measures with the write cache in its other state, and switches it back.
 fn switched(
     facts: &Facts,
     disk: Option<&str>,

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 const NAMES_MAX: usize = 100_000;
 
-/// The files in which the kernel tells of the host.
+/// The files in which the kernel describes the host.
 pub struct Facts {
     root: PathBuf,
 }
 
 impl Facts {
-    /// Of the host that this runs on.
+    /// Returns the facts of this host.
     pub fn of_this_host() -> Self {
         Facts { root: "/".into() }
     }
 
-    /// Of files below another directory.
+    /// Returns the facts of files below another directory.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Facts { root: root.into() }
     }
@@ -68,12 +68,12 @@ impl Facts {
         fs::canonicalize(self.path(name)).ok()
     }
 
-    /// Whether a hypervisor says that it is there. Without such a word nothing is known.
+    /// Returns true if a hypervisor announces itself. Without such a word nothing is known.
     pub(crate) fn is_virtual_machine(&self) -> bool {
         self.cpu_flags().is_some_and(|flags| flags.iter().any(|flag| flag == "hypervisor"))
     }
 
-    /// What the first processor can do, in the kernel's words.
+    /// Returns the features of the first processor, in the kernel's words.
     pub(crate) fn cpu_flags(&self) -> Option<Vec<String>> {
         let text = self.text("proc/cpuinfo")?;
         let line = text.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"))?;

@@ -1,4 +1,4 @@
-//! What a check found, and how bad it is.
+//! The result of a check, and its severity.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +23,17 @@ pub enum Verdict {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What was looked at, such as `cpu.governor`.
+    /// Name of the check, such as `cpu.governor`.
     pub check: &'static str,
     /// Which one of several, such as a disk or a peer.
     pub subject: Option<String>,
     /// How bad it is.
     pub verdict: Verdict,
-    /// What was found, with units.
+    /// The result, with units.
     pub found: String,
     /// The figures of `found`, by names that end in their units.
     pub figures: BTreeMap<&'static str, f64>,
-    /// What that means for Atoll.
+    /// Its meaning for Atoll.
     pub meaning: String,
     /// How to fix it.
     pub fix: Option<String>,
@@ -58,7 +58,7 @@ impl Finding {
         }
     }
 
-    /// What the host does not show.
+    /// Returns a finding about a value that the host does not show.
     pub fn not_visible(check: &'static str, meaning: impl Into<String>) -> Self {
         Finding::new(check, Verdict::NotVisible, "not visible here (virtual machine?)", meaning)
     }
@@ -85,7 +85,7 @@ impl Finding {
 /// All findings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether there is no problem. Advice and warnings do not count.
+    /// True if there is no problem. Advice and warnings do not count.
     pub deployable: bool,
     /// How many findings there are of each verdict.
     pub counts: BTreeMap<Verdict, usize>,

@@ -6,12 +6,12 @@ use rustix::process::{Resource, getrlimit};
 use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
 
-/// The first kernel whose rings do what the event loop needs.
+/// The first kernel whose rings have all features that the event loop needs.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 /// Connections that one process accepts, and room for its files.
 const DESCRIPTORS_WANTED: u64 = 4_096 + 1_024;
 
-/// What the kernel tells this process directly, and not in a file.
+/// Values that the kernel gives to this process directly, and not in a file.
 pub(crate) struct Process {
     /// Why no ring can be made; nothing if one was.
     pub ring_error: Option<String>,
@@ -39,7 +39,7 @@ fn kernel(facts: &Facts) -> Finding {
     };
     let found = format!("Linux {release}");
     if version >= KERNEL_MIN {
-        return Finding::new(check, Verdict::Ok, found, "new enough for what the event loop needs (6.1)");
+        return Finding::new(check, Verdict::Ok, found, "new enough for the event loop (6.1)");
     }
     let meaning = "OSDs and NBD servers do not start: their event loop needs Linux 6.1 or newer";
     Finding::new(check, Verdict::Problem, found, meaning)
@@ -61,12 +61,12 @@ fn setting(facts: &Facts) -> Finding {
     let found = format!("kernel.io_uring_disabled = {value}");
     let fix = "sysctl kernel.io_uring_disabled=0; to keep it: in /etc/sysctl.d/atoll.conf";
     match value {
-        0 => Finding::new(check, Verdict::Ok, found, "everybody may make rings"),
+        0 => Finding::new(check, Verdict::Ok, found, "every user may make rings"),
         1 => {
             let meaning = "only root and the group of kernel.io_uring_group may make rings: OSDs of another user do not start";
             Finding::new(check, Verdict::Warning, found, meaning).fix(fix)
         }
-        _ => Finding::new(check, Verdict::Problem, found, "nobody may make rings: OSDs do not start").fix(fix),
+        _ => Finding::new(check, Verdict::Problem, found, "no user may make rings: OSDs do not start").fix(fix),
     }
 }
 
@@ -81,8 +81,8 @@ fn ring(process: &Process) -> Finding {
             "OSDs and NBD servers do not start as this user, here",
         )
         .fix(
-            "do what the message says; in a container, use a seccomp profile that allows io_uring_setup, io_uring_enter and \
-             io_uring_register",
+            "follow the message; in a container, use a seccomp profile that allows io_uring_setup, \
+             io_uring_enter and io_uring_register",
         ),
     }
 }

@@ -1,10 +1,9 @@
-//! Checks of a host before Atoll is deployed on it: processor, memory, clock, io_uring, drives, and
-//! the network to other hosts. Each finding says what was looked at, what was found, what that means
-//! for Atoll and how to fix it.
+//! Checks of a host before Atoll is deployed on it: processor, memory, clock, io_uring, drives, and the network to
+//! other hosts. Each finding names the check, its result, its meaning for Atoll, and the remedy.
 //!
-//! This crate looks at the host and judges; it knows nothing of clusters, stores or data directories.
-//! What it reads comes from a root directory of facts (`/proc` and `/sys`, or a test's stand-in), and
-//! what is not there is reported as not visible, never guessed.
+//! This crate looks at the host and judges; it knows nothing of clusters, stores or data directories. Its input
+//! comes from a root directory of facts (`/proc` and `/sys`, or a test's stand-in), and missing facts are reported
+//! as not visible, never guessed.
 
 mod clock;
 mod cpu;

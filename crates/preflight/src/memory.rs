@@ -7,9 +7,9 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
 use crate::network::interfaces;
 
-/// What an OSD takes by default ('atoll osd run --memory-target').
+/// Memory of an OSD by default ('atoll osd run --memory-target').
 const OSD_BYTES: u64 = 1 << 30;
-/// What a gateway may hold for requests.
+/// Largest memory of a gateway for requests.
 const GATEWAY_BYTES: u64 = 1 << 30;
 /// The least that an OSD works with.
 const OSD_BYTES_MIN: u64 = 256 << 20;
@@ -33,7 +33,7 @@ fn size(facts: &Facts) -> Finding {
         return Finding::not_visible(check, "how much memory there is, is not known");
     };
     let osds = free.saturating_sub(GATEWAY_BYTES) / OSD_BYTES;
-    let found = format!("{}, of which {} are free for use", format_size(total), format_size(free));
+    let found = format!("{}, {} of it free", format_size(total), format_size(free));
     let finding = |verdict, meaning: String| {
         let finding = Finding::new(check, verdict, found.clone(), meaning);
         finding.figure("total_bytes", total as f64).figure("available_bytes", free as f64)
@@ -61,7 +61,7 @@ fn swap(facts: &Facts) -> Finding {
     let swappiness = facts.number("proc/sys/vm/swappiness").unwrap_or(60);
     let found = format!("{} of swap, vm.swappiness {swappiness}", format_size(total));
     if total == 0 || swappiness <= 10 {
-        let meaning = "what an OSD holds in memory stays there";
+        let meaning = "the memory of OSDs is never swapped out";
         return Finding::new(check, Verdict::Ok, found, meaning);
     }
     let meaning = "the kernel may swap out an OSD's metadata for the sake of cached files: an operation that needs it then \

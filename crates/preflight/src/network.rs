@@ -18,7 +18,7 @@ pub use responder::{Responder, ResponderLimits};
 
 /// A link below this speed is felt; in megabits a second.
 const SPEED_MBIT_WANTED: i64 = 10_000;
-/// What is called jumbo frames.
+/// Size of jumbo frames.
 pub(crate) const JUMBO_BYTES: u32 = 9_000;
 
 /// A host on which a responder listens: `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
@@ -78,7 +78,7 @@ pub(crate) fn interfaces(facts: &Facts) -> Vec<String> {
     names
 }
 
-/// What the kernel says of this host's cards that are up.
+/// Returns the kernel's facts about this host's cards that are up.
 pub(crate) fn card_findings(facts: &Facts) -> Vec<Finding> {
     let is_up = |name: &String| facts.text(&format!("sys/class/net/{name}/operstate")).as_deref() == Some("up");
     let cards: Vec<String> = interfaces(facts).into_iter().filter(is_up).collect();
@@ -106,11 +106,11 @@ fn speed(facts: &Facts, card: &str) -> Finding {
     finding(
         Verdict::Warning,
         format!(
-            "at most {megabytes} MB/s in each direction, of which a primary that keeps three copies needs twice what clients \
-             write to it: the network is slower than one flash drive"
+            "at most {megabytes} MB/s in each direction; a primary with three copies needs twice its clients' \
+             write rate: the network is slower than one flash drive"
         ),
     )
-    .fix(format!("a card, cable and switch port of 10 Gbit/s or more; 'ethtool {card}' shows what was agreed on"))
+    .fix(format!("a card, cable and switch port of 10 Gbit/s or more; 'ethtool {card}' shows the negotiated rate"))
 }
 
 fn mtu(facts: &Facts, card: &str) -> Finding {
@@ -123,7 +123,7 @@ fn mtu(facts: &Facts, card: &str) -> Finding {
         Finding::new(check, verdict, found.clone(), meaning).figure("mtu_bytes", bytes as f64)
     };
     if bytes >= i64::from(JUMBO_BYTES) {
-        return finding(Verdict::Ok, "jumbo frames, if all of the way lets them through: --peer tells");
+        return finding(Verdict::Ok, "jumbo frames, if the whole path carries them: --peer measures it");
     }
     finding(
         Verdict::Advice,

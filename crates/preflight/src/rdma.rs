@@ -1,11 +1,11 @@
-//! What RDMA needs of this process: memory that it may lock, because adapters read and write it without asking.
+//! Requirements of RDMA: memory that this process may lock, because adapters read and write it without asking.
 
 use atoll_types::size::format_size;
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
 
-/// What an OSD registers with one adapter at the most (docs/internals/rdma.md, Bounds), and something for queues.
+/// Largest memory that an OSD registers with one adapter (docs/internals/rdma.md, Bounds), and some for queues.
 const LOCKED_BYTES_WANTED: u64 = 640 << 20;
 /// The bit of CAP_IPC_LOCK, with which no limit holds.
 const IPC_LOCK_BIT: u32 = 14;
@@ -28,7 +28,7 @@ fn locked_memory(facts: &Facts, provider: &str, limit: Option<u64>) -> Finding {
     let check = "rdma.locked_memory";
     let Some(limit) = limit else {
         let found = "no limit of locked memory";
-        return Finding::new(check, Verdict::Ok, found, "adapters may use what Atoll's own bounds allow");
+        return Finding::new(check, Verdict::Ok, found, "adapters may use memory up to Atoll's own bounds");
     };
     let found = format!("at most {} of locked memory", format_size(limit));
     let finding = |verdict, meaning: String| {

@@ -13,23 +13,22 @@ use crate::finding::{Finding, Report};
 use crate::network::PeerAddress;
 use crate::{clock, cpu, drive, io_uring, memory, network, rdma, wake_up};
 
-/// What to look at besides the host itself.
+/// Checks beside those of the host itself.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Block devices, files and directories.
     pub devices: Vec<PathBuf>,
     /// Hosts on which a responder listens.
     pub peers: Vec<PeerAddress>,
-    /// The provider of libfabric by which OSDs of this host are to use RDMA, if they are.
+    /// The provider of libfabric for RDMA of this host's OSDs, if they use it.
     pub rdma_provider: Option<String>,
     /// How long each measurement takes.
     pub duration: Duration,
-    /// Whether to measure durable writes: on block devices, or in a new file in a directory (or
-    /// beside a file).
+    /// Measure durable writes: on block devices, or in a new file in a directory (or beside a file).
     pub write_test: bool,
-    /// Whether block devices may be overwritten.
+    /// Block devices may be overwritten.
     pub wipe: bool,
-    /// Whether to measure with the volatile write cache in its other state, too.
+    /// Measure with the volatile write cache in its other state, too.
     pub toggle_write_cache: bool,
 }
 
@@ -43,7 +42,7 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Returns true if a stop was requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -52,10 +51,10 @@ impl Stop {
 /// Why nothing was looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
-    /// A write test would destroy what a block device holds.
+    /// A write test would destroy the content of a block device.
     #[error(
-        "the write test would destroy what {} holds; say --wipe if that is meant, or name a directory on it, in which a \
-         file is made and removed",
+        "the write test would destroy the content of {}; repeat with --wipe to confirm, or name a directory on \
+         it, in which a file is made and removed",
         path.display()
     )]
     WouldDestroy {
@@ -63,11 +62,11 @@ pub enum PreflightError {
         path: PathBuf,
     },
     /// It was stopped before its end.
-    #[error("stopped before the end; what was measured would be misleading and is not shown")]
+    #[error("stopped before the end; the incomplete measurements would be misleading and are not shown")]
     Stopped,
 }
 
-/// Looks at everything. `progress` is told what comes next.
+/// Looks at everything. `progress` gets the name of each check before it begins.
 pub fn run(
     facts: &Facts,
     request: &Request,

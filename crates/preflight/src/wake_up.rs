@@ -1,4 +1,4 @@
-//! How long it takes until a thread that waits runs again, and what decides that in a virtual machine.
+//! The time until a waiting thread runs again, and its causes in a virtual machine.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     vec![halt_polling(facts), wake_up(measure())]
 }
 
-/// Whether a virtual processor that has nothing to do looks for work for a while before it halts.
+/// Finds if an idle virtual processor polls for a while before it halts.
 fn halt_polling(facts: &Facts) -> Finding {
     let check = "cpu.halt_polling";
     if !facts.is_virtual_machine() {

@@ -1,4 +1,4 @@
-//! What a transport costs below all protocols: requests with a payload and short answers between two loops of one
+//! Cost of a transport below all protocols: requests with a payload and short answers between two loops of one
 //! process, each on a thread of its own. Prints the CPU time of both and the time of each request.
 //!
 //!     cargo run --release -p atoll-reactor --example transports -- shm 4096 32

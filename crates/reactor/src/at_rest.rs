@@ -1,5 +1,5 @@
-//! Encryption at rest, as a file does it for its users: what comes in and goes out is plain,
-//! what the device gets is not, and the bytes before the data (a LUKS header) cannot be reached.
+//! Encryption at rest, as a file applies it for its users: data in memory is plain, data on the device is
+//! encrypted, and the bytes before the data (a LUKS header) cannot be reached.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl AtRest {
         })
     }
 
-    /// Decrypts what was read.
+    /// Decrypts read data.
     pub fn open(&self, offset: u64, buffer: &mut BlockBuffer) {
         self.cipher.borrow_mut().decrypt(offset, buffer.as_mut_slice());
     }

@@ -1,13 +1,13 @@
-//! Notices that the system's clock stood still: that of a virtual machine may while its host has paused it, and then
-//! what counts time that has passed counts too little. The processor's own counter goes on meanwhile.
+//! Detects that the system's clock stood still: that of a virtual machine may while its host has paused it, and
+//! then measured times are too short. The processor's own counter continues meanwhile.
 
 use std::time::Duration;
 
-/// A gap of this length between two clocks is noticed; who goes by the clock must bear shorter ones.
+/// A gap of this length between two clocks is noticed; users of the clock must tolerate shorter ones.
 const GAP_MIN: Duration = Duration::from_millis(50);
 /// Time in which the counter is compared with the clock at first, to learn its rate.
 const LEARNING: Duration = Duration::from_millis(200);
-/// The clocks are set equal again after so long, or small differences of their rates would add up.
+/// Interval after which the clocks are set equal again, or small differences of their rates would add up.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Ticks of the processor's counter, which nothing but a reset stops; `None` where there is none.
@@ -30,8 +30,9 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// To be asked often, with what the clock shows. True if it stood still for 50 ms or more in the last second. For
-    /// 200 ms from the beginning, and after each time that it did, nothing is noticed: the rate is learned.
+    /// Compares the clock's time with the processor's counter; to be called often. True if it stood still for 50
+    /// ms or more in the last second. For 200 ms from the beginning, and after each time that it did, nothing is
+    /// noticed: the rate is learned.
     pub fn stood_still(&mut self, now: Duration) -> bool {
         processor_ticks().is_some_and(|ticks| self.compare(now, ticks))
     }

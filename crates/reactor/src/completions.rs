@@ -1,4 +1,4 @@
-//! Taking completions off the ring: what each operation's end means.
+//! Taking completions off the ring, by the operation that each ends.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,9 +13,9 @@ use crate::reactor::{CloseCause, Event, Operation, Reactor};
 use crate::transport::GatheredSend;
 use crate::transport::shared_memory::Opening;
 
-/// Completions that one turn takes. What they give rise to goes out before more are taken: with
-/// all of them at once the device would have nothing to do while they are dealt with, and then
-/// everything again. Fewer would cost a system call, a record of the log and a doorbell more often.
+/// Completions that one turn takes. Their results go out before more are taken: with all of them at once the
+/// device would be idle while they are processed, and then get everything again. Fewer would cost a system call, a
+/// record of the log and a doorbell more often.
 const TURN_COMPLETIONS_MAX: usize = 32;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -62,7 +62,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Who is at the other end of a connection, as the system says it.
+/// Address of the other end of a connection, as the system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
     /// A host.
@@ -105,9 +105,9 @@ impl PeerAddress {
 pub(crate) struct Connection {
     /// Away if a carrier needs none.
     pub socket: Option<OwnedFd>,
-    /// What is awaited on the socket before it is known what carries the bytes.
+    /// Step of the connection's opening, before its carrier is chosen.
     pub opening: Option<Opening>,
-    /// What carries the bytes in place of the socket, if anything does.
+    /// Carrier of the bytes in place of the socket, if there is one.
     pub carrier: Option<Box<dyn Carrier>>,
     /// The socket beside a carrier has ended.
     pub is_ended: bool,
@@ -137,7 +137,7 @@ impl Connection {
         self.socket.as_ref().expect("a connection without a socket has a carrier")
     }
 
-    /// Whether everything is sent.
+    /// Returns true if everything is sent.
     pub fn is_sent(&self) -> bool {
         self.to_send.is_empty() && !self.is_sending
     }
@@ -175,6 +175,5 @@ impl Connection {
 
 /// Least room for a receive: several small frames fit into one.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;
-/// A receive into a long run waits for so much of it. A caller that watches whether the peer is alive sees
-/// it this often.
+/// Bytes of one receive into a long run. A caller that watches whether the peer is alive sees it this often.
 pub(crate) const RECEIVE_BYTES_AT_ONCE: usize = 256 << 10;

@@ -18,7 +18,7 @@ const SECTOR_BYTES_KNOWN: [libc::c_int; 2] = [512, 4096];
 /// Asks whether a block device is read-only, `_IO(0x12, 94)`; the libc crate does not have it.
 const BLKROGET: libc::Ioctl = 0x125e;
 
-/// What gives blocks back: a device zeroes them by deallocation, if it can, and refuses otherwise.
+/// Flags that free blocks: a device zeroes them by deallocation, if it can, and refuses otherwise.
 pub(crate) const PUNCH: libc::c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 const READ_ONLY: &str = "it is read-only; make it writable ('blockdev --setrw' for a device) or name another";
@@ -34,9 +34,9 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens an existing file or block device for reading and writing and takes it for this process
-    /// alone: with a lock, and a block device also against mounting, LVM and the like. The error
-    /// says why not and what to do; in use is [`io::ErrorKind::ResourceBusy`].
+    /// Opens an existing file or block device for reading and writing and takes it for this process alone: with a
+    /// lock, and a block device also against mounting, LVM and the like. The error contains the reason and the
+    /// remedy; a file in use is [`io::ErrorKind::ResourceBusy`].
     pub fn open(path: &Path) -> io::Result<Self> {
         let kind = file_type(path)?;
         // Without O_CREAT, O_EXCL has a meaning for block devices only: nobody else claims it.
@@ -69,12 +69,12 @@ impl DirectFile {
         self
     }
 
-    /// Whether it encrypts.
+    /// Returns true if it encrypts.
     pub fn is_encrypted(&self) -> bool {
         self.at_rest.is_some()
     }
 
-    /// Size in bytes when it was opened, whole blocks, without what precedes encrypted data.
+    /// Size in bytes when it was opened, whole blocks, without the header before encrypted data.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.saturating_sub(self.device_offset(0))
     }
@@ -98,7 +98,7 @@ impl DirectFile {
         }
     }
 
-    /// Gives blocks back to what is under them, and waits for that: a hole in a file, TRIM on a device.
+    /// Frees blocks, and waits for that: a hole in a file, TRIM on a device.
     pub fn discard(&self, offset: u64, block_count: usize) -> io::Result<()> {
         let length_bytes = (block_count * BLOCK_BYTES) as libc::off_t;
         let offset = self.device_offset(offset) as libc::off_t;
@@ -123,7 +123,7 @@ impl DirectFile {
         offset + self.at_rest.as_ref().map_or(0, AtRest::data_offset)
     }
 
-    /// What to submit for a write of these pieces.
+    /// Returns the pieces to submit for a write.
     pub(crate) fn seal_write(&self, offset: u64, pieces: FilePieces) -> FilePieces {
         match &self.at_rest {
             None => pieces,
@@ -131,7 +131,7 @@ impl DirectFile {
         }
     }
 
-    /// What to submit for a write of these bytes: sealed, and where `O_DIRECT` can take it from.
+    /// Returns the bytes to submit for a write: sealed, and aligned for `O_DIRECT`.
     pub(crate) fn seal_bytes(&self, offset: u64, bytes: Bytes) -> Bytes {
         match &self.at_rest {
             Some(at_rest) => Bytes::from_owner(at_rest.seal(offset, &bytes)),
@@ -140,7 +140,7 @@ impl DirectFile {
         }
     }
 
-    /// Makes what was read from the device plain.
+    /// Decrypts data read from the device.
     pub(crate) fn open_read(&self, offset: u64, buffer: &mut BlockBuffer) {
         if let Some(at_rest) = &self.at_rest {
             at_rest.open(offset, buffer);

@@ -11,10 +11,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::runtime::LocalRuntime;
 
-/// What a task of tokio waits for to take the turns of a loop. It may be sent to other threads, while the loop must
+/// Handle of a task of tokio that takes the turns of a loop. It may be sent to other threads, while the loop must
 /// stay on its own.
 pub struct GuestTurns {
-    /// Eventfds that are counted up when something has come for the loop. None is read: each count tells tokio.
+    /// Eventfds that are counted up when something has come for the loop. None is read: each count wakes tokio.
     tellers: [AsyncFd<OwnedFd>; 3],
     timer: Pin<Box<Sleep>>,
 }

@@ -1,5 +1,5 @@
 //! The event loop of one thread on one io_uring: sockets, disk files, timers and wake-ups. All I/O that needs
-//! `unsafe` code is here. It moves bytes and tells what happened; it may not know protocols, formats or keys (a
+//! `unsafe` code is here. It moves bytes and reports events; it does not know protocols, formats or keys (a
 //! [`SectorCipher`] is given to it).
 //!
 //! Buffers belong to the ring from submission until the operation's terminal completion; only

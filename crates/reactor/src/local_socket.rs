@@ -19,7 +19,7 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 
 /// The option that gives a descriptor of the process at the other end (Linux 6.5), which libc does not name yet.
 const SO_PEERPIDFD: libc::c_int = 77;
-/// What such descriptors are of since each process has a number of its own there (PID_FS_MAGIC, Linux 6.9).
+/// File system of process descriptors since each process has a number of its own there (PID_FS_MAGIC, Linux 6.9).
 const PID_FILE_SYSTEM: i64 = 0x5049_4446;
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -51,17 +51,18 @@ pub(crate) fn connect_to(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A process at the other end of a Unix socket that is in another namespace of processes and so has no number here. Two
-/// that are equal are one process; where the kernel does not tell processes apart, they are one connection.
+/// A process at the other end of a Unix socket that is in another namespace of processes and so has no number
+/// here. Two equal values are one process; where the kernel does not distinguish processes, they are one
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignProcess {
-    /// Whether the number is that of a process, not of a connection.
+    /// True if the number is that of a process, not of a connection.
     is_process: bool,
     number: u64,
 }
 
-/// Who is at the other end of a Unix socket. The process id is 0 if that process is in another namespace of processes,
-/// which rustix has no value for.
+/// Returns the credentials of the process at the other end of a Unix socket. The process id is 0 if that process
+/// is in another namespace of processes, which rustix has no value for.
 pub(crate) fn peer_credentials(socket: &OwnedFd) -> io::Result<libc::ucred> {
     socket_option(socket, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })
 }

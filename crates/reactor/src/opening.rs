@@ -12,7 +12,7 @@ use crate::local_socket;
 use crate::raw_address::RawAddress;
 use crate::reactor::{Event, Operation, Reactor};
 
-/// Who may connect to a Unix socket that has a name: its owner.
+/// Mode of a Unix socket that has a name: only its owner may connect.
 const SOCKET_MODE: u32 = 0o600;
 
 impl Reactor {
@@ -89,16 +89,16 @@ impl Reactor {
     }
 }
 
-/// Whether a connection within the host failed because nobody offers it there: the peer is on another host, or this
-/// loop shares memory with as many as it may.
+/// Returns true if a connection within the host failed because it is not offered there: the peer is on another
+/// host, or this loop shares memory with the largest number of peers.
 pub fn is_not_offered(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::QuotaExceeded)
 }
 
-/// Sets a socket up for short messages, and for its peer: between two processes of one host nothing is lost and there
-/// is no bandwidth to probe, so the congestion control that a system has chosen for its network does harm there. (BBR
-/// paces, takes segments that two processors deliver out of order for lost ones, and goes down to four segments for
-/// 200 ms now and then.) What a socket refuses does no harm.
+/// Sets a socket up for short messages, and for its peer: between two processes of one host nothing is lost and
+/// there is no bandwidth to probe, so the congestion control that a system has chosen for its network does harm
+/// there. (BBR paces, takes segments that two processors deliver out of order for lost ones, and goes down to four
+/// segments for 200 ms now and then.) An option that a socket refuses does no harm.
 pub(crate) fn prepare_socket(socket: &OwnedFd, peer: PeerAddress) {
     match peer {
         PeerAddress::Process(_) | PeerAddress::Foreign(_) => local_socket::widen(socket),

@@ -27,7 +27,7 @@ pub enum ReactorError {
     NoRing {
         /// The kernel's reason.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// Something else that the loop needs could not be had.
@@ -44,7 +44,7 @@ pub enum CloseCause {
     Failed(io::Error),
 }
 
-/// What happened.
+/// Events of the loop.
 #[derive(Debug)]
 pub enum Event {
     /// A peer has connected.
@@ -80,7 +80,7 @@ pub struct FileId(pub(crate) usize);
 /// Pieces of shared block buffers: buffer, first block, number of blocks.
 pub type FilePieces = Vec<(Arc<BlockBuffer>, usize, usize)>;
 
-/// What to do with a file. Offsets are multiples of the block size.
+/// Operations on a file. Offsets are multiples of the block size.
 pub enum FileOperation {
     /// Read blocks.
     Read {
@@ -93,9 +93,9 @@ pub enum FileOperation {
     Write {
         /// Offset in bytes.
         offset: u64,
-        /// What to write.
+        /// Data to write.
         pieces: FilePieces,
-        /// Whether completion means durability (RWF_DSYNC).
+        /// True if completion means durability (RWF_DSYNC).
         durable: bool,
     },
     /// Write whole blocks, durably, from wherever in memory they are. If they are not where the
@@ -103,13 +103,12 @@ pub enum FileOperation {
     WriteBytes {
         /// Offset in bytes.
         offset: u64,
-        /// What to write.
+        /// Data to write.
         bytes: Bytes,
     },
     /// fdatasync.
     Sync,
-    /// Give blocks back to what is under them: a hole in a file, TRIM on a device. What is read there afterwards is
-    /// anything.
+    /// Free blocks: a hole in a file, TRIM on a device. Their content is undefined afterwards.
     Discard {
         /// Offset in bytes.
         offset: u64,
@@ -182,14 +181,14 @@ pub struct Reactor {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     /// Connections with a carrier that is looked at in every turn.
     pub(crate) carried: Vec<ConnectionId>,
-    /// Connections whose carriers have told that something has come.
+    /// Connections whose carriers have reported that data has come.
     pub(crate) told: BTreeSet<ConnectionId>,
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
     pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
     /// Those of them on which shared memory is offered.
     pub(crate) shared_listeners: BTreeSet<ListenerId>,
-    /// By which peers that share memory wake this loop.
+    /// Doorbell by which peers that share memory wake this loop.
     pub(crate) doorbell: Option<Doorbell>,
     /// Streams over RDMA, once one was asked for.
     pub(crate) rdma: Option<Rdma>,
@@ -260,7 +259,7 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// A handle by which other threads wake this loop.
+    /// Returns a handle with which other threads wake this loop.
     pub fn wake_handle(&self) -> Wake {
         self.wake.clone()
     }
@@ -338,14 +337,14 @@ impl Reactor {
         }
     }
 
-    /// Receives again. Bytes that arrived before the pause are reported anew.
+    /// Receives again. Bytes that arrived before the pause are reported again.
     pub fn resume(&mut self, id: ConnectionId) {
         let has_news = self.connections.get(&id).is_some_and(|connection| connection.received.has_news());
         self.resume_and_report(id, has_news);
     }
 
-    /// Receives again, and first reports the connection once more: what it had received was taken, but not all of
-    /// it was used before the pause.
+    /// Receives again, and first reports the connection once more: its received bytes were taken, but not all of
+    /// them were used before the pause.
     pub fn resume_with_report(&mut self, id: ConnectionId) {
         self.resume_and_report(id, true);
     }
@@ -362,7 +361,7 @@ impl Reactor {
         }
     }
 
-    /// Queues bytes; they go out at the next [`Reactor::poll`], together with what else is queued.
+    /// Queues bytes; they go out at the next [`Reactor::poll`], together with the rest of the queue.
     pub fn send(&mut self, id: ConnectionId, chunks: impl IntoIterator<Item = Bytes>) {
         let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.is_closed) else {
             return;
@@ -374,7 +373,7 @@ impl Reactor {
         self.touched.insert(id);
     }
 
-    /// Who is at the other end of a connection.
+    /// Returns the address of the other end of a connection.
     pub fn peer_address(&self, id: ConnectionId) -> PeerAddress {
         let Some(connection) = self.connections.get(&id) else { return PeerAddress::Unknown };
         match (&connection.socket, &connection.carrier) {
@@ -514,8 +513,8 @@ impl Reactor {
         self.timers.insert((Instant::now() + delay, tag));
     }
 
-    /// Starts everything that was queued, waits until something happens (at most `wait`, if
-    /// given), and appends what happened to `events`.
+    /// Starts all queued operations, waits for an event (at most `wait`, if given), and appends the events to
+    /// `events`.
     pub fn poll(&mut self, wait: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         self.start_transfers();
         let until_next = self.until_next();

@@ -55,7 +55,7 @@ struct Inner {
     next_file_operation: Cell<u64>,
     wake_hooks: RefCell<Vec<Hook>>,
     turn_hooks: RefCell<Vec<Hook>>,
-    /// Peers with whom memory is shared have been told that this thread sleeps.
+    /// True if peers that share memory know that this thread sleeps.
     is_asleep: Cell<bool>,
     started: Instant,
 }
@@ -93,7 +93,7 @@ impl LocalRuntime {
         self.0.started.elapsed().as_millis() as u64
     }
 
-    /// A handle by which other threads wake this one; see [`LocalRuntime::on_wake`].
+    /// Returns a handle with which other threads wake this one; see [`LocalRuntime::on_wake`].
     pub fn wake_handle(&self) -> Wake {
         self.0.reactor.borrow().wake_handle()
     }
@@ -103,7 +103,7 @@ impl LocalRuntime {
         self.0.wake_hooks.borrow_mut().push(Rc::new(hook));
     }
 
-    /// Calls `hook` at the end of every turn, before what was sent goes to the kernel.
+    /// Calls `hook` at the end of every turn, before sent bytes go to the kernel.
     pub fn on_turn_end(&self, hook: impl Fn() + 'static) {
         self.0.turn_hooks.borrow_mut().push(Rc::new(hook));
     }
@@ -132,7 +132,7 @@ impl LocalRuntime {
         hooks.iter().for_each(|hook| hook());
     }
 
-    /// Ends a turn, waits for what happens then (at most so long), and runs what that makes ready. True if something
+    /// Ends a turn, waits for events (at most `wait`), and runs the tasks that these make ready. True if something
     /// happened.
     fn turn(&self, wait: Option<Duration>) -> io::Result<bool> {
         self.end_turn();
@@ -162,7 +162,7 @@ impl LocalRuntime {
         self.0.reactor.borrow_mut().fall_asleep()
     }
 
-    /// What tells that something has come; see [`Reactor::tellers`].
+    /// Returns descriptors that report new events; see [`Reactor::tellers`].
     pub(crate) fn tellers(&self) -> io::Result<[OwnedFd; 3]> {
         self.0.reactor.borrow_mut().tellers()
     }
@@ -223,7 +223,7 @@ impl LocalRuntime {
         Ok(self.add_stream(id))
     }
 
-    /// Connects by shared memory to who listens under this name; see [`Reactor::connect_shared`].
+    /// Connects by shared memory to the listener of this name; see [`Reactor::connect_shared`].
     pub fn connect_shared(&self, name: &str) -> io::Result<Stream> {
         let id = self.0.reactor.borrow_mut().connect_shared(name)?;
         Ok(self.add_stream(id))
@@ -386,7 +386,7 @@ impl Stream {
         self.runtime.0.reactor.borrow_mut().send(self.id, chunks);
     }
 
-    /// Who is at the other end.
+    /// Returns the address of the other end.
     pub fn peer_address(&self) -> PeerAddress {
         self.runtime.0.reactor.borrow().peer_address(self.id)
     }
@@ -406,7 +406,7 @@ impl Stream {
         self.runtime.0.reactor.borrow_mut().pause(self.id);
     }
 
-    /// Receives again; bytes that were not taken before are reported anew.
+    /// Receives again; bytes that were not taken before are reported again.
     pub fn resume(&self) {
         self.runtime.0.reactor.borrow_mut().resume(self.id);
     }
@@ -420,7 +420,7 @@ impl Stream {
         self.runtime.stream_news(self.id, |state| state.closed = Some(io::ErrorKind::ConnectionAborted));
     }
 
-    /// Sends what is queued, then closes; a task that waits on it gets an error at once.
+    /// Sends the queue, then closes; a task that waits on it gets an error at once.
     pub fn close_after_send(&self) {
         self.runtime.0.reactor.borrow_mut().close_after_send(self.id);
         self.closes_itself.set(true);

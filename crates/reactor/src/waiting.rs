@@ -14,7 +14,7 @@ use crate::transport::shared_memory::Doorbell;
 const ENTER_GETEVENTS: u32 = 1;
 
 impl Reactor {
-    /// Looks for completions so long before it sleeps. A loop to which nothing happens sleeps all the same.
+    /// Sets how long the loop polls for completions before it sleeps. A loop without events sleeps all the same.
     pub fn set_busy_poll(&mut self, duration: Duration) {
         self.busy_poll = duration;
     }
@@ -50,15 +50,15 @@ impl Reactor {
         result
     }
 
-    /// What becomes readable when something comes for a loop whose thread waits elsewhere, after
-    /// [`Reactor::fall_asleep`]: eventfds that the ring, peers with whom memory is shared, and other threads count
-    /// up. To be called before anything is connected.
+    /// Returns descriptors that become readable when an event comes for a loop whose thread waits elsewhere, after
+    /// [`Reactor::fall_asleep`]: eventfds of the ring, of peers that share memory, and of other threads. To be
+    /// called before anything is connected.
     ///
     /// To wait for the ring's descriptor is not enough: with DEFER_TASKRUN that becomes readable only once the thread
     /// has let the kernel work. Nor is the ring's eventfd: while others count up one that the ring watches, the kernel
     /// counts up this one only after an RCU grace period.
     pub(crate) fn tellers(&mut self) -> io::Result<[OwnedFd; 3]> {
-        assert!(self.doorbell.is_none(), "nobody has been given another doorbell");
+        assert!(self.doorbell.is_none(), "no peer has another doorbell");
         let completions = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.ring.submitter().register_eventfd(completions.as_raw_fd())?;
         let (doorbell, peers) = Doorbell::create()?;
@@ -66,7 +66,7 @@ impl Reactor {
         Ok([completions, peers, self.wake.second_descriptor()?])
     }
 
-    /// From here on one of the tellers tells of whatever comes, until [`Reactor::awake`]. Gives how long the thread
+    /// From here on one of the tellers reports every event, until [`Reactor::awake`]. Gives how long the thread
     /// may wait at most; `Some(Duration::ZERO)` if there is something to do already.
     pub(crate) fn fall_asleep(&mut self) -> io::Result<Option<Duration>> {
         // As before any other sleep, everything must be under way.
@@ -87,7 +87,7 @@ impl Reactor {
         self.tell_carriers(false);
     }
 
-    /// Submits what is queued and has the kernel post what is complete, if there is either.
+    /// Submits the queue and has the kernel post complete operations, if there is either.
     fn submit_and_look(&mut self) -> io::Result<()> {
         let queue = self.ring.submission();
         let (count, has_work) = (queue.len() as u32, queue.taskrun() || queue.cq_overflow());

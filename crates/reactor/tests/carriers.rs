@@ -1,4 +1,4 @@
-//! What the loop and a carrier owe each other, with the simplest carrier that there can be.
+//! The contract between the loop and a carrier, with the simplest possible carrier.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,12 +23,12 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct Way {
     bytes: Mutex<VecDeque<u8>>,
-    /// What its ends wait for while they sleep.
+    /// Awaited bytes and room of its ends while they sleep.
     receiver_awaits: AtomicUsize,
     sender_awaits: AtomicUsize,
 }
 
-/// One end of two queues in memory; each end has a doorbell by which the other wakes it.
+/// One end of two queues in memory; each end has a doorbell with which the other wakes it.
 struct Queues {
     outgoing: Arc<Way>,
     incoming: Arc<Way>,
@@ -250,7 +250,7 @@ fn a_paused_connection_takes_nothing() {
     assert_eq!(to_receiver.bytes.lock().unwrap().len(), ROOM_BYTES);
 }
 
-/// A peer that ends leaves nobody who reads what is queued.
+/// A peer that ends leaves the queued bytes without a reader.
 #[test]
 fn a_connection_that_ends_while_bytes_are_queued_is_reported() {
     let leaver = |end: End| drop(end.reactor);

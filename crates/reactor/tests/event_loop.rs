@@ -298,7 +298,7 @@ fn long_runs_arrive_whole() {
     sender.join().unwrap();
 }
 
-/// Short sends go out by another way than long ones, but never before what was sent earlier.
+/// Short sends take another way than long ones, but never before earlier sends.
 #[test]
 fn short_sends_stay_behind_long_ones() {
     let mut reactor = Reactor::new().unwrap();
@@ -335,7 +335,7 @@ fn short_sends_stay_behind_long_ones() {
     }
 }
 
-/// What the system uses for its network, perhaps BBR, stalls large transfers within a host.
+/// The system's congestion control for its network, perhaps BBR, stalls large transfers within a host.
 #[test]
 fn connections_within_a_host_use_reno() {
     let mut reactor = Reactor::new().unwrap();

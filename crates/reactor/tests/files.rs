@@ -1,4 +1,4 @@
-//! Files: what may be opened, and that a cipher sees every byte in both ways to the device.
+//! Files: rules of opening, and that a cipher sees every byte in both ways to the device.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +39,7 @@ fn blocks(values: &[u8]) -> BlockBuffer {
     BlockBuffer::from_bytes(&values.iter().flat_map(|&value| [value; BLOCK_BYTES]).collect::<Vec<u8>>())
 }
 
-/// What is on the device: every block's value, or a panic if a block is mixed.
+/// Returns every block's value on the device, or panics if a block is mixed.
 fn raw_blocks(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap();
     let value = |block: &[u8]| {

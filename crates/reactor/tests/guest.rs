@@ -73,7 +73,7 @@ async fn have_echoed(stream: &Stream, bytes: usize) {
     }
 }
 
-/// Has so many bytes echoed by TCP, and so many by shared memory.
+/// Echoes `tcp_bytes` by TCP, and `shared_bytes` by shared memory.
 fn echoes(what: &str, tcp_bytes: usize, shared_bytes: usize) {
     let name = format!("atoll-test-guest-{what}-{}", std::process::id());
     let address = start_echo(&name);

@@ -40,7 +40,7 @@ impl Turns {
     }
 }
 
-/// Sends back what comes, until the peer closes; then it says so.
+/// Sends received bytes back, until the peer closes, which it then reports.
 fn echo(tell: &Sender<Option<RdmaAddress>>) {
     let mut turns = Turns::new();
     let listener = turns.reactor.listen_rdma(&local(0)).unwrap();

@@ -46,7 +46,7 @@ fn poll(reactor: &mut Reactor) -> Vec<Event> {
     events
 }
 
-/// Polls until `look` finds what it looks for in an event.
+/// Polls until `look` returns a value for an event.
 fn until<T>(reactor: &mut Reactor, mut look: impl FnMut(&mut Reactor, Event) -> Option<T>) -> T {
     let since = std::time::Instant::now();
     let mut events = Vec::new();
@@ -467,7 +467,8 @@ fn a_peer_that_publishes_impossible_counts_is_cut_off() {
     assert_eq!(received(&mut server)[..], *b"still here");
 }
 
-/// The words by which a peer says that it sleeps, and the bytes of the ring while they are taken, do no harm.
+/// The words with which a peer announces that it sleeps, and the bytes of the ring while they are taken, do no
+/// harm.
 #[test]
 fn a_peer_that_scribbles_harms_only_itself() {
     let name = name("scribbles");

@@ -1,5 +1,5 @@
-//! Who may do what: from an operation and its request to a question for the policy engine, and from the
-//! engine's decision to S3's answer. The engine itself is `atoll-iam`.
+//! Access decisions: from an operation and its request to a question for the policy engine, and from the engine's
+//! decision to S3's answer. The engine itself is `atoll-iam`.
 
 mod actions;
 mod conditions;

@@ -14,7 +14,7 @@ pub(crate) struct AuditedDeletion {
     pub error: Option<String>,
 }
 
-/// Bytes of a line for what DeleteObjects was to delete, as JSON. Clients choose keys, and escapes make them longer.
+/// Most bytes of a line for the keys of DeleteObjects, as JSON. Clients choose keys, and escapes make them longer.
 const DELETED_BYTES_MAX: usize = 64 << 10;
 
 /// All that one DeleteObjects was to delete.
@@ -44,7 +44,7 @@ impl AuditedDeletions {
     }
 }
 
-/// Who asked for what, and what became of it. No secret is in it: of a URL it has the path only.
+/// Caller, request and outcome. No secret is in it: of a URL it has the path only.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuditRecord<'a> {
     /// Always `s3`.
@@ -62,15 +62,15 @@ pub(crate) struct AuditRecord<'a> {
     pub bucket: Option<&'a str>,
     /// The version that was asked for, or made.
     pub version_id: Option<Bounded<'a>>,
-    /// Of a copy.
+    /// Source of a copy.
     pub copy_source: Option<Bounded<'a>>,
-    /// What DeleteObjects was to delete.
+    /// Keys that DeleteObjects was to delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted: Option<&'a [AuditedDeletion]>,
     /// The number of those for which the line has no room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted_unlisted: Option<usize>,
-    /// What became of policies.
+    /// Changes of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<&'a [DocumentChange]>,
     pub account: Option<&'a str>,
@@ -85,7 +85,7 @@ pub(crate) struct AuditRecord<'a> {
     pub received_bytes: u64,
     pub sent_bytes: u64,
     pub duration_us: u64,
-    /// Names of fields of which only the beginning is here.
+    /// Names of fields that were cut.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<&'static str>,
 }

@@ -1,5 +1,5 @@
-//! How a request says who sends it, and which of its headers its signature covers. Read before anything
-//! else of a request, so that s3s, the query APIs and forms judge by the same reading.
+//! Authentication data of a request, and the headers that its signature covers. Read before anything else of a
+//! request, so that s3s, the query APIs and forms judge by the same reading.
 
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use s3s::{S3Error, S3Result, s3_error};
@@ -25,15 +25,15 @@ const VERSION_4_QUERY: [&str; 6] = [
     "X-Amz-Signature",
     "X-Amz-SignedHeaders",
 ];
-/// Those that say by themselves that somebody has presigned the URL.
+/// Parameters that mark a presigned URL by themselves.
 const VERSION_4_MARKS: [&str; 4] =
     ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders"];
 const VERSION_2_MARKS: [&str; 2] = ["AWSAccessKeyId", "Signature"];
 
-/// Where the proof of who sends a request stands.
+/// Place of the signature of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mechanism {
-    /// Nowhere: nobody has signed.
+    /// None: the request is not signed.
     #[default]
     Anonymous,
     /// In the header `Authorization`, with version 4.
@@ -52,9 +52,9 @@ pub(crate) enum Mechanism {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Authentication {
     pub mechanism: Mechanism,
-    /// When it was signed. Version 2 does not tell.
+    /// When it was signed. Version 2 has no time.
     pub signed_unix_ms: Option<u64>,
-    /// Whether the key that signed is one of another service.
+    /// True if the scope of the signature names another service.
     pub is_of_other_service: bool,
 }
 
@@ -68,7 +68,7 @@ impl Authentication {
     }
 }
 
-/// What a request claims before its signature is verified.
+/// Claims of a request before its signature is verified.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub authentication: Authentication,
@@ -106,7 +106,7 @@ impl Claim {
         }
     }
 
-    /// Reads what a request claims. Refuses what is signed in two places, or by something that is not known.
+    /// Reads the claims of a request. Refuses requests with signatures in two places, or of an unknown kind.
     pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> S3Result<Claim> {
         let mut lines = headers.get_all(header::AUTHORIZATION).into_iter();
         let line = lines.next();
@@ -197,13 +197,13 @@ impl Claim {
         }
     }
 
-    /// Whether `SignedHeaders` names a header.
+    /// Returns true if `SignedHeaders` names a header.
     pub(crate) fn names(&self, header: &str) -> bool {
         self.signed_headers.split(';').any(|name| name == header)
     }
 
-    /// Whether the signature covers all that a header says. s3s passes over values that are not UTF-8, so no
-    /// signature covers them.
+    /// Returns true if the signature covers all values of a header. s3s passes over values that are not UTF-8, so
+    /// no signature covers them.
     pub(crate) fn covers(&self, headers: &HeaderMap, uri: &Uri, name: &str) -> bool {
         let mut values = headers.get_all(name).into_iter();
         let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
@@ -222,7 +222,7 @@ impl Claim {
     }
 }
 
-/// Whether the URL, which its signature covers, says the same as the values of a header.
+/// Returns true if the URL, which its signature covers, has the same values as a header.
 fn is_in_query(uri: &Uri, headers: &HeaderMap, name: &str) -> bool {
     let mut found = parameters(uri).filter(|parameter| parameter.name.eq_ignore_ascii_case(name));
     let (Some(parameter), None) = (found.next(), found.next()) else { return false };

@@ -12,19 +12,18 @@ use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 
-/// How long a bucket's record may be out of date on the data path: a policy that another gateway has set
-/// does not count yet, and a bucket made anew by it can still look missing, for this long. A deleted
-/// bucket is noticed at once, since its index objects are gone.
+/// Longest time that a bucket's record may be out of date on the data path: a policy set by another gateway does
+/// not count yet, and a bucket that it made again can still look missing, for this long. A deleted bucket is
+/// noticed at once, since its index objects are gone.
 pub(crate) const RECORD_TTL: Duration = Duration::from_millis(800);
 const CACHE_ENTRIES_MAX: usize = 4_096;
 
-/// What the key-management service binds a bucket key to.
+/// Returns the context that the key-management service binds a bucket key to.
 pub fn bucket_key_context(bucket_id: &str) -> String {
     format!("bucket {bucket_id}")
 }
 
-/// What the key-management service binds the permit to that new objects of a bucket may be stored without
-/// sealing.
+/// Returns the context of the permit by which new objects of a bucket may be stored without sealing.
 pub fn unsealed_permit_context(bucket_id: &str) -> String {
     format!("bucket {bucket_id} unsealed")
 }
@@ -41,7 +40,7 @@ pub(crate) struct Bucket {
 pub(crate) enum BucketPolicy {
     None,
     Set(Policy),
-    /// It lets nobody in.
+    /// It allows no request.
     Unreadable,
 }
 
@@ -59,7 +58,8 @@ impl Bucket {
                 BucketPolicy::Set(policy.bound(&ids))
             }
             Some(Err(error)) => {
-                tracing::error!(bucket = record.name, %error, "the policy of a bucket cannot be read; nobody is let in");
+                tracing::error!(bucket = record.name, %error, "the policy of a bucket cannot be read; no request \
+                    is allowed");
                 BucketPolicy::Unreadable
             }
         };
@@ -123,8 +123,7 @@ pub(crate) struct Buckets {
 /// How often a change of a bucket's record is tried while others change it, too.
 const CHANGES_MAX: u32 = 10;
 
-/// What the key-management service binds the key to under which a bucket's data keys are wrapped when
-/// a key of this name is asked for.
+/// Returns the context of the key that wraps a bucket's data keys for requests that name this key.
 pub fn named_key_context(bucket_id: &str, key_name: &str) -> String {
     format!("bucket {bucket_id} key {key_name}")
 }
@@ -150,7 +149,7 @@ impl Buckets {
         Ok(bucket)
     }
 
-    /// The key that wraps the data keys of what names no other key.
+    /// Returns the key that wraps the data keys of objects that name no other key.
     pub(crate) async fn own_key(&self, record: &BucketRecord) -> Result<SecretKey, GatewayError> {
         if record.wrapped_key.is_empty() {
             return Err(GatewayError::KeyDestroyed(record.name.clone()));
@@ -226,7 +225,7 @@ impl Buckets {
         self.try_change(name, change).await.map(drop)
     }
 
-    /// Changes a bucket's record, unless what it says stands against that. Returns it as it is then.
+    /// Changes a bucket's record, unless its content forbids that. Returns it as it is then.
     pub(crate) async fn try_change<E: From<GatewayError>>(
         &self,
         name: &str,
@@ -244,7 +243,7 @@ impl Buckets {
         Err(GatewayError::BucketBusy(name.into()).into())
     }
 
-    /// Forgets what was cached about a bucket.
+    /// Drops the cached record of a bucket.
     pub(crate) fn forget(&self, name: &str) {
         self.records.remove(name);
     }

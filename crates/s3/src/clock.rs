@@ -8,11 +8,11 @@ pub(crate) fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The clocks of a gateway and of the cluster may differ by so much.
+/// Largest difference of the clocks of a gateway and of the cluster.
 pub const CLOCK_DIFFERENCE_MS_MAX: u64 = 60_000;
 
-/// The time by which retention lapses. A gateway whose clock is ahead goes by the cluster's: what somebody was promised
-/// to find does not go because a clock was moved.
+/// Returns the time by which retention lapses. A gateway whose clock is ahead uses the cluster's time: retained
+/// objects do not go because a clock was moved.
 pub(crate) fn lapse_unix_ms(own_unix_ms: u64, cluster_unix_ms: Option<u64>) -> u64 {
     match cluster_unix_ms {
         Some(cluster) if own_unix_ms > cluster.saturating_add(CLOCK_DIFFERENCE_MS_MAX) => cluster,

@@ -1,9 +1,9 @@
-//! The garbage collector: removes the data of objects that were replaced or deleted, once the GETs
-//! that may still be reading it have had their time, and what gateways that died have left half-done. Several
-//! gateways may collect at once; all that they do can be done twice.
+//! The garbage collector: removes the data of replaced or deleted objects, once the GETs that may still be reading
+//! it have had their time, and unfinished work of dead gateways. Several gateways may collect at once; all that
+//! they do can be done twice.
 //!
-//! How long something has waited a collector knows from its own clock and from what it has seen: a garbage record
-//! that it has seen for the grace period is that old at least, whatever the clocks of other gateways said.
+//! A collector measures ages by its own clock and its own sightings: a garbage record that it has seen for the
+//! grace period is that old at least, for any clocks of other gateways.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -30,13 +30,13 @@ const RECORDS_PER_PAGE: u32 = 200;
 /// Records whose data is removed at the same time: one after the other would not keep up with clients
 /// that replace small objects.
 const REMOVALS_AT_ONCE: usize = 16;
-/// Garbage records that wait at the same time, at some 40 bytes each. What is behind them is looked at when they
+/// Garbage records that wait at the same time, at some 40 bytes each. Records behind them are looked at when they
 /// are gone.
 const WAITING_MAX: usize = 400_000;
 /// Holds and intents that are watched at the same time.
 const SIGNS_MAX: usize = 100_000;
 
-/// What a gateway's collector knows from its walks before.
+/// A collector's knowledge from its earlier walks.
 pub(crate) struct Memory {
     garbage: Sightings,
     signs: Sightings,
@@ -134,7 +134,7 @@ impl Walk<'_> {
         (old, has_room)
     }
 
-    /// Removes what garbage records name, and then them, but for what is held.
+    /// Removes the data that garbage records name, and then the records, except held data.
     async fn remove(
         &mut self,
         index: &Index,
@@ -161,7 +161,7 @@ impl Walk<'_> {
         index.change_shard(shard, vec![Condition::ObjectExists], done).await.map_err(|error| index.explain(error))
     }
 
-    /// The data that GETs hold. A hold that nobody renews is removed.
+    /// The data that GETs hold. A hold that is not renewed is removed.
     async fn held(&mut self, index: &Index, shard: u32) -> Result<HashSet<[u8; 16]>, GatewayError> {
         let (mut held, object) = (HashSet::new(), index.object(shard));
         for (key, value) in index.all(shard, Bytes::from_static(HOLD_PREFIX)).await? {
@@ -175,7 +175,7 @@ impl Walk<'_> {
         Ok(held)
     }
 
-    /// Looks after what gateways that are gone may have left in a shard.
+    /// Cleans up unfinished work of dead gateways in a shard.
     async fn tend_signs(&mut self, index: &Index, shard: u32) -> Result<(), GatewayError> {
         let versioning = index.bucket.record.versioning.map(versioning_value);
         let mut is_told = versioning.is_none();
@@ -224,7 +224,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a version of a key has one of these pieces. No change that would name them can come any more.
+/// Returns true if a version of a key has one of these pieces. No change that would name them can come any more.
 async fn names(index: &Index, key: &str, pieces: &[Piece]) -> Result<bool, GatewayError> {
     let has = |record: &Bytes| {
         let of_record = decode_pieces(record)?;

@@ -1,5 +1,5 @@
-//! Cross-origin resource sharing: which rule of a bucket fits a request, and what browsers are told
-//! then. It gives nobody rights; it says what a browser lets a page's script ask for and read.
+//! Cross-origin resource sharing: the rule of a bucket that matches a request, and the headers of its answer for
+//! browsers. It gives no rights; it controls which requests a browser lets a page's script send and read.
 
 use atoll_types::cors::CorsRule;
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -9,11 +9,11 @@ const ASKED_HEADERS_MAX: usize = 128;
 /// In an origin or an allowed header it stands for any text.
 const WILDCARD: char = '*';
 const ANY_ORIGIN: &str = "*";
-/// What the `Access-Control-` headers of an answer depend on, for caches.
+/// Headers that the `Access-Control-` headers of an answer depend on, for caches.
 const DEPENDS_ON: HeaderValue =
     HeaderValue::from_static("Origin, Access-Control-Request-Headers, Access-Control-Request-Method");
 
-/// What a browser asks for on behalf of a script.
+/// Request of a browser on behalf of a script.
 struct Asked<'a> {
     origin: &'a HeaderValue,
     method: &'a str,
@@ -48,7 +48,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Whether a text is what a pattern with at most one wildcard stands for.
+/// Returns true if a text matches a pattern with at most one wildcard.
 fn matches(pattern: &str, text: &str, is_same: fn(&[u8], &[u8]) -> bool) -> bool {
     let text = text.as_bytes();
     let Some((start, end)) = pattern.split_once(WILDCARD) else { return is_same(pattern.as_bytes(), text) };

@@ -1,5 +1,5 @@
-//! MD5 and the S3 checksums of a body, computed in the pass that also writes it, and compared with
-//! what the client said they are.
+//! MD5 and the S3 checksums of a body, computed in the pass that also writes it, and compared with the client's
+//! values.
 
 use std::collections::BTreeSet;
 
@@ -136,7 +136,7 @@ impl Hasher {
     }
 }
 
-/// What a client said about a body before or after sending it.
+/// A client's values for a body, from before or after it.
 #[derive(Clone, Default)]
 pub(crate) struct Expected {
     md5: Option<[u8; 16]>,
@@ -259,7 +259,7 @@ impl BodyDigest {
     }
 }
 
-/// What the body really hashes to.
+/// The computed digests of the body.
 pub(crate) struct Digests {
     pub md5: [u8; 16],
     pub checksums: Checksums,

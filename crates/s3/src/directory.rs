@@ -20,7 +20,7 @@ pub enum DirectoryError {
     Malformed {
         /// Which record.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
 }
@@ -28,7 +28,7 @@ pub enum DirectoryError {
 /// Why identities were not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ChangeError {
-    /// The operation does not fit what there is.
+    /// The operation does not fit the present identities.
     #[error(transparent)]
     Refused(#[from] IamError),
     /// The records could not be read or written.
@@ -36,7 +36,7 @@ pub enum ChangeError {
     Directory(#[from] DirectoryError),
 }
 
-/// An operation on identities. It may be tried several times, on what others have made of them meanwhile.
+/// An operation on identities. It may be tried several times, on identities that others have changed meanwhile.
 pub type IdentityOperation<'a> = dyn Fn(&Identities) -> Result<Outcome, IamError> + Send + Sync + 'a;
 
 /// The records of buckets and identities, and of pools as far as new buckets need them. Every call that waits
@@ -64,11 +64,11 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// All identities as they were heard of last: at most moments old while cluster state answers.
     fn identities(&self) -> Arc<Identities>;
 
-    /// How long ago cluster state has confirmed that what was heard of identities is all there is.
+    /// Time since cluster state has confirmed that the copy of identities is complete.
     fn unconfirmed_for(&self) -> Duration;
 
-    /// What time it is by the cluster, in milliseconds since the Unix epoch: never later than it is by the clock of who
-    /// says so. `None` if nobody has.
+    /// The cluster's time, in milliseconds since the Unix epoch: never later than its writer's clock. `None` if it
+    /// was never written.
     fn cluster_unix_ms(&self) -> Option<u64> {
         None
     }

@@ -1,4 +1,4 @@
-//! How an object is encrypted: what its index record says of it, and the key that wraps its data keys.
+//! Encryption of an object: its description in the index record, and the key that wraps its data keys.
 //!
 //! The data itself is always sealed alike, under fresh data keys. Kinds of encryption differ in whose
 //! key wraps those: the bucket's own (SSE-S3), the bucket's for a named key of the key service
@@ -30,13 +30,13 @@ pub(crate) enum Encryption {
         /// The encryption context: without it the data keys do not open.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         context: BTreeMap<String, String>,
-        /// Whether S3 Bucket Keys were asked for, which is only repeated in answers.
+        /// True if S3 Bucket Keys were requested, which is only repeated in answers.
         #[serde(default)]
         bucket_key_enabled: bool,
     },
     /// SSE-C.
     Customer {
-        /// Something wrapped by the client's key, to tell whether a key is the right one.
+        /// A value wrapped by the client's key, to check if a key is the right one.
         check: String,
     },
     /// None: the data is stored as it is.
@@ -49,8 +49,8 @@ impl Encryption {
         *self == Encryption::Bucket
     }
 
-    /// Whether ETags may be MD5 sums of the plaintext, which tell who has a key what is in the object.
-    /// S3 promises them for these kinds only.
+    /// Returns true if ETags may be MD5 sums of the plaintext, by which others could recognise the object. S3
+    /// promises them for these kinds only.
     pub(crate) fn has_md5_etag(&self) -> bool {
         matches!(self, Encryption::Bucket | Encryption::Unsealed)
     }
@@ -66,18 +66,17 @@ fn check_context(bucket_id: &str) -> String {
     format!("bucket {bucket_id} customer key")
 }
 
-/// Whether this is the key whose check was stored.
+/// Returns true if this is the key whose check was stored.
 pub(crate) fn is_customer_key(bucket_id: &str, key: &SecretKey, check: &str) -> bool {
     hex::decode(check).is_ok_and(|check| unwrap_key(key, &check_context(bucket_id), &check).is_ok())
 }
 
-/// What wraps the data keys of one object.
+/// The key that wraps the data keys of one object.
 #[derive(Clone)]
 pub(crate) struct WrappingKey {
     key: SecretKey,
     bucket_id: String,
-    /// What a data key is bound to besides bucket and data; empty but for an encryption context, and for
-    /// data that is not sealed.
+    /// Context of a data key beside bucket and data; empty but for an encryption context, and for unsealed data.
     binding: String,
     is_sealed: bool,
 }
@@ -95,12 +94,12 @@ impl WrappingKey {
         WrappingKey { key, bucket_id: bucket_id.to_owned(), binding, is_sealed }
     }
 
-    /// What seals data under one of the data keys, if it is sealed.
+    /// Returns the cipher of data under one of the data keys, if it is sealed.
     pub(crate) fn cipher(&self, data_id: &[u8; 16], data_key: &SecretKey) -> Option<SegmentCipher> {
         self.is_sealed.then(|| SegmentCipher::new(data_key, data_id))
     }
 
-    /// What a data key is wrapped for: it opens only this data of this bucket.
+    /// Returns the context of a data key: it opens only this data of this bucket.
     fn context(&self, data_id: &[u8; 16]) -> String {
         format!("bucket {} data {}{}", self.bucket_id, hex::encode(data_id), self.binding)
     }
@@ -135,7 +134,7 @@ mod tests {
         assert!(wrapping(&encryption("blue")).unwrap(&[8; 16], &wrapped).is_err());
     }
 
-    /// Who can write the index cannot have sealed data taken for unsealed data, or the other way round.
+    /// A writer of the index cannot make sealed data count as unsealed data, or the other way round.
     #[test]
     fn a_data_key_says_whether_data_is_sealed() {
         let (key, data_key) = (SecretKey::random(), SecretKey::random());

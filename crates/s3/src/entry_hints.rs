@@ -1,7 +1,6 @@
-//! What the newest entries of keys probably are, so that a write of an object need not read the entry
-//! before it, and a GET reads the data while it reads the entry: every change of an index demands that the
-//! entry is what it was made for, and a GET throws away what it has read for another one. So a hint that
-//! is wrong costs one more try and nothing else.
+//! Probable newest entries of keys, so that a write of an object need not read the entry before it, and a GET
+//! reads the data while it reads the entry: every change of an index requires the expected entry, and a GET drops
+//! data that it has read for another one. So a hint that is wrong costs one more try and nothing else.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::bucket::ShortCache;
 
 /// Larger records, which are those of many parts, are read.
 const RECORD_BYTES_MAX: usize = 2 << 10;
-/// Others may have changed what is older.
+/// Age at which a hint is dropped: others may have changed the entry.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Usually of some 500 bytes each.
 const HINTS_MAX: usize = 16 << 10;
@@ -33,7 +32,7 @@ impl EntryHints {
         self.0.get(&name(bucket_id, key))
     }
 
-    /// Notes what was written or read.
+    /// Notes a written or read entry.
     pub(crate) fn note(&self, bucket_id: &str, key: &str, record: Bytes) {
         match record.len() <= RECORD_BYTES_MAX {
             true => self.0.insert(&name(bucket_id, key), record),
@@ -41,7 +40,7 @@ impl EntryHints {
         }
     }
 
-    /// Forgets what turned out to be wrong.
+    /// Drops a wrong hint.
     pub(crate) fn forget(&self, bucket_id: &str, key: &str) {
         self.0.remove(&name(bucket_id, key));
     }

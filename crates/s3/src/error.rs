@@ -1,4 +1,4 @@
-//! What can go wrong below the S3 operations, and how it is told to S3 clients.
+//! Errors below the S3 operations, and their answers to S3 clients.
 
 use atoll_keys::KeyError;
 use atoll_objects::ClientError;
@@ -12,7 +12,7 @@ use crate::DirectoryError;
 /// An error of the gateway's own layers: index, data, directory.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The cluster did not do what it was asked.
+    /// The cluster did not execute a request.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// A key does not open, or its key service does not answer.
@@ -22,10 +22,10 @@ pub enum GatewayError {
     #[error(transparent)]
     Seal(#[from] SealError),
     /// The bucket's key was destroyed on purpose.
-    #[error("the key of bucket '{0}' was destroyed; what is in it cannot be read any more")]
+    #[error("the key of bucket '{0}' was destroyed; its objects cannot be read any more")]
     KeyDestroyed(String),
     /// Something would be stored without sealing that must not be.
-    #[error("new objects of bucket '{0}' are sealed, unlike when this upload began; begin it anew")]
+    #[error("new objects of bucket '{0}' are sealed, unlike when this upload began; start a new upload")]
     SealingRequired(String),
     /// Cluster state did not answer.
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub enum GatewayError {
     Malformed {
         /// Which record.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// Data that the index named is gone: it was replaced while it was being read.
@@ -47,7 +47,7 @@ pub enum GatewayError {
     /// The bucket's index does not exist.
     #[error("bucket '{0}' does not exist")]
     NoSuchBucket(String),
-    /// A writer stood still for so long that what it wrote was given up.
+    /// A writer was idle for so long that its data was given up.
     #[error("the upload stood still for so long that it was given up; retry it")]
     Abandoned,
     /// The bucket is being deleted.
@@ -59,7 +59,7 @@ pub enum GatewayError {
 }
 
 impl GatewayError {
-    /// Whether it is certain that the write that failed with this error changed nothing.
+    /// Returns true if it is certain that the write that failed with this error changed nothing.
     pub(crate) fn is_definite(&self) -> bool {
         match self {
             GatewayError::Client(error) => {

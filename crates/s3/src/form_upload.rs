@@ -1,8 +1,8 @@
 //! Uploads by HTML form: a POST of multipart/form-data to a bucket, with a signed policy in its fields.
 //!
-//! Taken before s3s, which would collect the whole form in memory before it looks at the signature. From
-//! where a form is understood and allowed, it is a PutObject like any other: fields become its headers,
-//! and what PutObject refuses is refused here.
+//! Taken before s3s, which would collect the whole form in memory before it looks at the signature. Once a form is
+//! understood and allowed, it is a PutObject like any other: fields become its headers, and requests that
+//! PutObject refuses are refused here.
 
 mod answer;
 mod fields;
@@ -43,13 +43,13 @@ const FILE_NAME: &str = "${filename}";
 /// Where a form is sent.
 pub(crate) struct Address {
     pub bucket: String,
-    /// What stands behind the bucket in the path; nothing, for a form.
+    /// The path behind the bucket; empty for a form.
     pub key: String,
     /// The URL of the bucket, up to where keys begin.
     pub url: String,
 }
 
-/// Whether s3s would take a request for a form.
+/// Returns true if s3s would take a request for a form.
 pub(crate) fn is_form(method: &Method, headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes()).unwrap_or_default();
     let begin = b"multipart/form-data";
@@ -60,7 +60,7 @@ pub(crate) fn is_form(method: &Method, headers: &HeaderMap) -> bool {
             .is_some_and(|found| found.eq_ignore_ascii_case(begin))
 }
 
-/// Stores the file of a form. On an error nothing of it remains.
+/// Stores the file of a form. On an error no data of it remains.
 pub(crate) async fn upload(
     gateway: &Gateway,
     parts: Parts,
@@ -130,7 +130,7 @@ pub(crate) async fn upload(
     answer(&fields, &Stored { bucket: &bucket, key: &key, url: &url }, output)
 }
 
-/// Who signed the form's policy, if it has one, and how long its file may be.
+/// Returns the signer of the form's policy, if it has one, and the allowed length of its file.
 async fn check_policy(
     gateway: &Gateway,
     fields: &Fields,

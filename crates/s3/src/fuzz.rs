@@ -1,4 +1,4 @@
-//! Fuzzing in small: what clients send to be parsed, changed in ways that parsers find hard.
+//! Fuzzing in small: inputs that clients send to parsers, changed in ways that parsers find hard.
 //! `ATOLL_FUZZ_RUNS` sets how many of each kind, `ATOLL_FUZZ_SEED` the first of them.
 
 use std::borrow::Cow;
@@ -41,7 +41,7 @@ enum Mutation {
     Truncate,
     Remove(usize),
     Insert(&'static str),
-    /// So many bytes of elsewhere come there, so many times.
+    /// Copies bytes to another place, a number of times.
     Copy(Index, usize, usize),
 }
 
@@ -211,7 +211,7 @@ fn read<T: for<'xml> Deserialize<'xml> + Debug>(bytes: &[u8]) -> bool {
     value.is_ok_and(|value| !format!("{value:?}").is_empty() && deserializer.expect_eof().is_ok())
 }
 
-/// Of the documents, in their order.
+/// Readers of the documents, in their order.
 const READERS: [fn(&[u8]) -> bool; 13] = [
     read::<Delete>,
     read::<Tagging>,

@@ -40,24 +40,23 @@ const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);
 pub struct GatewayConfig {
     /// The pool in which new buckets are made, with their indexes: a replicated one.
     pub pool: PoolId,
-    /// Name of the pool for the data of new buckets; if there is none of this name, or none is named,
-    /// data is kept with the index.
+    /// Name of the pool for the data of new buckets; without a pool of this name data is kept with the index.
     pub data_pool: Option<String>,
     /// Index objects of a new bucket.
     pub index_shards: u32,
-    /// The region that is told to clients.
+    /// The region in answers to clients.
     pub region: String,
-    /// To whom the objects of new buckets belong, and whether ACLs count in them, unless the request says.
+    /// Ownership of the objects of new buckets, and the effect of ACLs in them, unless the request chooses.
     pub object_ownership: ObjectOwnership,
-    /// Whether forms and URLs may be signed with version 2, which rests on HMAC-SHA1 and covers neither bodies nor
+    /// True if forms and URLs may be signed with version 2, which rests on HMAC-SHA1 and covers neither bodies nor
     /// most headers.
     pub allows_version_2: bool,
     /// With a domain `d`, buckets can also be addressed as `bucket.d`.
     pub domain: Option<String>,
     /// Proxies that are trusted to name the client and to say whether it came over TLS.
     pub trusted_proxies: Vec<TrustedProxy>,
-    /// Connections on which a request was signed. Half as many may be of strangers besides, each of which may lose its
-    /// place to a new one.
+    /// Connections on which a request was signed. Half as many may be of strangers in addition; each of these may
+    /// lose its place to a new one.
     pub connections_max: usize,
     /// Bytes of object data that all requests together may have in memory; more wait.
     pub memory_max: u64,
@@ -67,7 +66,7 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// How long a client may send nothing in the middle of a body, or take nothing of an answer.
     pub stall_timeout: Duration,
-    /// How long requests may go on after the shutdown began.
+    /// Longest time for requests after the shutdown began.
     pub shutdown_timeout: Duration,
     /// How long replaced or deleted data is kept for the GETs that are reading it. Those that take longer say so.
     pub garbage_grace: Duration,
@@ -113,7 +112,7 @@ impl GatewayConfig {
     }
 }
 
-/// What one walk of the garbage collector did.
+/// Results of one walk of the garbage collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectorReport {
     /// Garbage records done with.
@@ -131,7 +130,7 @@ pub struct Gateway {
     pub(crate) service: Arc<Service>,
     pub(crate) s3: S3Service,
     pub(crate) users: Users,
-    /// Of tokens with which roles can be assumed.
+    /// Issuers of tokens with which roles can be assumed.
     pub(crate) issuers: Arc<Issuers>,
     pub(crate) trusted_proxies: TrustedProxies,
 }

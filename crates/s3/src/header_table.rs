@@ -1,6 +1,6 @@
 //! The one table of request headers, which is asked before anything reads one. Headers that an operation reads
-//! must be covered by the request's signature. A header that is not here is taken out of a request unless its
-//! signature covers it, so that no operation can obey what its signer did not write.
+//! must be covered by the request's signature. A header that is not here is removed from a request unless its
+//! signature covers it, so that no operation can obey a header that its signer did not write.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -80,18 +80,18 @@ const NOT_BUILT: &[&str] = &[
     "write-offset-bytes",
 ];
 
-/// What the table says of a header.
+/// The table's entry of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coverage {
     /// Something reads it, or asks for something that is not built: it counts only if it is signed.
     Signed,
-    /// Something reads it, and nobody has to sign it.
+    /// It is read, and need not be signed.
     Any,
     /// Nothing reads it.
     Unread,
 }
 
-/// What the table says of a header, by its name in lower case.
+/// Returns the table's entry of a header, by its name in lower case.
 pub(crate) fn coverage(name: &str) -> Coverage {
     static READ: LazyLock<HashSet<&str>> = LazyLock::new(|| {
         let of_operations = KNOWN.iter().flat_map(|known| known.headers.iter().copied().flatten());
@@ -107,7 +107,7 @@ pub(crate) fn coverage(name: &str) -> Coverage {
     }
 }
 
-/// Whether a header, without `x-amz-`, asks for something of S3 that is not built.
+/// Returns true if a header, without `x-amz-`, requests an unsupported feature of S3.
 fn is_not_built(short: &str) -> bool {
     NOT_BUILT.iter().any(|known| *known == short || known.ends_with('-') && short.starts_with(known))
 }

@@ -42,7 +42,7 @@ impl Index {
         GatewayError::NoSuchBucket(self.bucket.record.name.clone())
     }
 
-    /// What an error of a call on an index object means: a missing one is a missing bucket.
+    /// Returns the meaning of an error of a call on an index object: a missing one is a missing bucket.
     pub(crate) fn explain(&self, error: ClientError) -> GatewayError {
         if error.is_no_such_object() { self.no_such_bucket() } else { error.into() }
     }
@@ -226,8 +226,8 @@ impl Index {
         }
     }
 
-    /// Tells writers of a shard what the bucket's versioning is, if they know less than the record. False
-    /// if they know more: the record is out of date.
+    /// Informs writers of a shard of the bucket's versioning, if they know less than the record. False if they
+    /// know more: the record is out of date.
     pub(crate) async fn align_versioning(&self, shard: u32) -> Result<bool, GatewayError> {
         let Some(versioning) = self.bucket.record.versioning else { return Ok(false) };
         let key = Bytes::from_static(VERSIONING_KEY);

@@ -1,5 +1,5 @@
-//! Unwrapped keys, kept for a limited time: no request waits for the key service as long as it was
-//! reached once, and when it is away the keys in use go on until their time is over.
+//! Unwrapped keys, kept for a limited time: no request waits for the key service as long as it was reached once,
+//! and when it is away the keys in use stay valid until their time is over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ impl KeyCache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a key, unless it was wrapped anew or revoked since (`generation` is raised).
+    /// Returns the cached entry of a key, unless the key was rewrapped or revoked since (`generation` is raised).
     fn known(&self, context: &str, wrapped: &str, generation: u64) -> Option<Entry> {
         let entries = self.lock();
         let entry = entries.get(context)?;
@@ -100,7 +100,7 @@ impl KeyCache {
         entries.insert(context.into(), entry);
     }
 
-    /// Asks again beside the requests, so that the lifetime begins anew before it is over.
+    /// Asks again beside the requests, so that the lifetime restarts before it is over.
     fn refresh(self: &Arc<Self>, context: &str, wrapped: &str, generation: u64) {
         if let Some(entry) = self.lock().get_mut(context) {
             entry.refresh_at = Instant::now() + self.lifetime / 8;

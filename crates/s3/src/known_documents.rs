@@ -1,5 +1,5 @@
-//! What each operation knows of the document in a request's body: the names of its elements. Others are
-//! refused, as S3 does by its schema, because s3s passes over them: nothing is accepted and dropped.
+//! Elements that each operation knows in the document of a request's body. Others are refused, as S3 does by its
+//! schema, because s3s passes over them: nothing is accepted and dropped.
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -79,13 +79,13 @@ fn elements(operation: &str) -> Option<&'static [&'static [&'static str]]> {
     DOCUMENTS.iter().find(|(name, _)| *name == operation).map(|(_, groups)| *groups)
 }
 
-/// Whether the body of an operation is a document.
+/// Returns true if the body of an operation is a document.
 pub(crate) fn has_document(operation: &str) -> bool {
     operation == JSON || elements(operation).is_some()
 }
 
-/// Refuses a document with elements that its operation does not know. What is no XML passes: s3s says
-/// what is wrong with it.
+/// Refuses a document with elements that its operation does not know. Anything but XML passes: s3s reports its
+/// errors.
 pub(crate) fn check_elements(operation: &str, document: &[u8]) -> S3Result<()> {
     let Some(groups) = elements(operation) else { return Ok(()) };
     let mut reader = Reader::from_reader(document);

@@ -1,6 +1,6 @@
-//! What each operation knows of a request: its query parameters, its `x-amz-` headers, and of some
-//! headers the values that ask for no more than is done. Everything else is refused, so that nothing
-//! is accepted and dropped. The operations themselves refuse what depends on the object.
+//! The parts that each operation knows of a request: its query parameters, its `x-amz-` headers, and the supported
+//! values of some headers. Everything else is refused, so that nothing is accepted and dropped. The operations
+//! themselves refuse requests that depend on the object.
 
 use http::{HeaderMap, Method, Uri};
 use s3s::{S3Error, S3Result, s3_error};
@@ -9,7 +9,7 @@ use crate::header_table::{Coverage, coverage};
 use crate::query::{is_presigned, is_presigned_with_version_2, parameters};
 use crate::signature_v2::{HEADERS, QUERY, changes_no_operation};
 
-/// What one operation knows. Headers are in lower case and stand without `x-amz-`.
+/// The known parts of one operation. Headers are in lower case and stand without `x-amz-`.
 pub(crate) struct Known {
     pub operation: &'static str,
     /// As S3 spells them: s3s reads no other spelling.
@@ -18,8 +18,7 @@ pub(crate) struct Known {
     pub headers: &'static [&'static [&'static str]],
 }
 
-/// What any request may carry: who signs it and how, how its body is framed, and what the body's
-/// checksum is.
+/// Headers that any request may carry: its signer and signature, the framing of its body, and the body's checksum.
 pub(crate) const COMMON_HEADERS: &[&str] = &[
     "content-sha256",
     "date",
@@ -35,7 +34,7 @@ pub(crate) const COMMON_HEADERS: &[&str] = &[
 const BODY_CHECKSUMS: &[&str] =
     &["checksum-crc32", "checksum-crc32c", "checksum-crc64nvme", "checksum-sha1", "checksum-sha256"];
 const CHECKSUM_KIND: &[&str] = &["checksum-algorithm", "checksum-type"];
-/// What an upload began with, repeated with its parts.
+/// Headers of an upload, repeated with its parts.
 const OF_UPLOAD: &[&str] = &["server-side-encryption", "server-side-encryption-aws-kms-key-id"];
 const ENCRYPTION: &[&str] = &[
     "server-side-encryption",
@@ -59,7 +58,7 @@ const COPY_SOURCE: &[&str] = &[
     "copy-source-server-side-encryption-customer-key-md5",
     "source-expected-bucket-owner",
 ];
-/// What a new version gets beside its data.
+/// Properties of a new version beside its data.
 const TAGS_AND_LOCK: &[&str] =
     &["object-lock-legal-hold", "object-lock-mode", "object-lock-retain-until-date", "tagging"];
 const BYPASS: &[&str] = &["bypass-governance-retention"];
@@ -83,7 +82,7 @@ const RESPONSE_HEADERS: &[&str] = &[
     "versionId",
 ];
 
-/// Every operation of the gateway. What is not here is refused by s3s as not implemented.
+/// Every operation of the gateway. s3s refuses other operations as not implemented.
 pub(crate) const KNOWN: &[Known] = &[
     Known { operation: "AbortMultipartUpload", queries: &["uploadId"], headers: &[] },
     Known {
@@ -369,12 +368,13 @@ fn check_query_of_version_2(name: &str) -> S3Result<()> {
     ))
 }
 
-/// Whether a query parameter belongs to a signature, or asks for nothing.
+/// Returns true if a query parameter belongs to a signature, or requests nothing.
 pub(crate) fn is_common_query(name: &str) -> bool {
     COMMON_QUERIES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether a query parameter would ask something of S3, were it spelled right or sent to another operation.
+/// Returns true if a query parameter would request something of S3, were it spelled right or sent to another
+/// operation.
 fn is_of_s3(lower_name: &str) -> bool {
     let mut named = KNOWN.iter().flat_map(|known| known.queries).chain(OTHER_QUERIES);
     lower_name.starts_with("x-amz-") || named.any(|known| known.eq_ignore_ascii_case(lower_name))
@@ -396,7 +396,7 @@ fn check_value(name: &str, value: &[u8]) -> S3Result<()> {
         _ if fits => Ok(()),
         "storage-class" => {
             let all = STORAGE_CLASSES.join(", ");
-            Err(s3_error!(InvalidStorageClass, "'{value}' is none of the storage classes {all}"))
+            Err(s3_error!(InvalidStorageClass, "'{value}' is not one of the storage classes {all}"))
         }
         _ => Err(s3_error!(NotImplemented, "The value '{value}' of x-amz-{name} is not supported")),
     }
@@ -422,7 +422,7 @@ mod tests {
         "website-redirect-location",
         "write-offset-bytes",
     ];
-    /// Headers of clients and proxies that nothing reads, and what nobody has heard of.
+    /// Headers of clients and proxies that no operation reads, and unknown ones.
     const STRANGE_HEADERS: &[&str] = &["api-version", "cf-id", "foo", "id-2", "te", "user-agent"];
 
     fn uri(query: &str) -> Uri {
@@ -451,7 +451,7 @@ mod tests {
         }
     }
 
-    /// What nothing reads passes: clients, libraries and proxies send it.
+    /// Unread headers pass: clients, libraries and proxies send them.
     #[test]
     fn what_nothing_reads_passes() {
         for known in KNOWN {
@@ -461,7 +461,7 @@ mod tests {
         }
     }
 
-    /// With version 2, each parameter of each operation is signed, chooses what a list shows, or is refused.
+    /// With version 2, each parameter of each operation is signed, chooses the items of a list, or is refused.
     #[test]
     fn version_2_changes_no_operation() {
         for known in KNOWN {

@@ -23,12 +23,12 @@ pub(crate) struct LastUse {
     noted: Arc<Mutex<Noted>>,
 }
 
-/// When the use of which key was noted.
+/// Times at which the uses of keys were noted.
 #[derive(Default)]
 struct Noted(HashMap<String, Instant>);
 
 impl Noted {
-    /// Whether the use of a key is to be noted now; it counts as noted from then on.
+    /// Returns true if the use of a key is to be noted now; it counts as noted from then on.
     fn is_due(&mut self, access_key: &str, now: Instant) -> bool {
         if self.0.get(access_key).is_some_and(|since| now.duration_since(*since) < PAUSE) {
             return false;
@@ -55,7 +55,7 @@ impl LastUse {
         noted.is_due(access_key, Instant::now())
     }
 
-    /// A request was signed with this key, for this service in this region. What is temporary is not noted.
+    /// A request was signed with this key, for this service in this region. Uses of temporary keys are not noted.
     pub(crate) fn note(&self, access_key: &str, service: &str, region: &str) {
         if is_temporary(access_key) || !self.is_due(access_key) {
             return;

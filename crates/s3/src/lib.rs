@@ -1,5 +1,5 @@
-//! The S3 gateway: buckets and objects on the object client. Protocol breadth comes from `s3s`;
-//! what is kept, how it is sealed and when it becomes visible is decided here.
+//! The S3 gateway: buckets and objects on the object client. Protocol breadth comes from `s3s`; this crate decides
+//! on stored data, its sealing and its visibility.
 //!
 //! This crate knows S3, HTTP, bucket indexes and data keys. It reaches the cluster's objects only
 //! through [`DataStore`] and cluster state only through [`BucketDirectory`]; it may not know

@@ -14,7 +14,7 @@ use crate::record::is_delete_marker;
 
 pub(crate) mod versions;
 
-/// Delete markers that one listing passes over: what is behind them is for the next.
+/// Delete markers that one listing passes over: later keys are for the next.
 const MARKERS_MAX: usize = 10_000;
 
 /// Sorted pages of the records of one shard.
@@ -50,7 +50,7 @@ impl Shards for Index {
     }
 }
 
-/// What to list. Keys here are index keys without their namespace prefix.
+/// Selection of keys. Keys here are index keys without their namespace prefix.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     /// `o/` or `u/`.
@@ -80,7 +80,7 @@ pub(crate) struct Page {
     pub items: Vec<Item>,
     /// Where the next page starts; `None` when nothing follows.
     pub next: Option<Vec<u8>>,
-    /// The last key that was passed over, if the page ends because there were so many.
+    /// The last key that was passed over, if the page ends because of their number.
     pub passed_over: Option<Vec<u8>>,
 }
 
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// A listing over many delete markers comes to what is behind them, in pages that each read so many at most.
+    /// A listing over many delete markers reaches the keys behind them, in pages that each read a limited number.
     #[test]
     fn delete_markers_are_passed_over_in_pages() {
         let count = 4 * MARKERS_MAX;

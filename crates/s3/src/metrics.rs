@@ -1,4 +1,4 @@
-//! What a gateway measures (docs/reference/metrics.md).
+//! Metrics of a gateway (docs/reference/metrics.md).
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(crate) struct Ended<'a> {
     pub duration: Duration,
     pub received_bytes: u64,
     pub sent_bytes: u64,
-    /// Who has signed it.
+    /// Account of the signer.
     pub account: Option<&'a str>,
     pub bucket: Option<&'a str>,
 }
@@ -138,7 +138,7 @@ pub(crate) fn key_looked_up(is_there: bool) {
     counter.inc();
 }
 
-/// Requests by what they are of: buckets, or accounts.
+/// Requests by bucket, or by account.
 struct Traffic {
     label: &'static str,
     requests: Family<1, Counter>,

@@ -19,15 +19,15 @@ pub(crate) const PART_PREFIX: &[u8] = b"p/";
 pub(crate) const GARBAGE_PREFIX: &[u8] = b"g/";
 /// Prefix of holds: `h/<data id>/<random id>`.
 pub(crate) const HOLD_PREFIX: &[u8] = b"h/";
-/// Prefix of intents: `x/w/<data id>`. With what else stands under `x/` they are seen by one read.
+/// Prefix of intents: `x/w/<data id>`. One read finds them together with other keys under `x/`.
 pub(crate) const INTENT_PREFIX: &[u8] = b"x/w/";
 /// Prefix of versions that are not the newest of their key: `v/<S3 key>\0<version id>`, the newer first.
 pub(crate) const VERSION_PREFIX: &[u8] = b"v/";
-/// Prefix of what an index object says of the bucket.
+/// Prefix of an index object's keys about the bucket.
 pub(crate) const SIGN_PREFIX: &[u8] = b"x/";
 /// Set while the bucket is being deleted.
 pub(crate) const DELETING_KEY: &[u8] = b"x/deleting";
-/// Tells writers what the bucket's versioning is; missing in a bucket that never had any.
+/// The bucket's versioning for writers; missing in a bucket that never had any.
 pub(crate) const VERSIONING_KEY: &[u8] = b"x/versioning";
 
 /// Characters of a version id: when it was written, inverted, and 64 random bits.
@@ -44,8 +44,8 @@ pub(crate) fn chunk_object(id: &[u8; 16], number: u64) -> ObjectName {
     object_name(format!("s3d/{}/{number:x}", hex::encode(id)))
 }
 
-/// The object that holds the data `id` beside an index object: in the same PG, which is that of what precedes
-/// the `@`.
+/// Returns the object that holds the data `id` beside an index object: in the same PG, which follows from the name
+/// before the `@`.
 pub(crate) fn beside_object(index: &ObjectName, id: &[u8; 16]) -> ObjectName {
     object_name(format!("{index}@{}", hex::encode(id)))
 }
@@ -120,7 +120,7 @@ pub(crate) fn version_time_us(id: &str) -> Option<u64> {
     u64::from_str_radix(id.get(..VERSION_ID_CHARS / 2)?, 16).ok().map(|inverted| !inverted)
 }
 
-/// Whether this has the form of a version id; anything else cannot be one of ours.
+/// Returns true if this has the form of a version id; anything else cannot be one of ours.
 pub(crate) fn is_version_id(text: &str) -> bool {
     text.len() == VERSION_ID_CHARS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -143,7 +143,7 @@ pub(crate) fn new_upload_id() -> String {
     hex::encode(atoll_keys::random_bytes::<{ UPLOAD_ID_CHARS / 2 }>())
 }
 
-/// Whether this has the form of an upload id; anything else cannot be one of ours.
+/// Returns true if this has the form of an upload id; anything else cannot be one of ours.
 pub(crate) fn is_upload_id(text: &str) -> bool {
     text.len() == UPLOAD_ID_CHARS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

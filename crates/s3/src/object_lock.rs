@@ -6,7 +6,7 @@
 use atoll_types::records::RetentionMode;
 use serde::{Deserialize, Serialize};
 
-/// Until when a version is kept, and who may end that early.
+/// End of a version's retention, and its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retention {
     pub mode: RetentionMode,
@@ -18,13 +18,13 @@ pub(crate) struct Retention {
 pub(crate) struct ObjectLock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// `None` if nobody ever said.
+    /// `None` if it was never set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub legal_hold: Option<bool>,
 }
 
 impl ObjectLock {
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub(crate) fn is_none(&self) -> bool {
         *self == ObjectLock::default()
     }
@@ -33,7 +33,7 @@ impl ObjectLock {
         self.retention.filter(|retention| now_ms < retention.until_ms)
     }
 
-    /// Whether the version may be removed now.
+    /// Returns true if the version may be removed now.
     pub(crate) fn allows_removal(&self, now_ms: u64, bypasses_governance: bool) -> bool {
         let is_free = match self.retention_in_force(now_ms).map(|retention| retention.mode) {
             None => true,
@@ -43,7 +43,7 @@ impl ObjectLock {
         is_free && self.legal_hold != Some(true)
     }
 
-    /// Whether `wanted` may take the place of the retention now. One in force may become longer.
+    /// Returns true if `wanted` may replace the retention now. One in force may become longer.
     pub(crate) fn allows_retention(
         &self,
         wanted: Option<Retention>,

@@ -1,5 +1,5 @@
-//! A request while it is served: what it is, for whom, and how far it has come. From that come its metrics, its line in
-//! the audit log, and what is told of it if it is slow or traced.
+//! A request while it is served: its operation, its caller, and its progress. Its metrics, its line in the audit
+//! log, and its report if it is slow or traced are made from that.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,17 +24,17 @@ use crate::shell::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";
-/// What audit logs call requests to a gateway.
+/// Name of requests to a gateway in audit logs.
 pub const SOURCE: &str = "s3";
 const COPY_SOURCE: &str = "x-amz-copy-source";
 /// Bytes of a version id in the audit log.
 pub(crate) const VERSION_BYTES_MAX: usize = 128;
-/// Requests of strangers in flight that are told beside those of others.
+/// Pending requests of strangers that are reported beside those of others.
 const STRANGERS_IN_FLIGHT_MAX: usize = IN_FLIGHT_MAX / 4;
-/// The header that says what a request is part of, <https://www.w3.org/TR/trace-context/>.
+/// The header that names the parent of a request, <https://www.w3.org/TR/trace-context/>.
 const TRACE_PARENT: &str = "traceparent";
 
-/// What was asked for, and by whom.
+/// The request, and its caller.
 struct Asked {
     method: Method,
     uri: Uri,
@@ -44,15 +44,15 @@ struct Asked {
     part_of: Option<PartOf>,
 }
 
-/// What a request says that it is part of.
+/// Parent that a request names.
 struct PartOf {
     parent: TraceParent,
     /// Its span there, if the parent is exported.
     span: Option<Span>,
 }
 
-/// A request while it is served: travels in its extensions, so that whoever finds out what it is can say so. It is
-/// measured when the last of its holders lets go of it.
+/// A request while it is served: it is in the request's extensions, so that each part of the gateway can set its
+/// facts. It is measured when the last of its holders lets go of it.
 pub(crate) struct Observed {
     number: u64,
     started: Instant,
@@ -68,7 +68,7 @@ pub(crate) struct Observed {
     /// The version that was made, or that the answer is about.
     version_id: OnceLock<String>,
     deleted: OnceLock<AuditedDeletions>,
-    /// What became of policies.
+    /// Changes of policies.
     policies: OnceLock<Vec<DocumentChange>>,
     request_id: OnceLock<String>,
     audit: Option<AuditLog>,
@@ -116,18 +116,17 @@ impl Observed {
         observed
     }
 
-    /// Its operation; what was said first holds.
+    /// Sets its operation; the first value counts.
     pub(crate) fn is_of_operation(&self, operation: &'static str) {
         let _ = self.operation.set(operation);
     }
 
-    /// The bucket, which exists, and that the request may do what it asks for: so names of series cannot be made
-    /// up by strangers.
+    /// Sets the bucket, which exists, of a request that is allowed: so strangers cannot make up names of series.
     pub(crate) fn is_of_bucket(&self, bucket: &str) {
         let _ = self.bucket.set(bucket.to_owned());
     }
 
-    /// Who has signed it.
+    /// Sets the signer.
     pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
         self.place.iter().for_each(|place| place.log_in());
@@ -149,17 +148,17 @@ impl Observed {
         let _ = self.version_id.set(version_id.to_owned());
     }
 
-    /// What one request with many keys was to delete.
+    /// Sets the deletions of one request with many keys.
     pub(crate) fn deletes(&self, deleted: Vec<AuditedDeletion>) {
         let _ = self.deleted.set(AuditedDeletions::new(deleted));
     }
 
-    /// What became of policies.
+    /// Sets the changes of policies.
     pub(crate) fn changes_policies(&self, changes: Vec<DocumentChange>) {
         let _ = self.policies.set(changes);
     }
 
-    /// What was asked for, and by whom.
+    /// Sets the request, and its caller.
     pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
         let trace_parent = || TraceParent::parse(request.headers().get(TRACE_PARENT)?.to_str().ok()?);
         let _ = self.asked.set(Asked {
@@ -175,8 +174,8 @@ impl Observed {
         });
     }
 
-    /// What it is part of. What a stranger says counts for nothing: who could have all of theirs exported would have
-    /// others left out.
+    /// Returns its parent. A stranger's header is ignored: a stranger could have all own requests exported in
+    /// place of others.
     fn part_of(&self) -> Option<&PartOf> {
         self.asked.get()?.part_of.as_ref().filter(|_| self.caller.get().is_some())
     }
@@ -186,12 +185,12 @@ impl Observed {
         self.part_of().map_or(self.own_span, |part_of| part_of.span)
     }
 
-    /// Whether it may turn out to be exported.
+    /// Returns true if it may turn out to be exported.
     pub(crate) fn may_be_traced(&self, headers: &HeaderMap) -> bool {
         self.own_span.is_some() || (traces::is_on() && headers.contains_key(TRACE_PARENT))
     }
 
-    /// The span that what is done for it is part of, if it is exported.
+    /// Returns the span that work for it is a part of, if it is exported.
     pub(crate) fn traced(&self) -> Option<TraceContext> {
         self.span().map(|span| span.context)
     }
@@ -214,7 +213,7 @@ impl Observed {
     }
 }
 
-/// What a client may take for its data is not ours: so many bytes in a microsecond are not slow.
+/// Rate of transfers above which a request is not slow: the client's time for its data does not count.
 const NOT_SLOW_BYTES_PER_US: u64 = 20;
 
 fn is_slow(duration_us: u64, size_bytes: u64) -> bool {
@@ -222,7 +221,7 @@ fn is_slow(duration_us: u64, size_bytes: u64) -> bool {
 }
 
 impl Observed {
-    /// Of a presigned URL the query is a secret.
+    /// The query of a presigned URL is a secret.
     fn path(&self) -> &str {
         self.asked.get().map_or("", |asked| asked.uri.path())
     }
@@ -292,18 +291,18 @@ impl Observed {
         }
     }
 
-    /// Whether it was answered with an error, or not at all.
+    /// Returns true if it was answered with an error, or not at all.
     fn is_refused(&self) -> bool {
         let is_error = self.status.get().is_none_or(|status| *status >= 400);
         is_error || self.deleted.get().is_some_and(|deleted| deleted.are_refused)
     }
 
-    /// Whose slow operations it is kept with.
+    /// Returns the group of slow operations that it belongs to.
     fn ring(&self) -> Ring {
         if self.caller.get().is_some() { Ring::Identified } else { Ring::Strangers }
     }
 
-    /// What is told of it, over or not.
+    /// Returns the report of it, over or not.
     fn told(&self, duration_us: u64) -> SlowOperation {
         let client = self.asked.get().and_then(|asked| asked.arrival.client);
         let (received_bytes, sent_bytes) = self.transferred_bytes();
@@ -320,7 +319,7 @@ impl Observed {
         }
     }
 
-    /// It is over: tells it if it was slow or is traced.
+    /// Ends it: reports it if it was slow or is traced.
     fn tell(&self, duration_us: u64) {
         let (received_bytes, sent_bytes) = self.transferred_bytes();
         let (span, is_slow) = (self.span(), is_slow(duration_us, received_bytes + sent_bytes));
@@ -337,7 +336,7 @@ impl Observed {
         traces::ended(told, span, parent, is_slow.then(|| self.ring()));
     }
 
-    /// What it waits for, if it has taken long.
+    /// Returns its reason for waiting, if it has taken long.
     fn in_flight(&self, now: Instant) -> Option<SlowOperation> {
         let duration_us = now.duration_since(self.started).as_micros() as u64;
         let (received_bytes, sent_bytes) = self.transferred_bytes();

@@ -1,4 +1,4 @@
-//! The S3 operations. Each file holds one family; this one holds what they share.
+//! The S3 operations. Each file holds one family; this one holds their common parts.
 
 mod acl;
 mod answers;
@@ -57,21 +57,21 @@ use crate::sightings::Standing;
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
-/// What all operations work with.
+/// Shared state of all operations.
 pub(crate) struct Service {
     pub store: Arc<dyn DataStore>,
     pub directory: Arc<dyn BucketDirectory>,
     pub keys: Arc<dyn KeyService>,
     pub buckets: Buckets,
-    /// Who signs requests.
+    /// Signers of requests.
     pub users: Users,
-    /// Of the indexes of new buckets.
+    /// Pool for the indexes of new buckets.
     pub pool: PoolId,
     /// Name of the pool for their data, see [`crate::GatewayConfig::data_pool`].
     pub data_pool: Option<String>,
     pub index_shards: u32,
     pub region: String,
-    /// Of new buckets, see [`crate::GatewayConfig::object_ownership`].
+    /// Ownership in new buckets, see [`crate::GatewayConfig::object_ownership`].
     pub object_ownership: ObjectOwnership,
     pub entry_hints: EntryHints,
     pub budget: Budget,
@@ -84,7 +84,7 @@ pub(crate) struct Service {
     pub collector: Mutex<Memory>,
 }
 
-/// A cheap handle on the operations: what s3s calls.
+/// A cheap handle on the operations, which s3s calls.
 #[derive(Clone)]
 pub(crate) struct Operations(pub Arc<Service>);
 

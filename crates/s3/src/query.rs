@@ -1,11 +1,11 @@
-//! Query parameters as s3s reads them when it serves a request: names are decoded, and upper and lower
-//! case differ. What judges a request reads them here, so that it judges what is served.
+//! Query parameters as s3s reads them when it serves a request: names are decoded, and upper and lower case
+//! differ. Checks of a request read them here, so that they judge the served request.
 
 use std::borrow::Cow;
 
 use http::Uri;
 
-/// A parameter, of which most callers want the name alone.
+/// A parameter; most callers need the name alone.
 pub(crate) struct Parameter<'a> {
     /// Decoded.
     pub name: Cow<'a, str>,
@@ -50,7 +50,7 @@ pub(crate) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     parameters(uri).find(|found| found.name == name).map(|found| found.value())
 }
 
-/// What the shell looks for in the query of every request.
+/// Parameters that the shell looks for in the query of every request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub is_presigned: bool,
@@ -77,12 +77,12 @@ impl Marks {
     }
 }
 
-/// Whether s3s takes a URL for one that is presigned.
+/// Returns true if s3s takes a URL for a presigned one.
 pub(crate) fn is_presigned(uri: &Uri) -> bool {
     parameter(uri, "X-Amz-Signature").is_some()
 }
 
-/// Whether s3s takes a URL for one that is presigned with version 2.
+/// Returns true if s3s takes a URL for one that is presigned with version 2.
 pub(crate) fn is_presigned_with_version_2(uri: &Uri) -> bool {
     parameter(uri, "Signature").is_some()
 }

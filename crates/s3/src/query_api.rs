@@ -51,7 +51,7 @@ impl Api {
         }
     }
 
-    /// What metrics call its requests: an action's name may be anything.
+    /// Returns the name of its requests in metrics: an action's name may be anything.
     fn operation(self) -> &'static str {
         match self {
             Api::Iam => "Iam",
@@ -84,15 +84,15 @@ impl QueryRequest<'_> {
     }
 }
 
-/// What becomes of a request.
+/// Result of a request.
 pub(crate) enum Answered {
     /// The answer.
     Here(Response<Body>),
-    /// It is none of these APIs. This is its body.
+    /// It belongs to neither API. This is its body.
     NotHere(Bytes),
 }
 
-/// Whether a request can be one of these APIs, before its body is read.
+/// Returns true if a request can be one of these APIs, before its body is read.
 pub(crate) fn is_query(parts: &Parts) -> bool {
     let content_type = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -130,7 +130,7 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
     })
 }
 
-/// Says why a request that [`is_query`] was not let in.
+/// Returns the reason for refusing a request that [`is_query`].
 pub(crate) fn refusal(refused: Refused) -> Response<Body> {
     let error = match refused {
         Refused::Unsigned(names) => QueryError::denied(format!(
@@ -171,7 +171,7 @@ fn response(status: StatusCode, document: String, id: &str) -> Response<Body> {
     response
 }
 
-/// What an action answers.
+/// Answer of an action.
 type Done = Result<Answer, QueryError>;
 
 #[cfg(test)]

@@ -84,12 +84,12 @@ pub(crate) struct EntryHead {
     pub metadata: BTreeMap<String, String>,
     #[serde(default)]
     pub checksums: Checksums,
-    /// Whether the checksums are checksums of the parts' checksums.
+    /// True if the checksums are checksums of the parts' checksums.
     #[serde(default)]
     pub checksum_is_composite: bool,
     #[serde(default, skip_serializing_if = "Encryption::is_usual")]
     pub encryption: Encryption,
-    /// The multipart upload that made the object, by which a repeated completion is recognised.
+    /// The multipart upload that made the object, which identifies a repeated completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
     /// Numbers of the parts that it was made of, if they are not 1, 2, 3 and so on.
@@ -187,7 +187,7 @@ pub(crate) struct UploadHead {
     pub acl: Option<Acl>,
 }
 
-/// Who closes an upload, and since when.
+/// The request that closes an upload, and its begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Closing {
     pub token: String,
@@ -224,7 +224,7 @@ pub(crate) fn encode_version(head: &EntryHead, pieces: &[Piece]) -> Bytes {
     if head.is_delete_marker { encode_as(FORMAT_MARKER, head, &[]) } else { encode(head, pieces) }
 }
 
-/// Whether a record of an entry is a delete marker.
+/// Returns true if a record of an entry is a delete marker.
 pub(crate) fn is_delete_marker(value: &[u8]) -> bool {
     value.first() == Some(&FORMAT_MARKER)
 }

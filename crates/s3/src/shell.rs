@@ -133,8 +133,8 @@ fn enter(places: &Places, gateway: &Gateway, peer: SocketAddr) -> Arc<Place> {
     Arc::new(place)
 }
 
-/// The next connection, of which listener it may be. They are asked in turn, so that a busy one does
-/// not keep the others waiting.
+/// Returns the next connection of any listener. They are asked in turn, so that a busy one does not keep the
+/// others waiting.
 async fn accept(listeners: &[Listener], first: usize) -> io::Result<(usize, TcpStream, SocketAddr)> {
     poll_fn(|context| {
         for index in (first..first + listeners.len()).map(|index| index % listeners.len()) {

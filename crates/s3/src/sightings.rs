@@ -1,5 +1,5 @@
-//! Since when something has been as it is, by the clock of this process and by what it has seen itself. What
-//! gateways write down of their wall clocks orders and informs; it never decides that time has passed.
+//! Times since when something is in its state, by the clock of this process and by its own sightings. Wall-clock
+//! times in gateways' records order and inform; they never decide that time has passed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -11,7 +11,7 @@ struct Sight {
     last: Instant,
 }
 
-/// What was seen, by a hash with a key of this process.
+/// Seen things, by a hash with a key of this process.
 pub(crate) struct Sightings {
     hasher: RandomState,
     seen: HashMap<u64, Sight>,
@@ -19,7 +19,7 @@ pub(crate) struct Sightings {
 }
 
 impl Sightings {
-    /// Remembers at most so many things.
+    /// Returns sightings of at most `seen_max` things.
     pub(crate) fn new(seen_max: usize) -> Self {
         Sightings { hasher: RandomState::new(), seen: HashMap::new(), seen_max }
     }
@@ -35,7 +35,7 @@ impl Sightings {
         Some(now.saturating_duration_since(sight.since))
     }
 
-    /// Forgets what was not seen since then.
+    /// Drops things that were not seen since then.
     pub(crate) fn forget_before(&mut self, then: Instant) {
         self.seen.retain(|_, sight| sight.last >= then);
         // What a flood has left would otherwise stay.
@@ -46,10 +46,10 @@ impl Sightings {
 }
 
 const STANDING_MAX: usize = 50_000;
-/// Nobody has asked about it for so long: it is gone, or will be seen anew.
+/// Time without a question after which a thing is dropped: it is gone, or will be seen again.
 const STANDING_LIFETIME: Duration = Duration::from_secs(3_600);
 
-/// What requests come upon that another request has begun, and perhaps left.
+/// Work that another request has begun, and perhaps left.
 pub(crate) struct Standing(Mutex<Sightings>);
 
 impl Standing {
@@ -57,7 +57,7 @@ impl Standing {
         Standing(Mutex::new(Sightings::new(STANDING_MAX)))
     }
 
-    /// Whether this was seen first that long ago.
+    /// Returns true if this was first seen at least `duration` ago.
     pub(crate) fn is_since(&self, thing: impl Hash, duration: Duration) -> bool {
         let mut sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

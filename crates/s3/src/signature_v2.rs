@@ -1,4 +1,5 @@
-//! What a signature of version 2 in a URL covers beside the path. Source: "Signing and authenticating REST requests".
+//! The part of a URL that its signature of version 2 covers beside the path. Source: "Signing and authenticating
+//! REST requests".
 
 /// Parameters of the signature itself.
 pub(crate) const QUERY: [&str; 3] = ["AWSAccessKeyId", "Expires", "Signature"];
@@ -35,7 +36,7 @@ const COVERED: &[&str] = &[
     "versions",
     "website",
 ];
-/// Query parameters that version 2 leaves unsigned, as it is defined: they choose what of a list is shown.
+/// Query parameters that version 2 leaves unsigned by definition: they choose the items of a list.
 const UNCOVERED: &[&str] = &[
     "continuation-token",
     "delimiter",
@@ -55,7 +56,7 @@ const UNCOVERED: &[&str] = &[
     "version-id-marker",
 ];
 
-/// Whether a parameter of a query is signed, or can do no more than choose what of a list is shown.
+/// Returns true if a parameter of a query is signed, or can only choose the items of a list.
 pub(crate) fn changes_no_operation(name: &str) -> bool {
     COVERED.contains(&name) || UNCOVERED.contains(&name)
 }

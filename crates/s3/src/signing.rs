@@ -1,11 +1,11 @@
-//! What all signatures of version 4 have in common.
+//! Common parts of all signatures of version 4.
 
 use aws_lc_rs::hmac;
 use s3s::dto::{Timestamp, TimestampFormat};
 
 use crate::clock::system_time;
 
-/// What a key of version 4 is good for.
+/// Scope of a key of version 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope<'a> {
     /// YYYYMMDD.
@@ -22,7 +22,7 @@ pub(crate) fn signing_key(secret: &str, scope: &Scope<'_>) -> hmac::Key {
         .fold(first, |key, text| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, text.as_bytes()).as_ref()))
 }
 
-/// Whether a text has the form of `20261124T080910Z`.
+/// Returns true if a text has the form of `20261124T080910Z`.
 pub(crate) fn is_signing_time(text: &str) -> bool {
     let is_right = |(at, byte): (usize, u8)| match at {
         8 => byte == b'T',

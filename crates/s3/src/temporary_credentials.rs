@@ -1,5 +1,5 @@
-//! Temporary credentials: nothing of them is kept. A session token is the session itself, sealed under a key
-//! of the cluster, and the secret follows from that key and the access key.
+//! Temporary credentials, which are not stored. A session token is the session itself, sealed under a key of the
+//! cluster, and the secret follows from that key and the access key.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::directory::{BucketDirectory, ChangeError};
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 
-/// What the key-management service binds the key of temporary credentials to.
+/// Context that the key-management service binds the key of temporary credentials to.
 pub const STS_KEY_CONTEXT: &str = "sts key";
 
 /// Begins the access keys of temporary credentials.
@@ -47,7 +47,7 @@ pub(crate) enum SessionError {
     Gateway(#[from] GatewayError),
 }
 
-/// What who has asked for a session is given.
+/// Credentials of a new session.
 pub struct Credentials {
     /// Signs, together with the token.
     pub access_key: String,
@@ -77,8 +77,8 @@ fn record(wrapped_key: &str, now_ms: u64, previous: Option<PreviousStsKey>) -> S
     StsKeyRecord { format: RECORD_FORMAT, wrapped_key, made_unix_ms, previous }
 }
 
-/// Gives the cluster another key of temporary credentials. Sessions under the one before go on until they end, or are over
-/// at once.
+/// Gives the cluster another key of temporary credentials. Sessions under the previous one stay valid until they
+/// end, or end at once.
 pub fn rotate_sts_key(identities: &Identities, wrapped_key: &str, now_ms: u64, ends_sessions: bool) -> Outcome {
     let before = identities.sts_key().filter(|_| !ends_sessions);
     let previous = before.map(|before| PreviousStsKey {
@@ -105,7 +105,7 @@ pub(crate) struct TemporaryCredentials {
     keys: Arc<KeyCache>,
 }
 
-/// Whether an access key is of temporary credentials, by its form.
+/// Returns true if an access key is of temporary credentials, by its form.
 pub(crate) fn is_temporary(access_key: &str) -> bool {
     access_key.len() == PREFIX.len() + RANDOM_CHARS + MARK_CHARS && access_key.starts_with(PREFIX)
 }
@@ -213,7 +213,7 @@ fn malformed(detail: String) -> GatewayError {
     GatewayError::Malformed { what: "the key of temporary credentials".into(), detail }
 }
 
-/// What follows from the cluster's key for one purpose.
+/// Derives a value from the cluster's key for one purpose.
 fn derived(key: &SecretKey, purpose: &str, of: &str) -> [u8; 32] {
     let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key.expose()));
     context.update(purpose.as_bytes());

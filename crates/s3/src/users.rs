@@ -1,4 +1,4 @@
-//! Who signs requests, and with what secret.
+//! Signers of requests, and their secrets.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,7 +22,7 @@ use crate::temporary_credentials::{SessionError, TemporaryCredentials, is_tempor
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
-/// What the key-management service binds the secret of an access key to.
+/// Returns the context that the key-management service binds the secret of an access key to.
 pub fn user_key_context(access_key: &str) -> String {
     format!("s3 user {access_key}")
 }
@@ -63,7 +63,7 @@ pub async fn new_user(
     Ok((record, new.secret))
 }
 
-/// Why a request's signer is nobody.
+/// Reasons why a request has no valid signer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallerError {
     /// There is no such access key, or it is disabled.
@@ -101,7 +101,7 @@ impl From<CallerError> for S3Error {
     }
 }
 
-/// Finds the secrets with which signatures are verified, and who has signed. Clones share everything.
+/// Finds the secrets with which signatures are verified, and the signers. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
@@ -111,7 +111,7 @@ pub(crate) struct Users {
     known: Arc<Mutex<KnownCallers>>,
 }
 
-/// Who the bearers of access keys are by what was heard of identities last.
+/// Callers of access keys by the current copy of identities.
 #[derive(Default)]
 struct KnownCallers {
     by: Weak<Identities>,
@@ -158,7 +158,7 @@ impl Users {
         Ok(Some(hex::encode(secret.expose())))
     }
 
-    /// What has signed with an access key, given the session token of the request.
+    /// Returns the signer for an access key, given the session token of the request.
     pub(crate) async fn signer(&self, access_key: &str, token: Option<&str>) -> Result<Signer, CallerError> {
         match (is_temporary(access_key), token) {
             (true, Some(token)) => {
@@ -170,7 +170,7 @@ impl Users {
         }
     }
 
-    /// Who has signed with an access key, given the session token of the request.
+    /// Returns the caller for an access key, given the session token of the request.
     pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Arc<Caller>, CallerError> {
         let signer = self.signer(access_key, token).await?;
         let identities = match &signer {
@@ -186,7 +186,7 @@ impl Users {
         Ok(caller)
     }
 
-    /// Those of these identities, and of no others: any change makes them anew.
+    /// Returns the callers of these identities, and of no others: any change makes new ones.
     fn known_callers(&self, identities: &Arc<Identities>) -> MutexGuard<'_, KnownCallers> {
         // A map is whole between any two changes, so a panic elsewhere does not spoil it.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +211,7 @@ fn warn_of_unknown_names(caller: &Caller) {
     }
 }
 
-/// What has signed a request. Whom that makes its bearer may change while the request is served.
+/// Credentials that have signed a request. Whom that makes its bearer may change while the request is served.
 #[derive(Clone, Debug)]
 pub(crate) enum Signer {
     /// A key for long.
@@ -221,7 +221,7 @@ pub(crate) enum Signer {
 }
 
 impl Signer {
-    /// Who that is.
+    /// Returns the caller.
     pub(crate) fn caller(&self, identities: &Identities) -> Result<Caller, CallerError> {
         match self {
             Signer::Session(session) => identities.session_caller(session).ok_or(CallerError::InvalidToken),

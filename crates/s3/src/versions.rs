@@ -2,8 +2,7 @@
 //! as in a bucket without versions, be it an object or a delete marker; the older ones stand behind
 //! it under `v/`. So a GET reads one record, and whatever is older than the entry is not its concern.
 //!
-//! Nothing here reads or writes: each function takes the records that were read, and gives back what
-//! must still be so and what is to be changed.
+//! Nothing here reads or writes: each function takes the read records, and returns the conditions and the changes.
 
 use atoll_types::records::BucketVersioning;
 use atoll_types::{Condition, Mutation};
@@ -18,7 +17,7 @@ use crate::record::{EntryHead, Piece, decode_head, encode_version};
 /// The name that S3 has for a version without an id.
 pub(crate) const NULL_VERSION: &str = "null";
 
-/// What was read of a key before it is changed.
+/// Records of a key before it is changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRecords {
     /// The entry: the newest version.
@@ -45,21 +44,21 @@ impl Change {
     }
 }
 
-/// What writers see of a bucket's versioning in each index object.
+/// Returns the value of a bucket's versioning in each index object, for writers.
 pub(crate) fn versioning_value(versioning: BucketVersioning) -> Bytes {
     serde_json::to_vec(&versioning).expect("it is plain JSON").into()
 }
 
-/// The generation of versioning that an index object tells of.
+/// Returns the generation of versioning in an index object.
 pub(crate) fn versioning_generation(value: &[u8]) -> Result<u64, GatewayError> {
     let found: Result<BucketVersioning, _> = serde_json::from_slice(value);
     found.map(|versioning| versioning.generation).map_err(|error| GatewayError::Malformed {
-        what: "what a bucket's index says of its versioning".into(),
+        what: "the versioning record of a bucket's index".into(),
         detail: error.to_string(),
     })
 }
 
-/// The condition that versioning is what a writer takes it for.
+/// Returns the condition that versioning is as a writer expects it.
 pub(crate) fn versioning_is(versioning: Option<BucketVersioning>) -> Condition {
     let key = Bytes::from_static(VERSIONING_KEY);
     match versioning {
@@ -79,7 +78,7 @@ pub(crate) fn place_of(head: &EntryHead) -> String {
     head.version_id.clone().unwrap_or_else(|| null_place(written_us(head)))
 }
 
-/// Sets or removes the entry in a bucket that never had versions: what it displaces is garbage.
+/// Sets or removes the entry in a bucket that never had versions: displaced data is garbage.
 pub(crate) fn replace(key: &str, head: &EntryHead, pieces: &[Piece]) -> Change {
     let change = Mutation::OmapReplace {
         key: entry_key(key),

@@ -1,20 +1,20 @@
-//! What can go wrong with sealed data.
+//! Errors of sealed data.
 
 /// An error of this crate.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SealError {
-    /// An authentication tag does not fit: the data, its place or the key is not what it was.
+    /// An authentication tag does not match: the data, its place or the key has changed.
     #[error("{what} does not authenticate: it was changed, moved, or sealed with another key")]
     NotAuthentic {
-        /// What was being opened.
+        /// The data being opened.
         what: String,
     },
     /// A seal does not have the form that it must have.
     #[error("{what} is malformed: {detail}")]
     Malformed {
-        /// What was being read.
+        /// The data being read.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
     /// The list of attachments is older than the seal.

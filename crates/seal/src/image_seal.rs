@@ -36,7 +36,7 @@ fn nonce(counter: u64) -> [u8; 12] {
     bytes
 }
 
-/// What a block's tag also covers: format (1 byte), image id (8 bytes), block number (8 bytes).
+/// Returns the further data under a block's tag: format (1 byte), image id (8 bytes), block number (8 bytes).
 fn associated_data(image_id: u64, block_number: u64) -> [u8; 17] {
     let mut bytes = [FORMAT; 17];
     bytes[1..9].copy_from_slice(&image_id.to_be_bytes());
@@ -91,7 +91,7 @@ impl BlockOpener {
         BlockOpener { image_key, image_id, attach_ids, ciphers: HashMap::new() }
     }
 
-    /// Replaces the list by a newer one, of which the old one is a prefix.
+    /// Replaces the list by a newer one that begins with the old one.
     pub fn set_attach_ids(&mut self, attach_ids: Vec<AttachId>) {
         self.attach_ids = attach_ids;
     }

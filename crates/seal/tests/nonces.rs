@@ -1,5 +1,5 @@
-//! No key meets a nonce twice, whatever happens to what it seals. A process of its own, because every
-//! seal in it is remembered.
+//! No key meets a nonce twice, through all events of the sealed data. A process of its own, because every seal in
+//! it is remembered.
 #![allow(clippy::unwrap_used)]
 
 use atoll_keys::{SecretKey, random_bytes, watch_nonces, watched_nonces};
@@ -22,7 +22,7 @@ fn a_nonce_that_comes_again_is_noticed() {
     }
 }
 
-/// What can happen to an image, or a copy of it, as the image crate does it.
+/// Events of an image, or a copy of it, as the image crate causes them.
 #[derive(Clone, Debug)]
 enum Step {
     Attach,
@@ -30,7 +30,7 @@ enum Step {
         block: u64,
         byte: u8,
     },
-    /// A write whose answer was lost is sent again as it is, or sealed anew.
+    /// A write whose answer was lost is sent again as it is, or sealed again.
     Retry {
         seals_anew: bool,
     },

@@ -1,9 +1,9 @@
-//! What strangers try at the ports of Atoll's processes, as lines in the log: what kind of attempt, by whom, and why it
-//! was refused. Attempts are free for those who make them, so lines are limited for each kind, and the rest is counted;
-//! a metric counts all of them.
+//! Attacks of strangers on the ports of Atoll's processes, as lines in the log: the kind of the attempt, its
+//! source, and the reason of its refusal. Attempts are free for those who make them, so lines are limited for each
+//! kind, and the rest is counted; a metric counts all of them.
 //!
-//! This crate knows kinds of attempts, the log and metrics. It may not know protocols, and what is noted must never hold what
-//! was tried: a password that is almost right is as secret as the right one.
+//! This crate knows kinds of attempts, the log and metrics. It does not know protocols, and the tried secret must
+//! never be in a note: a password that is almost right is as secret as the right one.
 
 use std::fmt::Display;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use atoll_metrics::{Counter, Family, register};
 
-/// Lines of one kind in one window; one more may tell how many further attempts there were.
+/// Lines of one kind in one window; one more may report the number of further attempts.
 const LINES_MAX: u32 = 4;
 /// How long a window is.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Lines of one kind that may come without a pause. Who goes on for days gets one each [`REFILL`], so that the lines of
-/// strangers do not push everything else out of the log of a process.
+/// Lines of one kind that may come without a pause. A source that continues for days gets one line each
+/// [`REFILL`], so that the lines of strangers do not push everything else out of the log of a process.
 const BURST_MAX: u32 = 256;
 /// Time after which a kind may have one line more.
 const REFILL: Duration = Duration::from_secs(30);
@@ -24,11 +24,11 @@ const REFILL: Duration = Duration::from_secs(30);
 /// A kind of attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecurityEvent {
-    /// A static key that cluster state does not authorise, or a key of TLS that is none of a host.
+    /// A static key that cluster state does not authorise, or a key of TLS that belongs to no host.
     RefusedKey,
     /// A handshake of Atoll's own protocol that failed.
     FailedHandshake,
-    /// Bytes that are none of the protocol.
+    /// Bytes that violate the protocol.
     MalformedInput,
     /// A TLS handshake that failed.
     FailedTls,
@@ -44,7 +44,8 @@ pub enum SecurityEvent {
     RefusedRight,
     /// An NVMe host that could not prove itself.
     FailedNvmeAuthentication,
-    /// A client of images that may not use what it asks for, holds what others need, or whose TLS was broken.
+    /// A client of images that may not use the requested one, holds resources that others need, or whose TLS was
+    /// broken.
     RefusedClient,
     /// A connection that was closed, or not taken, because strangers have too many.
     TooManyConnections,
@@ -93,22 +94,22 @@ impl SecurityEvent {
     }
 }
 
-/// How often something was tried, and what was said of that lately.
+/// Number of recent attempts of a kind, and of their lines.
 #[derive(Clone, Copy, Default)]
 struct Window {
     began: Option<Instant>,
     lines: u32,
-    /// Attempts that no line has told of yet.
+    /// Attempts that no line has reported yet.
     unsaid: u64,
     /// Lines that are taken from the burst, and until when that was counted.
     spent: u32,
     refilled: Option<Instant>,
 }
 
-/// What is to be done about an attempt.
+/// Handling of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// A line, which tells of so many attempts before besides.
+    /// A line, which also reports `more` earlier attempts.
     Line { more: u64 },
     /// Nothing now; the first such attempt of a window must have its number said when that is over.
     Nothing { is_first: bool },
@@ -138,7 +139,7 @@ impl Window {
         is_left
     }
 
-    /// How many attempts are to be told of now, if there is a line for that; `None`: later.
+    /// Returns the number of attempts to report now, if there is a line for that; `None`: later.
     fn say_the_rest(&mut self, now: Instant) -> Option<u64> {
         if self.unsaid == 0 { Some(0) } else { self.spend(now).then(|| std::mem::take(&mut self.unsaid)) }
     }
@@ -156,7 +157,7 @@ fn with_window<T>(event: SecurityEvent, call: impl FnOnce(&mut Window) -> T) -> 
 }
 
 static COUNTERS: LazyLock<Family<1, Counter>> = LazyLock::new(|| {
-    register("atoll_security_events", "What strangers tried and was refused, by its kind", Family::default())
+    register("atoll_security_events", "Refused attempts of strangers, by kind", Family::default())
 });
 
 fn counter(event: SecurityEvent) -> Counter {
@@ -168,7 +169,7 @@ pub fn register_metrics() {
     SecurityEvent::ALL.into_iter().for_each(|event| drop(counter(event)));
 }
 
-/// Notes an attempt of a peer. `detail` must not hold what was tried.
+/// Notes an attempt of a peer. `detail` must not contain the tried secret.
 pub fn note(event: SecurityEvent, peer: impl Display, detail: impl Display) {
     counter(event).inc();
     match with_window(event, |window| window.note(Instant::now())) {
@@ -179,8 +180,8 @@ pub fn note(event: SecurityEvent, peer: impl Display, detail: impl Display) {
     }
 }
 
-/// Says after the window how many attempts no line has told of. A thread of its own does, since processes have no tick
-/// in common, and there is one only while attempts are many.
+/// Reports after the window the number of attempts without a line. A thread of its own does, since processes have
+/// no tick in common, and there is one only while attempts are many.
 fn say_the_rest_later(event: SecurityEvent) {
     let say = move || {
         let more = loop {

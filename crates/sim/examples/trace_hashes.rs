@@ -1,6 +1,6 @@
-//! Prints the trace hash of each seed. Two builds that print the same behave the same in these
-//! worlds, so a change of form can be told from a change of behaviour:
-//! `trace_hashes FIRST COUNT`, replicated and erasure-coded.
+//! Prints the trace hash of each seed. Two builds that print the same behave the same in these worlds, which
+//! separates a change of form from a change of behaviour: `trace_hashes FIRST COUNT`, replicated and
+//! erasure-coded.
 
 #![allow(clippy::unwrap_used)] // a test through and through
 

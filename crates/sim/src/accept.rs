@@ -1,4 +1,4 @@
-//! An operator who has a PG go on from copies that are incomplete, as 'atoll pg accept' does.
+//! An operator who resumes a PG from copies that are incomplete, as 'atoll pg accept' does.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::view::View;
 use crate::world::{Event, World};
 
 impl World {
-    /// What an OSD tells of its copy; none if its process does not run, or has no part in the PG.
+    /// Returns an OSD's report of its copy; none if its process does not run, or has no part in the PG.
     pub fn copy_told(&self, pg: PgId, at: usize) -> Option<PgCopy> {
         let member = &self.members[at];
         let view =
@@ -18,7 +18,7 @@ impl World {
         Some(member.pgs.get(&pg)?.copy_told(&view))
     }
 
-    /// The operator has a PG go on from the copies of these OSDs, which run.
+    /// The operator resumes a PG from the copies of these OSDs, which run.
     pub fn accept(&mut self, pg: PgId, osds: &[usize]) {
         let copies = osds.iter().map(|at| self.copy_told(pg, *at).expect("its OSD runs")).collect();
         let state = self.cluster.of_mut(pg).expect("the PG exists");
@@ -44,7 +44,7 @@ impl World {
         store.visible = store.durable.clone();
     }
 
-    /// Whether all that was acknowledged is on each elector of a PG, which serves.
+    /// Returns true if each elector of a PG, which serves, has all acknowledged writes.
     pub fn has_whole_electors(&self, pg: PgId) -> bool {
         let record = &self.cluster.of(pg).expect("it is listed").record;
         let is_whole = |osd: &OsdId| {
@@ -55,8 +55,9 @@ impl World {
         record.activated_epoch == record.epoch && record.members.iter().all(is_whole)
     }
 
-    /// All processes die, and what their copies are is forgotten: an operator has to say from which the PGs go on. Since
-    /// each elector has all that was acknowledged, nothing is lost by that, whatever he says.
+    /// All processes die, and the state of their copies is forgotten: an operator has to choose the copies from
+    /// which the PGs resume. Since each elector has all that was acknowledged, nothing is lost by that, whatever
+    /// he says.
     pub fn lose_trust(&mut self) {
         let pgs = self.cluster.pgs();
         let is_splitting = pgs.len() < self.policy.pg_num as usize;
@@ -79,7 +80,7 @@ impl World {
         }
     }
 
-    /// An operator decides from which copies a PG goes on, if enough of their OSDs run.
+    /// An operator chooses the copies from which a PG resumes, if enough of their OSDs run.
     pub fn operator_looks(&mut self, pg: PgId) {
         let electors = self.cluster.of(pg).expect("it is listed").record.last_active_members.clone();
         let mut running: Vec<usize> = electors.iter().map(number).collect();

@@ -13,7 +13,7 @@ pub struct Campaign {
     pub first: u64,
     pub seeds: u64,
     pub jobs: usize,
-    /// What every run is.
+    /// Setup of every run.
     pub setup: Setup,
     /// Runs each seed twice: both runs must give the same trace.
     pub twice: bool,
@@ -21,14 +21,14 @@ pub struct Campaign {
     pub failures_max: usize,
 }
 
-/// A seed that failed, and what it said.
+/// A seed that failed, and its message.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
     pub cause: String,
 }
 
-/// What all seeds did together.
+/// Results of all seeds together.
 #[derive(Default, Debug)]
 pub struct Report {
     pub seeds: u64,
@@ -81,7 +81,7 @@ impl Campaign {
     }
 }
 
-/// What a panic said.
+/// Returns the text of a panic.
 pub fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! What must hold of a finished run. The members' logs give the order of all writes; replayed on
-//! the model in that order, they must explain every answer. A PG that was split off has the history
-//! of the PG that it came from up to the split.
+//! Requirements for a finished run. The members' logs give the order of all writes; replayed on the model in that
+//! order, they must explain every answer. A PG that was split off has the history of the PG that it came from up
+//! to the split.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,12 +35,12 @@ pub fn check(world: &World) {
     }
 }
 
-/// Whether an entry is the split. The other one without a request is that of an operator's decision.
+/// Returns true for the entry of the split. The other one without a request is that of an operator's decision.
 fn is_split(entry: &LogEntry) -> bool {
     entry.request.is_none() && entry.object.as_str() == PG_META_OBJECT
 }
 
-/// Before the last scrub, which would repair what differs: the copies are identical, or the shards fit
+/// Checks before the last scrub, which would repair differences: the copies are identical, or the shards fit
 /// together.
 pub fn check_copies(world: &World) {
     for pg in world.cluster.pgs() {
@@ -79,7 +79,7 @@ impl Checked<'_> {
         pg_of(object, self.pg_num()) == self.pg
     }
 
-    /// Whether a request was about an object of this PG.
+    /// Returns true if a request's object is in this PG.
     fn is_own(&self, op: &Op) -> bool {
         let object = op.object();
         if object.as_str() == PG_META_OBJECT { op.own_of == self.pg } else { self.holds(object) }
@@ -196,8 +196,8 @@ impl Checked<'_> {
         own.into_iter().map(whole).collect()
     }
 
-    /// The sequence of each request in the history: at most one, and none if it was refused. If its
-    /// client was told that the outcome is not known, both is right.
+    /// The sequence of each request in the history: at most one, and none if it was refused. If its client was
+    /// told that the outcome is unknown, both are right.
     fn requests_happen_once(&self, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
         let mut places = BTreeMap::new();
         for entry in history {
@@ -229,7 +229,7 @@ impl Checked<'_> {
         for entry in history {
             let Some(request) = entry.request else {
                 if !is_split(entry) {
-                    assert!(entry.touched == Touched::default(), "{entry:?} begins a history anew");
+                    assert!(entry.touched == Touched::default(), "{entry:?} begins another history");
                     continue;
                 }
                 assert_eq!(pg_num, self.pg_num_first(), "each PG is split once");
@@ -345,8 +345,8 @@ impl Checked<'_> {
         }
     }
 
-    /// Whether a write was refused because of the split: its condition names another number of PGs,
-    /// or it looks at an object of the other PG.
+    /// Returns true if a write was refused because of the split: its condition names another number of PGs, or it
+    /// looks at an object of the other PG.
     fn is_refused_for_the_split(&self, op: &Op, answer: &Answer) -> bool {
         let (Kind::Write(write), Answer::Written(Err(refusal))) = (&op.kind, answer) else { return false };
         match refusal {
@@ -373,19 +373,19 @@ fn sealed_units(object: &Object) -> Vec<(&u32, &Bytes)> {
     object.seals.iter().filter(|(_, seal)| seal.iter().any(|byte| *byte != 0)).collect()
 }
 
-/// A list may lack what is made while it is read: whoever lists says what it must have.
+/// A list may lack objects that are made while it is read: its caller names those that it must have.
 fn is_list(kind: &Kind) -> bool {
     matches!(kind, Kind::Read(_, ReadRequest::ObjectList { .. }))
 }
 
-/// What no client may send changes nothing.
+/// Requests that clients may not send change nothing.
 fn every_broken_rule_is_refused(op: &Op, answer: &Answer, places: &BTreeMap<RequestId, u64>) {
     let is_done = places.contains_key(&op.id);
     let is_refused = is_refused(answer) || op.has_unknown_outcome();
     assert!(is_refused && !is_done, "every_broken_rule_is_refused: {:?}: {answer:?}", op.id);
 }
 
-/// Whether a write was refused because a store lacks space for it, or does not take it for another reason.
+/// Returns true if a write was refused because a store lacks space for it, or does not take it for another reason.
 fn is_of_a_store(answer: &Answer) -> bool {
     match answer {
         Answer::Written(Err(Refusal::NoSpace { .. })) => true,

@@ -51,7 +51,7 @@ pub struct Op {
     pub known: Option<Version>,
     /// The epoch that was sent with it last.
     sent_epoch: Epoch,
-    /// A copy of it was sent of which its client does not know what became.
+    /// A copy of it was sent whose outcome its client does not know.
     is_unclear: bool,
     /// No client may send it.
     pub breaks_rules: bool,
@@ -96,7 +96,7 @@ pub struct Clients {
 }
 
 impl Op {
-    /// The PG that it belongs to, if all have been split so far that there are so many.
+    /// Returns the PG that it belongs to, after splits up to this number of PGs.
     fn place_of(&self, pg_num: u32) -> PgId {
         match self.object() {
             object if object.as_str() == PG_META_OBJECT => self.own_of,
@@ -110,7 +110,7 @@ impl Op {
         self.place_of(cluster.pg_num_of(first))
     }
 
-    /// What it is about.
+    /// Returns its object.
     pub fn object(&self) -> &ObjectName {
         match &self.kind {
             Kind::Read(object, _) => object,
@@ -118,7 +118,7 @@ impl Op {
         }
     }
 
-    /// Whether its client was told that it may have been done or not.
+    /// Returns true if its client got an unknown outcome.
     pub fn has_unknown_outcome(&self) -> bool {
         matches!(&self.answered, Some((_, Answer::Written(Err(Refusal::OutcomeUnknown)))))
     }

@@ -6,7 +6,7 @@ pub struct Clock {
     rate: u64,
     /// How far ahead it is, in microseconds.
     offset: u64,
-    /// When it stopped last, and when it went on.
+    /// Time of its last stop, and of its end.
     stopped: (u64, u64),
     /// How long it had stood still before that.
     stood_still: u64,
@@ -24,13 +24,13 @@ impl Clock {
         (self.stopped, self.is_news) = ((now, until), true);
     }
 
-    /// The machine is started again: the clock goes on, and nobody is left who relies on it.
+    /// The machine is restarted: the clock runs again, and no process that relies on it is left.
     pub fn go_on(&mut self, now: u64) {
         self.stopped.1 = self.stopped.1.min(now).max(self.stopped.0);
         self.is_news = false;
     }
 
-    /// Whether it stands still, or did and the OSD has yet to notice.
+    /// Returns true if it stands still, or did and the OSD has yet to notice.
     pub fn is_news(&self) -> bool {
         self.is_news
     }

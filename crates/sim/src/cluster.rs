@@ -5,7 +5,7 @@ use atoll_types::{Epoch, OsdId, PgId};
 
 use crate::state::PG;
 
-/// What cluster state has of a PG; of the first one, also what it has of all others.
+/// State of a PG in cluster state; of the first one, also that of all others.
 #[derive(Clone)]
 pub struct ClusterState {
     pub record: PgRecord,
@@ -22,7 +22,7 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// PGs with these members, the first of which the pool begins with.
+    /// Returns PGs with these members; the pool begins with the first one.
     pub fn new(mut members_of: impl Iterator<Item = Vec<OsdId>>, is_coded: bool) -> Self {
         let of_one = |members: Vec<OsdId>| {
             let record = PgRecord {
@@ -92,7 +92,7 @@ impl ClusterState {
         all.filter(|pg| self.of(*pg).is_some()).collect()
     }
 
-    /// Whether the swap was done.
+    /// Returns true if the swap was done.
     pub fn compare_and_swap(
         &mut self,
         expected: &PgRecord,
@@ -115,7 +115,7 @@ impl ClusterState {
         true
     }
 
-    /// Whether all PGs are active and on target.
+    /// Returns true if all PGs are active and on target.
     pub fn is_clean(&self) -> bool {
         let is_clean = |pg: PgId| {
             let ClusterState { record, target, .. } = self.of(pg).expect("it is listed");

@@ -1,5 +1,5 @@
-//! The real store under a member: on a simulated disk, which completes what it is asked to in any order, and of which a
-//! crash keeps, drops or tears what was not synced. The stand-in beside it is its model: it says what the store must hold.
+//! The real store under a member: on a simulated disk, which completes requests in any order, and whose unsynced
+//! data a crash keeps, drops or tears. The stand-in beside it is its model: it has the expected content.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
@@ -34,7 +34,7 @@ pub struct Budget {
     pub pending_bytes: u64,
 }
 
-/// What a store has of its budget for metadata pages.
+/// Store's budget for metadata pages.
 #[derive(Clone, Copy)]
 pub enum Memory {
     /// It takes nothing until a checkpoint has written all pages that have changed.
@@ -72,7 +72,7 @@ pub struct Device {
     pgs: u32,
     /// The disk before each of the newest records of the log, the oldest first.
     before_records: VecDeque<SimulatedDisk>,
-    /// Whether it may be made to forget.
+    /// True if it may be made to forget.
     pub keeps_past: bool,
 }
 
@@ -140,7 +140,7 @@ impl Device {
         self.disk.clone()
     }
 
-    /// Puts an older copy of the disk in, and starts from it. Returns what is there then.
+    /// Puts an older copy of the disk in, and starts from it. Returns the content then.
     pub fn put_back(&mut self, copy: &SimulatedDisk, random: &mut Random) -> Pgs {
         self.in_flight.clear();
         self.disk = copy.clone();
@@ -156,7 +156,7 @@ impl Device {
             .unwrap_or_else(|error| panic!("before it serves: {error}"));
     }
 
-    /// The disk forgets the newest records of its log. Returns what is there then; none if there is no record.
+    /// The disk forgets the newest records of its log. Returns the content then; none if there is no record.
     pub fn forget(&mut self, records: usize, random: &mut Random) -> Option<Pgs> {
         let first = self.before_records.len().checked_sub(records)?;
         let copy = self.before_records[first].clone();
@@ -164,7 +164,7 @@ impl Device {
         Some(found)
     }
 
-    /// Cuts the power and starts again. Returns what is there then.
+    /// Cuts the power and starts again. Returns the content then.
     pub fn crash(&mut self, random: &mut Random) -> Pgs {
         for request in std::mem::take(&mut self.in_flight).into_values() {
             self.disk.write_partly(request.device, &request.operation, random);
@@ -199,7 +199,7 @@ impl Device {
         self.waiting.values().any(|waiting| !waiting.is_empty())
     }
 
-    /// What the store wants of the disk next; it is told that it is done by [`Device::disk_done`].
+    /// Returns the store's next request to the disk, whose end [`Device::disk_done`] reports.
     pub fn next_request(&mut self) -> Option<u64> {
         let request = self.storage.store_mut().next_request()?;
         let id = request.id;
@@ -216,7 +216,7 @@ impl Device {
         }
     }
 
-    /// The disk does what it was asked to.
+    /// The disk carries out a request.
     pub fn disk_done(&mut self, id: u64) {
         let request = self.in_flight.remove(&id).expect("it was asked to");
         if self.keeps_past && matches!(request.operation, DiskOperation::Write { durable: true, .. }) {
@@ -268,7 +268,7 @@ fn owner(all: &Pgs, listed_by: PgId, object: &ObjectName) -> PgId {
     all.ids().find(|pg| of(pg.index)).unwrap_or(listed_by)
 }
 
-/// Looks something up, and loads what is missing for it.
+/// Looks something up, and loads missing metadata for it.
 fn looked_up<T>(store: &mut Store, disk: &mut SimulatedDisk, look: impl Fn(&Store) -> Result<T, StoreError>) -> T {
     loop {
         match look(store) {
@@ -330,8 +330,8 @@ fn data_of(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey, size_by
     }
 }
 
-/// In words, what a store has that its model has not, or the reverse. Pre-images are forgotten in memory first, so that
-/// the store may still have them.
+/// Describes an item that a store has and its model has not, or the reverse. Pre-images are forgotten in memory
+/// first, so that the store may still have them.
 pub fn difference(model: &Pgs, found: &Pgs) -> Option<String> {
     model.ids().find_map(|pg| {
         let difference = state_difference(model.of(pg), found.of(pg));

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::statistics::Statistics;
 use crate::world::World;
 
-/// After so many processes the first one comes again.
+/// Number of processes before the first one comes again.
 const PROCESSES: u64 = 6;
 
 /// A world with one client process after the other. The requests of those that are gone are under way nevertheless.
@@ -42,9 +42,9 @@ impl Driven {
         self.world.now
     }
 
-    /// Goes on to the next event.
+    /// Continues to the next event.
     pub fn step(&mut self) {
-        assert!(self.world.next_step(), "OSDs tick as long as the world goes on");
+        assert!(self.world.next_step(), "OSDs tick as long as the world runs");
     }
 
     /// Requests come from another process, over connections of its own, from now on.
@@ -68,8 +68,8 @@ impl Driven {
         cluster.pgs().into_iter().map(|pg| (pg, cluster.pg_num_of(pg))).collect()
     }
 
-    /// Ends all faults, waits until everything has settled, and checks what the PGs did. Returns the objects that
-    /// there are, and what happened.
+    /// Ends all faults, waits until everything has settled, and checks the work of the PGs. Returns the existing
+    /// objects, and statistics.
     pub fn finish(mut self) -> (Vec<ObjectName>, Statistics) {
         if !self.world.is_quiet() {
             self.world.heal();

@@ -1,4 +1,4 @@
-//! What happens in a simulated world, and at which OSD.
+//! Events of a simulated world, each at one OSD.
 
 use atoll_pg::{ClientId, Lookup, ReadFailure, Token};
 use atoll_types::records::PgRecord;
@@ -142,7 +142,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether the world is not settled while this event is ahead.
+    /// Returns true if the world is not settled while this event is ahead.
     pub fn may_unsettle(&self) -> bool {
         use Event::{Operator, PeerDown, PeerMessage, PeerUp, Request};
         match self {

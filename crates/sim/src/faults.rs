@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// A process stands still while its clock goes on.
+    /// A process stands still while its clock runs.
     fn pause(&mut self) {
         let at = self.interesting_osd();
         if !self.members[at].is_up || self.members[at].paused_until > self.now {

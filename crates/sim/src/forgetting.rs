@@ -1,5 +1,5 @@
-//! Devices that lose what they had made durable: the newest records of the log, which look like its torn end, or all since
-//! an older copy was made, which is put back. At most as many devices of a run do so as the redundancy covers.
+//! Devices that lose durable data: the newest records of the log, which look like its torn end, or all since an
+//! older copy was made, which is put back. At most as many devices of a run do so as the redundancy covers.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ const SUBMISSIONS_MAX: usize = 64;
 /// Simulated time within which OSDs start again that stopped together.
 pub const TOGETHER: u64 = 1_500_000;
 
-/// What a store was before.
+/// Earlier states of a store.
 #[derive(Default)]
 pub struct Past {
-    /// What was durable before the newest submissions.
+    /// Durable state before the newest submissions.
     base: Pgs,
     /// Those, which are durable, too.
     newest: VecDeque<Transaction>,
@@ -47,7 +47,7 @@ impl Past {
 }
 
 impl Store {
-    /// From now on the store may lose what is durable.
+    /// From now on the store may lose durable data.
     pub fn keep_past(&mut self, keeps_past: bool) {
         let base = Pgs::new(self.durable.first());
         self.past = keeps_past.then(|| Past { base, ..Past::default() });
@@ -90,7 +90,7 @@ impl Store {
         true
     }
 
-    /// Forgets some of what became durable last; the process is gone. False if nothing is forgotten.
+    /// Forgets some of the latest durable data; the process is gone. False if nothing is forgotten.
     fn forget(&mut self, random: &mut Random) -> bool {
         let Some(past) = &mut self.past else { return false };
         let records = 1 + random.below(RECORDS_FORGOTTEN_MAX as u64) as usize;
@@ -130,14 +130,14 @@ impl Store {
 }
 
 impl World {
-    /// A device has lost what was durable.
+    /// A device has lost durable data.
     pub fn note_loss(&mut self, at: usize) {
         let epoch = |pg: PgId| (pg, self.cluster.of(pg).expect("it is listed").record.epoch);
         let epochs = self.cluster.pgs().into_iter().map(epoch).collect();
         self.losses.insert(at, epochs);
     }
 
-    /// Whether an OSD has lost something that is not everywhere again.
+    /// Returns true if an OSD has lost something that is not everywhere again.
     pub fn has_open_loss(&self, at: usize) -> bool {
         let is_open = |(pg, epoch): &(PgId, Epoch)| {
             let record = &self.cluster.of(*pg).expect("it is listed").record;
@@ -156,7 +156,7 @@ impl World {
         self.members.len() - (0..self.members.len()).filter(is_whole).count()
     }
 
-    /// Whether all OSDs that run reach each other.
+    /// Returns true if all OSDs that run reach each other.
     pub fn all_reach_each_other(&self) -> bool {
         let up = || (0..self.members.len()).filter(|at| self.members[*at].is_up);
         let mut pairs = up().flat_map(|a| up().filter(move |b| a < *b).map(move |b| (a, b)));
@@ -168,8 +168,8 @@ impl World {
         self.options.size() - self.options.shape.map_or(1, |shape| usize::from(shape.data))
     }
 
-    /// Whether a fault, together with the devices that have lost something, might leave some members to themselves too few
-    /// of which have what was acknowledged: they cannot know of it.
+    /// Returns true if a fault, together with the devices that have lost something, might isolate some members,
+    /// too few of them with the acknowledged writes: they cannot know of it.
     pub fn is_beyond_redundancy(&self, fault: Fault) -> bool {
         use Fault::{BreakLink, Crash, DamageBlock, Partition, Pause, ReplaceDevice, StopClock};
         if !(0..self.members.len()).any(|at| self.has_open_loss(at)) {
@@ -200,7 +200,7 @@ impl World {
         may_lose.then_some(at)
     }
 
-    /// The power goes, at one OSD or at all, and one device lacks afterwards what was durable.
+    /// The power goes, at one OSD or at all, and one device lacks durable data afterwards.
     fn lose(&mut self, lose: impl FnOnce(&mut Store, &mut Random) -> bool) {
         let Some(at) = self.may_forget() else { return };
         if self.random.chance(40) {
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// All OSDs stop, and start again soon: nobody goes on without one that is a little late.
+    /// All OSDs stop, and start again soon: none continues without one that is a little late.
     fn crash_together(&mut self) {
         for at in (0..self.members.len()).filter(|at| self.members[*at].is_up).collect::<Vec<_>>() {
             self.kill(at);

@@ -80,7 +80,7 @@ impl World {
         self.overwrites_in_place += u64::from(!transaction.payload.is_empty());
     }
 
-    /// Whether a client deletes or trims, or sets a fence.
+    /// Returns true if a client deletes or trims, or sets a fence.
     fn frees(&self, transaction: &Transaction) -> bool {
         let request = transaction.log[0].request;
         let Some(op) = self.clients.ops.iter().find(|op| Some(op.id) == request) else { return true };

@@ -106,7 +106,7 @@ fn draw_condition(objects: u64, random: &mut Random) -> Condition {
     }
 }
 
-/// Whether a request that breaks rules was refused for good.
+/// Returns true if a request that breaks rules was refused for good.
 pub fn is_refused(answer: &Answer) -> bool {
     let refusal = match answer {
         Answer::Written(result) => result.as_ref().err(),

@@ -1,4 +1,4 @@
-//! What must hold between the members of a PG, and none of them can see alone.
+//! Invariants between the members of a PG, which none of them can see alone.
 
 use atoll_pg::PgState;
 use atoll_types::{Epoch, LogEntry, ObjectName, OsdId, PgId, RequestId, Transaction, Version};
@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::world::{Member, World, osd};
 
 impl Member {
-    /// A client's write has come in. A retry keeps its place, and what is ordered does not wait.
+    /// A client's write has come in. A retry keeps its place, and ordered writes do not wait.
     pub fn write_comes_in(&mut self, pg: PgId, id: RequestId, object: &ObjectName) {
         let is_ordered = self.store.visible.of(pg).log.iter().any(|entry| entry.request == Some(id));
         let is_known =
@@ -62,8 +62,8 @@ impl World {
         assert!(members.iter().all(is_durable), "acknowledged_write_is_durable: {request:?} on {members:?}");
     }
 
-    /// A request whose outcome is not known was first sent before the primary's log begins, if that may
-    /// remember what the log says: within the log every retry gets its exact answer.
+    /// A request whose outcome is unknown was first sent before the primary's log begins, if the memory of retries
+    /// covers the log: within the log every retry gets its exact answer.
     pub fn unknown_outcome_is_older_than_the_log(&self, pg: PgId, at: usize, request: RequestId) {
         let known = self.clients.ops.iter().find(|op| op.id == request).and_then(|op| op.known);
         let log = &self.members[at].store.visible.of(pg).log;
@@ -132,8 +132,8 @@ impl World {
         }
     }
 
-    /// Whether an OSD would say that its copy is complete: it is not marked otherwise, and has
-    /// durably promised the last active epoch.
+    /// Returns true if an OSD would report that its copy is complete: it is not marked otherwise, and has durably
+    /// promised the last active epoch.
     pub fn counts_as_elector(&self, pg: PgId, at: usize, activated: Epoch) -> bool {
         let state = self.members[at].store.durable.of(pg);
         !state.is_incomplete() && state.promised() >= activated

@@ -1,4 +1,4 @@
-//! Simulates a pool on three to five OSDs from one seed, in one thread: one PG, or four, each of which may split into
+//! Simulates a pool on three to five OSDs from one seed, in one thread: one PG, or four, which may each split into
 //! two.
 //!
 //! Connections are slow, lost, or cut in one direction or both; processes crash, pause, and their
@@ -7,9 +7,9 @@
 //! end, and everything must become clean. The answers that clients saw are checked against one
 //! history.
 //!
-//! The OSDs run `atoll-pg` as the daemon does. In every third seed they have the real store on simulated disks, in the
-//! others a stand-in with the same rules, to which the real one is compared.
-//! This crate may not know sockets, clocks or devices; threads only run several seeds at once.
+//! The OSDs run `atoll-pg` as the daemon does. In every third seed they have the real store on simulated disks, in
+//! the others a stand-in with the same rules, which is also compared with the real one. This crate may not know
+//! sockets, clocks or devices; threads only run several seeds at once.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -65,7 +65,7 @@ pub use statistics::Statistics;
 pub use workload::object_name;
 pub use world::{Member, World};
 
-/// What one run did.
+/// Result of one run.
 pub struct Outcome {
     pub trace: u64,
     pub statistics: Statistics,
@@ -98,27 +98,27 @@ pub enum Stores {
     Real,
 }
 
-/// What a run is, apart from its seed.
+/// Setup of a run, apart from its seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The pool is erasure-coded.
     pub is_coded: bool,
     pub stores: Stores,
-    /// Devices forget what they have made durable last.
+    /// Devices forget their latest durable data.
     pub forgets: bool,
     /// Older copies of devices are put back.
     pub puts_back: bool,
     /// Copies are taken for incomplete, and an operator decides.
     pub decides: bool,
-    /// Stores refuse one write, or what adds to one object, for good.
+    /// Stores refuse one write, or additions to one object, for good.
     pub refuses_for_good: bool,
     /// Cluster state is put back from an older snapshot.
     pub restores: bool,
-    /// One pool of ten begins with four PGs, each of which may be split, and not with one.
+    /// One pool of ten begins with four PGs, which may each be split, and not with one.
     pub has_pools_of_many_pgs: bool,
     /// A fault stands at the end, while clients must be served.
     pub has_standing_fault: bool,
-    /// Prints what happens.
+    /// Prints all events.
     pub is_verbose: bool,
 }
 

@@ -127,7 +127,7 @@ impl Network {
         self.link(at, other).ends[end(at, other)].is_some()
     }
 
-    /// Whether both ends know the connection as up, and nothing delays what they send.
+    /// Returns true if both ends know the connection as up, and nothing delays their messages.
     pub fn is_open(&self, a: usize, b: usize, now: u64) -> bool {
         let link = &self.links[&pair(a, b)];
         !link.broken

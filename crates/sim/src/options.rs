@@ -33,20 +33,21 @@ pub enum Fault {
     Scrub,
     DamageBlock,
     Split,
-    /// A device loses what it has made durable last. Drawn only if a run is told to.
+    /// A device loses its latest durable data. Drawn only in runs with this option.
     Forget,
-    /// A device is copied, so that the copy may be put back later. Drawn only if a run is told to.
+    /// A device is copied, so that the copy may be put back later. Drawn only in runs with this option.
     CopyDevice,
     /// An older copy of a device is put back.
     PutBack,
-    /// The store of an OSD refuses one write, or what adds to one object, for good. Drawn only if a run is told to.
+    /// The store of an OSD refuses one write, or additions to one object, for good. Drawn only in runs with this
+    /// option.
     RefuseForGood,
-    /// A snapshot of cluster state is taken. Drawn only if a run is told to.
+    /// A snapshot of cluster state is taken. Drawn only in runs with this option.
     SaveState,
     /// It is put back.
     RestoreState,
-    /// All copies are taken for incomplete, and an operator decides from which of them a PG goes on. Drawn only if a run is
-    /// told to.
+    /// All copies count as incomplete, and an operator chooses the one from which a PG resumes. Drawn only in runs
+    /// with this option.
     Decide,
 }
 
@@ -95,13 +96,13 @@ pub struct Options {
     pub faults: Vec<(Fault, u64)>,
     /// How often metadata is evicted when a PG has no more actions.
     pub eviction_percent: u64,
-    /// Stores remember what they were before, because they may lose it.
+    /// Stores remember their earlier states, because they may lose the latest.
     pub keeps_past: bool,
-    /// Members have the real store, with so much memory; otherwise its stand-in.
+    /// Members have the real store, with this budget of memory; otherwise its stand-in.
     pub real_store: Option<Budget>,
     /// How often a request is under way for long.
     pub late_percent: u64,
-    /// Whether chance delays, loses or repeats what usually goes well.
+    /// True if chance delays, loses or repeats events that usually go well.
     pub has_mishaps: bool,
     /// Simulated time at which all faults end.
     pub quiet_at: u64,

@@ -1,4 +1,5 @@
-//! Stores that refuse what others take: all data for a while, or for good one write, or whatever adds to one object.
+//! Stores that refuse writes that others take: all data for a while, or for good one write, or additions to one
+//! object.
 
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Mutation, ObjectName, RequestId, Transaction};
@@ -7,16 +8,16 @@ use crate::clients::Kind;
 use crate::workload::object_name;
 use crate::world::World;
 
-/// What a store refuses for as long as it is told to.
+/// Writes that a store refuses for the time of the fault.
 #[derive(Clone, Debug)]
 pub enum Refused {
     /// One write, as a store might that takes it for malformed.
     Write(RequestId),
-    /// What adds to one object, as a store might that has no space for it.
+    /// Additions to one object, as a store without space for it might refuse them.
     Object(ObjectName),
 }
 
-/// Whether a change adds data or metadata.
+/// Returns true if a change adds data or metadata.
 fn adds(transaction: &Transaction) -> bool {
     let adds = |mutation: &Mutation| {
         use Mutation::{CloneFrom, ClonePreImage, Create, OmapReplace, OmapSet};
@@ -45,7 +46,7 @@ impl Refused {
 }
 
 impl World {
-    /// Whether a fault has the store of an OSD refuse a change. It takes those of a PG's own object.
+    /// Returns true if a fault makes the store of an OSD refuse a change. It takes those of a PG's own object.
     pub fn refuses(&self, at: usize, transaction: &Transaction) -> bool {
         if transaction.object.as_str() == PG_META_OBJECT {
             return false;
@@ -55,7 +56,7 @@ impl World {
         is_refused || self.now < member.refuses_until && adds(transaction)
     }
 
-    /// From now on the store of an OSD refuses what adds to an object, or a write that is under way.
+    /// From now on the store of an OSD refuses additions to an object, or a pending write.
     pub fn refuse_for_good(&mut self, at: usize) {
         let outstanding = |op: &&crate::clients::Op| op.answered.is_none() && matches!(op.kind, Kind::Write(_));
         let writes: Vec<RequestId> = self.clients.ops.iter().filter(outstanding).map(|op| op.id).collect();

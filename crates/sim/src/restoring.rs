@@ -8,7 +8,7 @@ use atoll_types::{Epoch, OsdId, PgId};
 use crate::cluster::ClusterState;
 use crate::world::{Event, World};
 
-/// By so much epochs are raised.
+/// Amount by which epochs are raised.
 const RAISED: u64 = 1 << 30;
 
 /// Cluster state as it was at some time.
@@ -43,7 +43,7 @@ impl World {
         self.statistics.restores += 1;
     }
 
-    /// Whether PGs have yet to be active again since cluster state was put back.
+    /// Returns true if PGs have yet to be active again since cluster state was put back.
     pub fn has_open_restore(&self) -> bool {
         let is_open = |(pg, epoch): &(PgId, Epoch)| {
             self.cluster.of(*pg).is_some_and(|state| state.record.activated_epoch < *epoch)
@@ -51,8 +51,8 @@ impl World {
         self.restored.iter().any(is_open)
     }
 
-    /// Stops all OSDs, puts the snapshot back and starts them, if that is to lose nothing: all OSDs are whole and start
-    /// together, and what the snapshot takes for electors has all that was acknowledged since.
+    /// Stops all OSDs, puts the snapshot back and starts them, if that is to lose nothing: all OSDs are whole and
+    /// start together, and the snapshot's electors have all writes acknowledged since.
     pub fn restore_state_by_chance(&mut self) {
         let Some(snapshot) = self.snapshot.clone() else { return };
         let pgs = self.cluster.pgs();
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Whether enough members of a PG are electors by a snapshot, with the same shards.
+    /// Returns true if enough members of a PG are electors by a snapshot, with the same shards.
     fn knows_enough(&self, snapshot: &Snapshot, pg: PgId) -> bool {
         let (record, old) = match (self.cluster.of(pg), snapshot.0.of(pg)) {
             (Some(state), Some(old)) => (&state.record, &old.record),

@@ -90,7 +90,7 @@ impl Script {
         self.network.block(from, to, until);
     }
 
-    /// Pauses an OSD's process for a while; its clock goes on.
+    /// Pauses an OSD's process for a while; its clock runs.
     pub fn stand_still(&mut self, at: usize, microseconds: u64) {
         self.members[at].paused_until = self.now + microseconds;
     }
@@ -115,7 +115,7 @@ impl Script {
         self.peer_message(from, to, message);
     }
 
-    /// Of the records that are on their way to an OSD it sees only the newest, as a watch may do.
+    /// An OSD sees only the newest of the records that are on their way to it, as a watch may do.
     pub fn miss_old_records(&mut self, at: usize) {
         let newest = self.cluster.record.epoch;
         self.0.queue.retain(|_, event| {
@@ -174,7 +174,7 @@ impl World {
         self.members[at].pgs.get(&PG).map(|pg| pg.record().epoch)
     }
 
-    /// Whether a store reads data.
+    /// Returns true if a store reads data.
     pub fn is_reading(&self) -> bool {
         self.queue.values().any(|event| matches!(event, Event::ReadDone { .. }))
     }
@@ -197,12 +197,12 @@ impl World {
         member.pgs[&PG].progress(self.clients.conn_of(op, PG), self.id_of(op).sequence, &view)
     }
 
-    /// Whether a write is durable on an OSD, or was.
+    /// Returns true if a write is durable on an OSD, or was.
     pub fn was_durable(&self, op: usize, at: usize) -> bool {
         self.members[at].store.requests.contains(&self.id_of(op))
     }
 
-    /// Whether a write is in the log that an OSD's store shows.
+    /// Returns true if a write is in the log that an OSD's store shows.
     pub fn shows(&self, op: usize, at: usize) -> bool {
         self.members[at].store.visible.of(PG).log.iter().any(|entry| entry.request == Some(self.id_of(op)))
     }

@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// What makes a copy of an object another one.
+/// Returns the change that makes a copy of an object differ.
 fn rot(found: Option<&Object>, kind: u64) -> (Vec<Mutation>, Vec<u8>) {
     let block_bytes = BLOCK_BYTES as u64;
     let version = |version| (vec![Mutation::SetVersion { version }], Vec::new());

@@ -1,4 +1,4 @@
-//! Whether a world has settled after the last fault, and in words what it still waits for.
+//! The end of a world's settling after the last fault, and the reasons for which it still waits.
 
 use atoll_pg::PgState;
 use atoll_types::{OsdId, PgId, Version};
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-/// What an OSD still has to do, apart from its PGs.
+/// Returns the remaining work of an OSD, apart from its PGs.
 fn unsettled_parts(member: &Member) -> Vec<String> {
     let mut parts = Vec::new();
     let mut add = |is_unsettled: bool, what: &str| {

@@ -17,7 +17,7 @@ use crate::store::clone_source;
 use crate::view::View;
 use crate::world::{Event, SILENCE, Swap, TICK, World, osd};
 
-/// No event leads to so many actions.
+/// Largest number of actions for one event.
 const ACTIONS_MAX: usize = 10_000;
 
 impl World {
@@ -320,8 +320,8 @@ impl World {
         self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer, looks_again });
     }
 
-    /// Sometimes an operator mends what a read of a shard has met: with other shards away or incomplete, too, the object
-    /// may be lost.
+    /// Sometimes an operator repairs an object that a read of a shard has found damaged: with other shards away or
+    /// incomplete, too, it may be lost.
     pub fn read_meets_damage(&mut self, pg: PgId, at: usize, object: &ObjectName, blocks: &[u32]) {
         let Some(shape) = self.options.shape else { return };
         let state = self.cluster.of(pg).expect("the PG exists");
@@ -361,8 +361,8 @@ impl World {
         self.after(300, Event::BackfillRead { at, incarnation, pg, token, result });
     }
 
-    /// A damaged block keeps an object from being read for another OSD. Returns what is said of it. Sometimes an operator
-    /// mends what the PG will not.
+    /// A damaged block keeps an object from being read for another OSD. Returns the refusal. Sometimes an operator
+    /// repairs objects that the PG will not.
     pub fn backfill_read_meets_damage(&mut self, at: usize, pg: PgId, object: ObjectName, block: u32) -> String {
         self.statistics.unreadable_backfill_reads += 1;
         if !self.will_repair(at, pg, &object) && self.random.chance(50) {
@@ -378,7 +378,7 @@ impl World {
             let pending = &self.members[at].store.pending;
             let is_cut =
                 pending.iter().any(|(_, transaction)| transaction.pg == pg && transaction.reset_head().is_some());
-            assert!(!is_cut, "active, and a crash may bring back what was rolled back");
+            assert!(!is_cut, "active, and a crash may bring back writes that were rolled back");
         }
         if self.is_quiet() || !self.mishap(15) {
             let reached_at = self.now.max(self.members[at].state_blocked_until);
@@ -387,8 +387,7 @@ impl World {
         }
     }
 
-    /// Whether a PG will repair the copy of an object: it serves, and another member has a good
-    /// one.
+    /// Returns true if a PG will repair the copy of an object: it serves, and another member has a good one.
     fn will_repair(&self, at: usize, pg: PgId, object: &ObjectName) -> bool {
         let running = &self.members[at].pgs[&pg];
         let is_good = |member: &OsdId| {
@@ -422,7 +421,7 @@ impl World {
         self.at(time, Event::Commit { at, incarnation });
     }
 
-    /// Whether a fault has the store refuse what it would take at once.
+    /// Returns true if a fault makes the store refuse a change that it would take at once.
     fn is_refused_by_chance(&self, at: usize, transaction: &Transaction) -> bool {
         let store = &self.members[at].store;
         store.has_room(transaction.pg) && store.takes(transaction) && self.refuses(at, transaction)
@@ -464,10 +463,10 @@ impl World {
         self.run_pgs(at);
     }
 
-    /// What is told of a write that is durable: each member had it after it was ordered, and not after now.
+    /// Checks the reported times of a durable write: each member had it after it was ordered, and not after now.
     fn told_times_are_true(&self, at: usize, ordered_us: u64, late: &[(OsdId, u64)]) {
         let times: Vec<u64> = late.iter().map(|(_, durable_us)| *durable_us).collect();
-        assert!(times.is_sorted(), "members are told in the order in which they had it: {late:?}");
+        assert!(times.is_sorted(), "members are reported in the order in which they had it: {late:?}");
         let all = std::iter::once(ordered_us).chain(times).chain([self.local_ms(at) * 1_000]);
         assert!(all.is_sorted(), "ordered at {ordered_us} us, durable at {late:?}");
     }
@@ -514,7 +513,7 @@ impl World {
         }
     }
 
-    /// Adds a PG of which the store holds a copy.
+    /// Adds a PG with a copy in the store.
     pub fn add_stray_pg(&mut self, at: usize, pg: PgId) {
         if self.members[at].store.visible.of(pg).head != Version::default() {
             self.add_pg(at, pg);

@@ -7,7 +7,7 @@ use crate::world::{Event, World, osd};
 const PATIENCE: u64 = 60_000_000;
 /// It stands for longer than that.
 const STANDS: u64 = 2 * PATIENCE;
-/// What is under way for longer waits at a blocked link.
+/// Delay of pending messages that wait at a blocked link.
 const LATE: u64 = 1_000_000;
 /// Requests that begin with it.
 const REQUESTS: usize = 8;
@@ -38,7 +38,7 @@ pub enum StandingFault {
     MuteMember,
     /// The store of a member refuses all data, of the primary or another one.
     RefusingStore,
-    /// The same, but only of what adds to one object, or of one write.
+    /// The same, but only for additions to one object, or for one write.
     RefusingForGood,
 }
 
@@ -102,7 +102,7 @@ impl World {
         false
     }
 
-    /// What waits at a blocked link arrives now, in its order.
+    /// Messages that wait at a blocked link arrive now, in their order.
     fn release_blocked(&mut self) {
         let is_blocked = |event: &Event| matches!(event, Event::PeerMessage { .. } | Event::PeerDown { .. });
         let late = self.queue.split_off(&(self.now + LATE, 0));

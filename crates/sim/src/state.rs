@@ -1,5 +1,5 @@
-//! What a PG holds, as plain maps: the contents of a member's stand-in store, and the model on
-//! which the recorded history is replayed.
+//! Content of a PG, as plain maps: the contents of a member's stand-in store, and the model on which the recorded
+//! history is replayed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub struct State {
 #[derive(Clone)]
 pub struct Pgs {
     all: BTreeMap<PgId, State>,
-    /// PGs that the pool begins with, each of which may be split once.
+    /// PGs that the pool begins with, which may each be split once.
     first: u32,
 }
 
@@ -75,7 +75,7 @@ const NOTHING: State = State {
 };
 
 impl Pgs {
-    /// Of a pool that begins with so many PGs.
+    /// Returns the PGs of a pool that begins with `first` PGs.
     pub fn new(first: u32) -> Self {
         Pgs { all: BTreeMap::new(), first }
     }
@@ -166,7 +166,7 @@ impl Pgs {
 }
 
 impl State {
-    /// Whether a block has a place that no clone shares. Clones have the same bytes in memory.
+    /// Returns true if a block has a place that no clone shares. Clones have the same bytes in memory.
     pub fn has_to_itself(&self, object: &ObjectName, block: u32) -> bool {
         let data = |object: &Object| object.blocks.get(&block).map(|data| data.as_ptr());
         let Some(own) = self.objects.get(object).and_then(data) else { return false };
@@ -238,7 +238,7 @@ impl State {
         Epoch(value.map_or(0, |value| u64::from_be_bytes(value[..].try_into().unwrap())))
     }
 
-    /// Whether this copy is marked as incomplete.
+    /// Returns true if this copy is marked as incomplete.
     pub fn is_incomplete(&self) -> bool {
         [INCOMPLETE_KEY, BEHIND_KEY].iter().any(|key| self.omap_value(&name(PG_META_OBJECT), key).is_some())
     }
@@ -322,7 +322,7 @@ impl Object {
         Some(Seals { unit_bytes, seal_bytes, bytes: bytes.into() })
     }
 
-    /// Whether a block was written, even with zeros.
+    /// Returns true if a block was written, even with zeros.
     pub fn is_sealed(&self, block: u32) -> bool {
         let units = self.units(u64::from(block) * BLOCK_BYTES as u64, BLOCK_BYTES as u64);
         self.seals.range(units).any(|(_, seal)| seal.iter().any(|byte| *byte != 0))

@@ -1,4 +1,4 @@
-//! Counts what happened in runs: a run in which nothing happened tests nothing.
+//! Counts the events in runs: a run without events tests nothing.
 
 macro_rules! statistics {
     ($($name:ident: $text:literal,)*) => {

@@ -33,7 +33,7 @@ pub struct Store {
     pub out_of_room: bool,
     /// Names whose object, or the lack of one, is in memory.
     pub loaded: BTreeSet<(PgId, ObjectName)>,
-    /// PGs whose list of objects is in memory: it is in other pages than what is known of one object.
+    /// PGs whose list of objects is in memory: it is in other pages than the metadata of one object.
     pub lists_loaded: BTreeSet<PgId>,
     /// Damaged blocks.
     pub bad: BTreeSet<(ObjectName, u32)>,
@@ -45,14 +45,14 @@ pub struct Store {
     pub requests: BTreeSet<RequestId>,
     /// The highest epoch of each PG whose promise was durable here at some time.
     pub promised: BTreeMap<PgId, Epoch>,
-    /// The real store, of which this one is then the model.
+    /// The real store; this one is then its model.
     pub device: Option<Box<Device>>,
-    /// What was there before, if it may be lost.
+    /// Earlier states, if the latest may be lost.
     pub past: Option<Past>,
 }
 
 impl Store {
-    /// The store of an OSD of a pool that begins with so many PGs.
+    /// Returns the store of an OSD of a pool that begins with `pgs` PGs.
     pub fn new(ring_entries: usize, pgs: u32, device: Option<Device>) -> Self {
         let (visible, durable) = (Pgs::new(pgs), Pgs::new(pgs));
         Store { ring_entries, visible, durable, device: device.map(Box::new), ..Store::default() }
@@ -63,14 +63,14 @@ impl Store {
         self.device.as_ref().map(|device| device.storage.store())
     }
 
-    /// Whether ranges, sizes and seals of a write are such as the store takes.
+    /// Returns true if the store takes the ranges, sizes and seals of a write.
     pub fn is_valid(&self, pg: PgId, object: &ObjectName, mutations: &[Mutation], payload_bytes: usize) -> bool {
         let found = self.visible.of(pg).objects.get(object);
         let shape = found.map_or((0, None), |found| (found.size, found.seal_shape));
         validate_shapes(mutations, payload_bytes, shape).is_ok()
     }
 
-    /// Whether the store takes a transaction now.
+    /// Returns true if the store takes a transaction now.
     pub fn takes(&self, transaction: &Transaction) -> bool {
         let head = transaction.reset_head().unwrap_or_else(|| self.visible.of(transaction.pg).head);
         let follows = match &transaction.log[..] {
@@ -153,7 +153,7 @@ impl Store {
         pg
     }
 
-    /// Whether these PGs have forgotten all pre-images.
+    /// Returns true if these PGs have forgotten all pre-images.
     pub fn has_forgotten_pre_images<'a>(&self, mut pgs: impl Iterator<Item = &'a PgId>) -> bool {
         pgs.all(|pg| {
             let state = self.visible.of(*pg);
@@ -162,7 +162,7 @@ impl Store {
         })
     }
 
-    /// Whether the copy of a PG has been noted to be incomplete.
+    /// Returns true if the copy of a PG has been noted to be incomplete.
     pub fn is_incomplete(&self, pg: PgId) -> bool {
         self.visible.of(pg).is_incomplete()
     }
@@ -180,7 +180,7 @@ impl Store {
         self.lists_loaded.clear();
     }
 
-    /// After a crash the real store holds everything that was durable, and some of the oldest of what was not.
+    /// After a crash the real store holds all durable transactions, and some of the oldest of the others.
     fn recover(&mut self, found: &Pgs, pending: VecDeque<(Token, Transaction)>) {
         let mut state = self.durable.clone();
         let first = difference(&state, found);
@@ -219,7 +219,7 @@ impl Store {
         device.is_none_or(|device| device.storage.has_room_for(pg)) && !self.out_of_room && self.backlog.is_empty()
     }
 
-    /// Notes what the reads under way may find now.
+    /// Notes the possible results of the pending reads now.
     pub fn note_right_answers(&mut self) {
         let mut reads = std::mem::take(&mut self.device.as_mut().expect("it has the real store").reads);
         for under_way in &mut reads {
@@ -245,7 +245,7 @@ impl Store {
         damaged.map(|(_, block)| *block).filter(is_touched).collect()
     }
 
-    /// Whether everything that a read looks at is in memory.
+    /// Returns true if all metadata of a read is in memory.
     pub fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
         match request {
             ReadRequest::ObjectList { .. } => self.lists_loaded.contains(&pg),
@@ -324,7 +324,7 @@ impl Store {
         holds && self.bad.contains(&(object.clone(), block))
     }
 
-    /// What a learner lacks of an object, or a part of it; `Err` names a damaged block. If
+    /// Returns the parts of an object that a learner lacks, or some of them; `Err` names a damaged block. If
     /// `is_small`, everything is in one transaction.
     pub fn read_for_backfill(
         &self,
@@ -412,7 +412,7 @@ fn set_size(found: &Object, last: u32, mutations: &mut Vec<Mutation>, payload: &
     }
 }
 
-/// What sets the touched omap entries, and the version.
+/// Returns the mutations that set the touched omap entries, and the version.
 fn omap_and_version(found: &Object, touched: &Touched) -> impl Iterator<Item = Mutation> {
     let keys = if touched.whole { found.omap.keys().cloned().collect() } else { touched.omap_keys.clone() };
     let version = Mutation::SetVersion { version: found.version };

@@ -1,5 +1,5 @@
-//! Turns of an OSD with the real store: store and PGs run until both are quiet, then the log is written once, as the
-//! daemon does it. What the store answers is compared with the stand-in, its model.
+//! Turns of an OSD with the real store: store and PGs run until both are quiet, then the log is written once, as
+//! the daemon does it. The store's answers are compared with the stand-in, its model.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Lookup, ReadFailure, Token};
@@ -16,7 +16,7 @@ use crate::device::{Device, Memory, ReadUnderWay};
 use crate::state::{name, pg_of};
 use crate::world::{Event, ReadResult, World};
 
-/// What the simulator itself submits. PGs do not hear of it.
+/// Token of the simulator's own submissions. PGs do not hear of it.
 pub const OWN_TOKEN: Token = Token(u64::MAX);
 /// How often a checkpoint begins by chance with a tick, in percent.
 const CHECKPOINT_PERCENT: u64 = 2;
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Notes what the store has taken since this was called last.
+    /// Notes the transactions that the store has taken since the last call.
     fn note_taken(&mut self, at: usize) {
         while let Some((token, transaction)) = self.device(at).next_taken() {
             let pg = transaction.pg;
@@ -107,7 +107,7 @@ impl World {
         let store = &self.members[at].store;
         for pg in store.visible.ids() {
             let real = store.real().expect("it is here").head(pg);
-            assert_eq!(real, store.visible.of(pg).head, "head of pg {pg} at {at}, and what its model says");
+            assert_eq!(real, store.visible.of(pg).head, "head of pg {pg} at {at}, and that of its model");
         }
     }
 
@@ -148,7 +148,7 @@ impl World {
         self.device(at).storage.scrub(pg, token, object, deep);
     }
 
-    /// Whether what a new PG begins with is in memory; if not, it is loaded.
+    /// Returns true if the metadata of a new PG is in memory; if not, it is loaded.
     pub fn is_new_pg_loaded(&mut self, at: usize, pg: PgId) -> bool {
         let own = name(PG_META_OBJECT);
         let Some(device) = &mut self.members[at].store.device else { return true };
@@ -215,7 +215,8 @@ impl World {
         }
     }
 
-    /// The answer to a read, which must be what the model said at some time since it began. Damage is put over it.
+    /// Returns the answer to a read, which must match the model at some time since it began. Damage is put over
+    /// it.
     fn read_done_at_device(&mut self, at: usize, pg: PgId, token: Token, found: ReadResult) -> ReadResult {
         let reads = &mut self.device(at).reads;
         let place = reads.iter().position(|read| (read.pg, read.token) == (pg, token)).expect("it was asked for");

@@ -16,19 +16,19 @@ pub struct View<'a> {
     pub leases: &'a Leases,
     /// OSDs that have said that they are full, perhaps this one.
     pub full: &'a BTreeSet<OsdId>,
-    /// Of the OSD's own clock.
+    /// Time of the OSD's own clock.
     pub now_ms: u64,
 }
 
-/// What is looked at was loaded, and nothing is dropped before all PGs are quiet.
-const LOADED: &str = "a PG looks only at what is loaded";
+/// Metadata that PGs look at was loaded, and nothing is dropped before all PGs are quiet.
+const LOADED: &str = "a PG looks only at loaded metadata";
 
 fn object_key(pg: PgId, object: &ObjectName) -> ObjectKey {
     ObjectKey { pg, name: object.clone() }
 }
 
 impl View<'_> {
-    /// What the store says of something, the real one and its model or the stand-in alone.
+    /// Returns the store's answer, of the real one and its model or of the stand-in alone.
     fn agreed<T: PartialEq + Debug>(
         &self,
         what: &str,

@@ -48,7 +48,7 @@ pub struct Member {
     pub state_blocked_until: u64,
     /// Until then its store refuses data.
     pub refuses_until: u64,
-    /// What its store refuses for good.
+    /// Changes that its store refuses for good.
     pub refused: Option<Refused>,
     /// OSDs that are full as far as it knows, perhaps itself.
     pub full: BTreeSet<OsdId>,
@@ -60,7 +60,7 @@ pub struct Member {
     pub owed_writes: BTreeSet<RequestId>,
     /// Writes that it has neither ordered nor answered, as they came in.
     pub waiting_writes: Vec<(PgId, RequestId, ObjectName)>,
-    /// Writes that it has answered. Further copies of them may wait, nobody knows in which places.
+    /// Writes that it has answered. Further copies of them may wait, in unknown places.
     pub answered_writes: BTreeSet<RequestId>,
     /// PGs that have had events and will act on them later.
     pub not_run: BTreeSet<PgId>,
@@ -125,16 +125,16 @@ pub struct World {
     pub overwrites_in_place: u64,
     /// Objects in one message that lists them.
     pub objects_listed_max: usize,
-    /// What loads and reads of stores take besides, about so many simulated microseconds.
+    /// Additional time of loads and reads of stores, in simulated microseconds.
     pub store_pause: u64,
-    /// What slow reads had come to, in the order of their answers.
+    /// Stages of slow reads, in the order of their answers.
     pub slow_reads: Vec<Vec<Reached>>,
-    /// OSDs whose devices have lost what was durable, and the epochs of the PGs then: until those are active under later
-    /// ones, not all members have what was acknowledged.
+    /// OSDs whose devices have lost durable data, and the epochs of the PGs then: until those are active under
+    /// later ones, not all members have all acknowledged writes.
     pub losses: BTreeMap<usize, Vec<(PgId, Epoch)>>,
     /// A fault that stands while clients must be served.
     pub standing: Standing,
-    /// What cluster state was at some time.
+    /// Cluster state at some time.
     pub snapshot: Option<Snapshot>,
     /// The PGs that cluster state was put back for, and the epochs with which they are to be active again.
     pub restored: Vec<(PgId, Epoch)>,
@@ -231,7 +231,7 @@ impl World {
         self.now >= self.options.quiet_at
     }
 
-    /// Whether something unusual happens.
+    /// Returns true if something unusual happens.
     pub fn mishap(&mut self, percent: u64) -> bool {
         self.options.has_mishaps && self.random.chance(percent)
     }

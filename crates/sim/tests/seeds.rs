@@ -54,7 +54,7 @@ fn seeds_that_failed_pass() {
     simulate(500_656, Setup { is_coded: true, ..setup });
 }
 
-/// Copies of which all are taken for incomplete, although they are not: from whichever an operator has the PG go on, nothing
+/// Copies that all count as incomplete, although they are not: an operator may resume the PG from any, and nothing
 /// is lost.
 #[test]
 fn whatever_an_operator_decides_loses_nothing_that_the_copy_has() {

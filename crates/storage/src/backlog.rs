@@ -8,13 +8,13 @@ use atoll_types::{PgId, PoolId, SharedTransaction};
 use crate::invariants;
 
 struct Waiting {
-    /// Counts what has come to wait.
+    /// Number of the next waiting submission.
     arrival: u64,
     token: Token,
     transaction: SharedTransaction,
 }
 
-/// What waits.
+/// Waiting submissions.
 #[derive(Default)]
 pub(super) struct Backlog {
     by_pg: BTreeMap<PgId, VecDeque<Waiting>>,
@@ -24,12 +24,12 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Whether a submission of this PG would have to wait behind others.
+    /// Returns true if a submission of this PG would have to wait behind others.
     pub fn is_before(&self, pg: PgId) -> bool {
         !self.ready.is_empty() || self.by_pg.contains_key(&pg)
     }
 
-    /// Whether nothing waits for room alone.
+    /// Returns true if nothing waits for room alone.
     pub fn is_ready_for_nothing(&self) -> bool {
         self.ready.is_empty()
     }
@@ -49,7 +49,7 @@ impl Backlog {
         queue.push_back(Waiting { arrival, token, transaction });
     }
 
-    /// What has waited longest for room.
+    /// Returns the submission that has waited longest for room.
     pub fn next(&self) -> Option<(PgId, Token, SharedTransaction)> {
         let (_, pg) = self.ready.first()?;
         let first = self.by_pg.get(pg)?.front()?;
@@ -74,7 +74,7 @@ impl Backlog {
         }
     }
 
-    /// What the first of a PG waited for is there. It keeps its place.
+    /// Marks the first submission of a PG as ready: its metadata is there. It keeps its place.
     pub fn may_go_on(&mut self, pg: PgId) {
         if let Some(first) = self.by_pg.get(&pg).and_then(VecDeque::front) {
             self.ready.insert((first.arrival, pg));
@@ -87,7 +87,7 @@ impl Backlog {
         self.ready.retain(|(_, pg)| pg.pool != pool);
     }
 
-    /// What must hold between the turns of the loop.
+    /// Checks invariants between the turns of the loop.
     pub fn check(&self) {
         invariants::backlogs_hold_something(self.by_pg.values().map(|queue| queue.len()));
         let is_first = |(arrival, pg): &(u64, PgId)| {

@@ -1,4 +1,4 @@
-//! What always holds between PGs and their store, a sentence and a check each. What devices say is never asserted.
+//! Invariants between PGs and their store, a sentence and a check each. Data from devices is never asserted.
 //! docs/internals/invariants-osd.md lists them.
 
 use atoll_types::PgId;
@@ -7,7 +7,7 @@ use atoll_types::PgId;
 pub(crate) const EVERY_COMMIT_HAS_A_SUBMITTER: &str = "every commit belongs to one submission";
 /// Every read of the store has one reader, which gets its result once.
 pub(crate) const EVERY_READ_HAS_A_READER: &str = "every result belongs to one read";
-/// Every load of metadata has one loader, which is told once.
+/// Every load of metadata has one loader, which is informed once.
 pub(crate) const EVERY_LOAD_HAS_A_LOADER: &str = "every load belongs to whom it was begun for";
 /// Every examination of an object was asked for by one PG, which gets its finding once.
 pub(crate) const EVERY_SCRUB_HAS_AN_ASKER: &str = "every finding belongs to one scrub";
@@ -28,7 +28,8 @@ pub(crate) fn backlogs_hold_something(lengths: impl Iterator<Item = usize>) {
     assert!(lengths.min() != Some(0), "a PG has an empty backlog, behind which its submissions wait for ever");
 }
 
-/// What waits for room in the log is the first of its PG, and there: it is submitted when its turn comes.
+/// The submission that waits for room in the log is the first of its PG, and there: it is submitted when its turn
+/// comes.
 pub(crate) fn what_waits_for_room_is_there(is_there: bool) {
     assert!(is_there, "a PG's turn for room in the log is not that of its first submission");
 }
@@ -49,7 +50,7 @@ mod tests {
         what_waits_for_room_is_there(true);
     }
 
-    /// Each line is a deliberate violation, and what must be said of it.
+    /// Each line is a deliberate violation, and its message.
     macro_rules! violations {
         ($($name:ident: $violation:expr => $message:literal;)+) => {$(
             #[test]

@@ -1,7 +1,7 @@
-//! The store of an OSD as its PGs use it: what was submitted, is read, loaded or examined, and for which PG.
+//! The store of an OSD as its PGs use it: submissions, reads, loads and examinations, each with its PG.
 //!
-//! Sans-IO, as the store is: what becomes of everything comes out as [`StorageEvent`]s. The OSD joins it with devices,
-//! the simulator with a disk that it has made up.
+//! Sans-IO, as the store is: all results come out as [`StorageEvent`]s. The OSD joins it with devices, the
+//! simulator with a disk that it has made up.
 
 mod backlog;
 mod invariants;
@@ -25,7 +25,7 @@ use recovery_reads::PartRead;
 pub use recovery_reads::RecoveryRead;
 pub use scrubs::finding;
 
-/// The result of something that was asked of the store. A token is what a PG knows its request by.
+/// The result of something that was asked of the store. A token is a PG's name of its request.
 #[allow(missing_docs)] // a name says it
 pub enum StorageEvent {
     /// A PG's submission is durable.
@@ -36,7 +36,7 @@ pub enum StorageEvent {
     MayGoOn(PgId),
     /// The removal of an object of a removed pool is durable.
     RemovalCommitted,
-    /// What a PG wanted to look at is in memory.
+    /// Metadata that a PG has requested is in memory.
     Loaded { pg: PgId, token: Token },
     /// A read of a PG is done.
     Read { pg: PgId, token: Token, result: ReadAnswer },
@@ -46,25 +46,25 @@ pub enum StorageEvent {
     RecoveryRead { read: RecoveryRead, answer: Result<ObjectParts, String> },
     /// An object was examined.
     Scrubbed { pg: PgId, token: Token, result: Result<ScrubResult, ScrubError> },
-    /// What a new PG begins with is in memory.
+    /// The metadata of a new PG is in memory.
     NewPgLoaded(PgId),
-    /// What the next removal needs is in memory.
+    /// The metadata for the next removal is in memory.
     RemovedPoolLoaded,
 }
 
-/// Who has submitted.
+/// Owner of a submission.
 enum Submitter {
     Pg { pg: PgId, token: Token },
     RemovedPool,
 }
 
-/// Who waits for a read.
+/// Owner of a read.
 enum Reader {
     Pg { pg: PgId, token: Token },
     Recovery(Box<PartRead>),
 }
 
-/// Who waits for metadata.
+/// Owner of a load of metadata.
 enum Loader {
     Pg {
         pg: PgId,
@@ -83,7 +83,7 @@ enum Loader {
     RemovedPool,
 }
 
-/// A store, and who waits for what of it.
+/// A store, and the owners of its pending requests.
 pub struct Storage {
     store: Store,
     events: VecDeque<StorageEvent>,
@@ -118,7 +118,7 @@ impl Storage {
         &self.store
     }
 
-    /// The store, for what concerns no PG: its devices, its budgets, its checkpoints.
+    /// Returns the store, for tasks of no PG: its devices, its budgets, its checkpoints.
     pub fn store_mut(&mut self) -> &mut Store {
         &mut self.store
     }
@@ -133,7 +133,7 @@ impl Storage {
         self.store.forget_pre_images(pg, through);
     }
 
-    /// Whether there are events that no device has caused.
+    /// Returns true if there are events that no device has caused.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
@@ -190,17 +190,17 @@ impl Storage {
         invariants::ids_are_fresh("load", before.is_some());
     }
 
-    /// Loads what a PG wants to look at.
+    /// Loads metadata that a PG has requested.
     pub fn load_for_pg(&mut self, pg: PgId, token: Token, request: LoadRequest) {
         self.load(request, Loader::Pg { pg, token });
     }
 
-    /// Loads what a new PG begins with.
+    /// Loads the metadata of a new PG.
     pub fn load_new_pg(&mut self, pg: PgId, request: LoadRequest) {
         self.load(request, Loader::NewPg(pg));
     }
 
-    /// Loads what the next removal needs.
+    /// Loads the metadata for the next removal.
     pub fn load_for_removal(&mut self, request: LoadRequest) {
         self.load(request, Loader::RemovedPool);
     }

@@ -14,11 +14,11 @@ const NAMES_AT_ONCE: usize = 256;
 pub struct ObjectList {
     /// The PG.
     pub pg: PgId,
-    /// What the PG knows it by.
+    /// The PG's token.
     pub token: Token,
     /// It begins behind this one.
     pub after: Option<ObjectName>,
-    /// What was found so far.
+    /// Objects found so far.
     pub objects: Vec<(ObjectName, Version)>,
 }
 
@@ -44,7 +44,7 @@ impl Storage {
         self.events.push_back(StorageEvent::Listed { pg, token, objects, more });
     }
 
-    /// Goes on with a list. True if there is more behind it.
+    /// Continues a list. True if there is more behind it.
     fn collect_objects(&mut self, list: &mut ObjectList) -> Result<bool, StoreError> {
         while list.objects.len() < OBJECTS_LISTED_MAX {
             let after = list.objects.last().map(|(name, _)| name).or(list.after.as_ref());

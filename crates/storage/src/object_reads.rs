@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{Loader, Reader, Storage, StorageEvent};
 
-/// What a PG's read has found.
+/// Result of a PG's read.
 pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 impl Storage {
@@ -30,7 +30,7 @@ impl Storage {
         self.events.push_back(StorageEvent::Read { pg, token, result });
     }
 
-    /// What can be said from metadata alone, if it is in memory.
+    /// Returns the answer from metadata alone, if it is in memory.
     fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
         if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = request {
             let page = self.store.objects_page(key.pg, prefix, after.as_ref(), *counts_blocks)?;

@@ -1,5 +1,5 @@
-//! Reading what a lagging member lacks of an object, as transactions that bring its copy to this
-//! one's state.
+//! Reads for a lagging member: the difference of an object, as transactions that bring its copy to this one's
+//! state.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{ObjectParts, Token};
@@ -20,11 +20,11 @@ const PART_BYTES: u64 = 512 << 10;
 pub struct RecoveryRead {
     /// The PG.
     pub pg: PgId,
-    /// What the PG knows it by.
+    /// The PG's token.
     pub token: Token,
     /// The object.
     pub object: ObjectName,
-    /// What of it.
+    /// Parts of the object to read.
     pub touched: Touched,
     /// Where the part begins; everything is read at once if there is none.
     pub from: Option<u64>,
@@ -57,7 +57,7 @@ impl Storage {
         self.read(key, 0, 0, Reader::Recovery(Box::new(read)));
     }
 
-    /// Some of what is needed has been read: first nothing, then the data.
+    /// Handles a result of a read: first without data, then with it.
     pub(crate) fn part_read(&mut self, mut read: PartRead, result: Result<ReadData, ReadError>) {
         let found = match result {
             Ok(found) => found,

@@ -1,9 +1,9 @@
-//! What a member says of its copy of an object.
+//! Findings of a member about its copy of an object.
 
 use atoll_store::{ScrubError, ScrubResult};
 use atoll_wire::{ScrubFinding, ShardOf};
 
-/// What a member says of its copy of an object that the store has examined.
+/// Returns a member's finding about its copy of an object that the store has examined.
 pub fn finding(result: Result<ScrubResult, ScrubError>) -> ScrubFinding {
     match result {
         Ok(found) => ScrubFinding::Present {

@@ -8,7 +8,7 @@ use crate::invariants;
 use crate::{Loader, Storage, StorageEvent, Submitter};
 
 impl Storage {
-    /// Whether a PG's submission would reach the log at once.
+    /// Returns true if a PG's submission would reach the log at once.
     pub fn has_room_for(&self, pg: PgId) -> bool {
         !self.backlog.is_before(pg) && self.store.has_log_room()
     }
@@ -48,8 +48,8 @@ impl Storage {
         true
     }
 
-    /// Submits what waits, in the order in which it came, until the log has no room. PGs for which metadata must be loaded
-    /// first hold up only themselves.
+    /// Submits waiting transactions, in the order of their arrival, until the log has no room. PGs for which
+    /// metadata must be loaded first hold up only themselves.
     pub(crate) fn submit_waiting(&mut self) {
         while self.store.has_log_room()
             && let Some((pg, token, transaction)) = self.backlog.next()
@@ -65,7 +65,7 @@ impl Storage {
         self.waits_for_room |= !self.backlog.is_ready_for_nothing();
     }
 
-    /// Once the log has room again, what waited for it gets its chance. True if that is now.
+    /// Once the log has room again, submits the waiting ones. True if that is now.
     pub fn submit_backlog(&mut self) -> bool {
         if !self.store.has_log_room() {
             self.waits_for_room = true;
@@ -101,7 +101,7 @@ impl Storage {
         }
     }
 
-    /// What must hold between the turns of the loop.
+    /// Checks invariants between the turns of the loop.
     pub fn check(&self) {
         self.backlog.check();
     }

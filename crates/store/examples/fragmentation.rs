@@ -1,14 +1,13 @@
-//! Ages a simulated 1 TiB device and prints how fragmented new allocations are and what they cost:
-//! for the allocator of the store and for next-fit, which it replaced.
+//! Ages a simulated 1 TiB device and prints the fragmentation and the cost of new allocations: for the allocator
+//! of the store and for next-fit, its predecessor.
 //!
 //! `cargo run --release -p atoll-store --example fragmentation [turnovers] [GiB] [percent]...`
 //!
-//! Four fifths of the bytes are objects of 4 MiB, the rest objects of 4 to 64 KiB; metadata takes
-//! one block in a hundred. In each round, until every byte has been replaced `turnovers` times,
-//! 1 GiB of random objects is deleted and as much written in random order, and a checkpoint
-//! rewrites 8192 random metadata pages in batches of 256. What is deleted or rewritten becomes free
-//! when the checkpoint ends. The figures are those of the last turnover. Calls are timed one by
-//! one, so that a figure includes about 20 ns for reading the clock.
+//! Four fifths of the bytes are objects of 4 MiB, the rest objects of 4 to 64 KiB; metadata takes one block in a
+//! hundred. In each round, until every byte has been replaced `turnovers` times, 1 GiB of random objects is
+//! deleted and as much written in random order, and a checkpoint rewrites 8192 random metadata pages in batches of
+//! 256. Deleted or rewritten blocks become free when the checkpoint ends. The figures are those of the last
+//! turnover. Calls are timed one by one, so that a figure includes about 20 ns for reading the clock.
 
 use std::time::Instant;
 
@@ -41,7 +40,7 @@ impl Policy for Allocator {
     }
 }
 
-/// What the store had before: a bitmap and a cursor.
+/// The store's former allocator: a bitmap and a cursor.
 struct NextFit {
     words: Vec<u64>,
     block_count: u32,
@@ -149,7 +148,7 @@ struct Device<P> {
     /// Blocks of objects and pages, without those that wait for a checkpoint to be free.
     used_blocks: u32,
     large_figures: Figures,
-    /// Of allocations of one block.
+    /// Figures of allocations of one block.
     small_figures: Figures,
     page_figures: Figures,
 }

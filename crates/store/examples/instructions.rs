@@ -1,9 +1,9 @@
 //! 4 KiB random writes and reads of a store on a device in memory, the same ones in every run, so
 //! that callgrind can count their instructions: a figure that no noise of the machine touches.
 //!
-//! `crates/lab/tools/instructions.py` builds this, runs it under valgrind and prints instructions per operation
-//! by function. What is counted is what [`measured_writes`] and [`measured_reads`] do, which is what
-//! the OSD asks of its store for each operation of a client that goes to a primary.
+//! `crates/lab/tools/instructions.py` builds this, runs it under valgrind and prints instructions per operation by
+//! function. The counted code is [`measured_writes`] and [`measured_reads`], the OSD's calls of its store for each
+//! operation of a client that goes to a primary.
 
 use std::collections::HashMap;
 
@@ -85,7 +85,7 @@ fn write(store: &Store, key: &ObjectKey, offset: u64, payload: &Bytes) -> Transa
     Transaction { pg, object, mutations, payload, payload_sealed: true, log }
 }
 
-/// Does what the store asks of its device. Returns how many reads and writes of clients are done.
+/// Carries out the store's requests to its device. Returns how many reads and writes of clients are done.
 fn settle(store: &mut Store, disk: &mut MemoryDisk) -> u64 {
     let mut done_count = 0;
     loop {

@@ -20,13 +20,14 @@ const RESERVE_PAGES: u32 = 1 << 16;
 const PENDING_BYTES_HELD: u64 = 16 << 20;
 
 impl Store {
-    /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
+    /// Returns true if clients must not add data. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         self.space.is_full() || self.page_room() <= RESERVE_PAGES || self.backing_room >= BackingRoom::Low
     }
 
-    /// What clients may do here. It is asked by primaries, which look at their own copies: one that was rebuilt has to
-    /// itself what is shared here, and then small overwrites take space of the reserve.
+    /// Returns the kinds of client operations that are allowed here. Primaries ask it about their own copies: a
+    /// rebuilt copy has for itself the blocks that are shared here, and then small overwrites take space of the
+    /// reserve.
     pub fn room(&self) -> Room {
         let is_reserve_used = self.space.is_reserve_used()
             || self.page_room() <= RESERVE_PAGES / 8 * 5
@@ -38,29 +39,30 @@ impl Store {
         }
     }
 
-    /// What the file system under a sparse file had left when that was last said.
+    /// Returns the last reported room of the file system under a sparse file.
     pub fn backing_room(&self) -> BackingRoom {
         self.backing_room
     }
 
-    /// Says what the file system under a sparse file has left. Deletes go on, and so do overwrites of what has its place.
+    /// Sets the room of the file system under a sparse file. Deletes still succeed, and so do overwrites of
+    /// allocated blocks.
     pub fn set_backing_room(&mut self, room: BackingRoom) {
         self.backing_room = room;
     }
 
-    /// Clients may fill the device up to this share, in percent; what is left is for recovery, deletes and
+    /// Sets the share of the device that clients may fill, in percent; the rest is for recovery, deletes and
     /// checkpoints.
     pub fn set_full_percent(&mut self, percent: u32) {
         self.space.set_full_percent(percent);
     }
 
-    /// Whether space is short only until the next checkpoint is done.
+    /// Returns true if space is short only until the next checkpoint is done.
     pub(crate) fn waits_for_space(&self) -> bool {
         self.space.is_low() && !self.is_full()
     }
 
-    /// Whether a checkpoint is needed for the sake of space, here or in the file system under a sparse file: only a
-    /// checkpoint gives that anything back, and nothing else may come that would start one.
+    /// Returns true if a checkpoint is needed for the sake of space, here or in the file system under a sparse
+    /// file: only a checkpoint frees that, and no other event may start one.
     pub(crate) fn must_reclaim(&self) -> bool {
         let backing_gains = self.space.has_freed() || self.overlay.memory_bytes() > PENDING_BYTES_HELD;
         self.space.must_be_reclaimed() || self.backing_room != BackingRoom::Enough && backing_gains
@@ -78,22 +80,23 @@ impl Store {
         self.page_count_max = count_max;
     }
 
-    /// Whether nothing at all may be added: what is left is for checkpoints, which free space.
+    /// Returns true if nothing at all may be added: the rest is for checkpoints, which free space.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.space.is_exhausted()
             || self.page_room() <= RESERVE_PAGES / 2
             || self.backing_room == BackingRoom::None
     }
 
-    /// Whether hardly more is left than checkpoints need.
+    /// Returns true if hardly more is left than checkpoints need.
     fn is_spent(&self) -> bool {
         self.space.is_spent() || self.page_room() <= RESERVE_PAGES / 4 || self.backing_room == BackingRoom::None
     }
 
-    /// Whether a transaction needs what is left for checkpoints on an exhausted device. Deletes and trims do not: of
-    /// shards they keep a pre-image, which shares blocks and goes when all members have the write, and trims write
-    /// parity. While members are full, primaries order nothing else that needs space for shards. Of copies, small
-    /// overwrites that were under way when [`Store::room`] ended are taken: a PG could not go on without them.
+    /// Returns true if a transaction needs the space left for checkpoints on an exhausted device. Deletes and
+    /// trims do not: of shards they keep a pre-image, which shares blocks and goes when all members have the
+    /// write, and trims write parity. While members are full, primaries order nothing else that needs space for
+    /// shards. Small overwrites of copies that were pending when [`Store::room`] ended are taken: a PG could not
+    /// continue without them.
     pub(crate) fn takes_from_checkpoints(&self, transaction: &Transaction) -> Result<bool, StoreError> {
         let Transaction { pg, object, mutations, payload, log, .. } = transaction;
         let is_pre_image = |mutation: &Mutation| matches!(mutation, Mutation::ClonePreImage { .. });
@@ -111,8 +114,8 @@ impl Store {
         self.would_need_room(&ObjectKey { pg: *pg, name: object.clone() }, mutations)
     }
 
-    /// Checks a client's write before it gets its place in the PG's history. What it looks at is
-    /// loaded ([`Store::is_write_loaded`]).
+    /// Checks a client's write before it gets its place in the PG's history. Its metadata is loaded
+    /// ([`Store::is_write_loaded`]).
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
         let info = self.metadata.info(&self.metadata.parts.object(key.pg, &key.name))?;
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
@@ -129,9 +132,9 @@ impl Store {
         }
     }
 
-    /// Whether a write needs space that it does not have yet. Small overwrites of blocks that are this object's
-    /// alone stay in their places, so that what a file system notes of a delete can be written on a full device.
-    /// Who does not have the metadata in memory says yes.
+    /// Returns true if a write needs space that it does not have yet. Small overwrites of blocks that are this
+    /// object's alone stay in their places, so that a file system can write its notes of a delete on a full
+    /// device. A store without the metadata in memory returns true.
     pub fn needs_room(&self, key: &ObjectKey, mutations: &[Mutation]) -> bool {
         self.would_need_room(key, mutations).unwrap_or(true)
     }
@@ -167,7 +170,7 @@ impl Store {
         Ok(blocks.into_iter().map(&mut is_own).collect::<Result<_, _>>()?)
     }
 
-    /// Whether the mutations add metadata.
+    /// Returns true if the mutations add metadata.
     pub fn adds_metadata(mutations: &[Mutation]) -> bool {
         mutations.iter().any(Self::adds)
     }
@@ -183,7 +186,7 @@ impl Store {
         )
     }
 
-    /// Whether the log and the device have room for any transaction. If not, wait until the running
+    /// Returns true if the log and the device have room for any transaction. If not, wait until the running
     /// checkpoint is done. A full device still has room, so that deletes are possible.
     pub fn has_log_room(&self) -> bool {
         !self.waits_for_space()

@@ -17,7 +17,7 @@ pub(crate) use part::push_run;
 /// A run of blocks: first block and length.
 pub type Run = (u32, u32);
 
-/// What an allocation is for; decides which part of the region is preferred.
+/// Purpose of an allocation; decides which part of the region is preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
     /// The bytes of objects.
@@ -54,7 +54,7 @@ impl Allocator {
         self.data.block_count() + self.metadata.block_count()
     }
 
-    /// Whether the same blocks are free, and the index finds all of them.
+    /// Returns true if the same blocks are free, and the index finds all of them.
     pub fn has_same_blocks(&self, other: &Allocator) -> bool {
         self.data.check_invariants();
         self.metadata.check_invariants();
@@ -72,7 +72,7 @@ impl Allocator {
         self.data.claim((block, 1));
     }
 
-    /// Whether a block is in use; none for a block outside the region.
+    /// Returns true if a block is in use; none for a block outside the region.
     pub fn is_used(&self, block: u32) -> Option<bool> {
         let run = (block, 1);
         (self.covered(run) == 1).then(|| !self.data.is_free(run) || !self.metadata.is_free(run))
@@ -103,7 +103,7 @@ impl Allocator {
         self.metadata.index_groups();
     }
 
-    /// Whether all blocks of a run are in the region, and free.
+    /// Returns true if all blocks of a run are in the region, and free.
     pub fn is_free_run(&self, run: Run) -> bool {
         self.covered(run) == run.1 && self.data.is_free(run) && self.metadata.is_free(run)
     }

@@ -1,11 +1,11 @@
-//! Checkpoints: applying the log's small writes to their places, writing changed metadata pages and
-//! the page table to fresh places, and swapping the superblock, after which the log is trimmed.
-//! Client I/O goes on beside it: nothing here takes longer than a few blocks' worth of work at a
-//! time, and few requests are in flight unless the log is about to fill up.
+//! Checkpoints: applying the log's small writes to their places, writing changed metadata pages and the page table
+//! to fresh places, and swapping the superblock, after which the log is trimmed. Client I/O continues beside it:
+//! nothing here takes longer than a few blocks' worth of work at a time, and few requests are in flight unless the
+//! log is about to fill up.
 //!
-//! What makes it safe: only records that were durable when it began are trimmed; their data is
-//! applied unless something newer has replaced it; and the superblock is not written before every
-//! transaction that may have replaced something is durable in the log itself.
+//! It is safe because only records that were durable when it began are trimmed; their data is applied unless
+//! something newer has replaced it; and the superblock is not written before every transaction that may have
+//! replaced something is durable in the log itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Checkpoint {
         (self.phase != Phase::SavePgs).then_some(self.wal_trim_to)
     }
 
-    /// Whether its last request is under way.
+    /// Returns true if its last request is pending.
     pub fn is_writing_superblock(&self) -> bool {
         self.phase == Phase::Superblock
     }
@@ -118,7 +118,7 @@ impl Checkpoint {
 }
 
 impl Store {
-    /// Whether a checkpoint runs.
+    /// Returns true if a checkpoint runs.
     pub fn is_checkpointing(&self) -> bool {
         self.checkpoint.is_some()
     }
@@ -250,7 +250,7 @@ impl Store {
         self.advance_checkpoint();
     }
 
-    /// Freezes the present state, which is what the checkpoint writes.
+    /// Freezes the present state, which the checkpoint writes.
     fn freeze(&mut self, checkpoint: &mut Checkpoint) {
         let (wal_position, wal_sequence) = self.log.head();
         checkpoint.wal_trim_to = self.log.appended_blocks();
@@ -275,9 +275,9 @@ impl Store {
         };
     }
 
-    /// How many requests a checkpoint may have in flight: few, to leave the device to clients; more
-    /// if it falls behind what clients append to the log, because a full log would make clients wait
-    /// for the whole rest of it.
+    /// Returns the number of requests that a checkpoint may have in flight: few, to leave the device to clients;
+    /// more if it falls behind the log's growth, because a full log would make clients wait for the whole rest of
+    /// it.
     fn requests_max(&self, checkpoint: &Checkpoint) -> usize {
         let appended = self.log.appended_blocks() - checkpoint.wal_appended_at_start;
         let due = checkpoint.work_count * appended / self.log.blocks_per_checkpoint();
@@ -305,7 +305,8 @@ impl Store {
         }
     }
 
-    /// Starts to apply adjacent blocks until so many requests are in flight. False when there are none left.
+    /// Starts to apply adjacent blocks until `requests_max` requests are in flight. False when there are none
+    /// left.
     fn apply_runs(&mut self, checkpoint: &mut Checkpoint, requests_max: usize) -> bool {
         let mut has_applied = false;
         while checkpoint.requests.len() < requests_max && self.apply_next_run(checkpoint) {
@@ -422,7 +423,7 @@ impl Store {
         }
         let offset = u64::from(run.first) * BLOCK_BYTES as u64;
         let segment = |(_, buffer): &(u64, Option<BufferBlock>)| {
-            let (buffer, index) = buffer.as_ref().expect("what was not in memory has been read");
+            let (buffer, index) = buffer.as_ref().expect("blocks that were not in memory have been read");
             Segment { buffer: Arc::clone(buffer), first_block: *index, block_count: 1 }
         };
         let segments = join_segments(run.blocks.iter().map(segment));

@@ -1,5 +1,5 @@
-//! Damage of metadata that is met while a store is in use. It is remembered in the superblock, so that the store does
-//! not open again as if nothing were missing: who looks at a page that cannot be read fails, and nobody else notices.
+//! Damage of metadata that is met while a store is in use. It is remembered in the superblock, so that the store
+//! does not open again as if nothing were missing: a reader of an unreadable page fails, and no other notices.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ impl Store {
         }
     }
 
-    /// Whether damage was found that the superblock does not tell yet. The process may end when it does, or when the
-    /// device does not take it.
+    /// Returns true if damage was found that the superblock does not have yet. The process may end when it does,
+    /// or when the device does not take it.
     ///
     /// ```
     /// use atoll_store::{Disk, Store};
@@ -58,7 +58,7 @@ impl Store {
         self.outbox.request(Purpose::DamageNote, DiskOperation::Write { offset, segments, durable: true });
     }
 
-    /// The superblock tells the damage, or the device did not take it, which leaves all as it was.
+    /// The superblock has the damage, or the device did not take it, which changes nothing.
     pub(crate) fn damage_noted(&mut self, _: &DiskResult) {
         self.damage_to_note = None;
     }
@@ -76,7 +76,7 @@ impl Store {
 }
 
 impl Store {
-    /// What a store remembers of damaged metadata that it met while it was in use; none if it met none.
+    /// Returns the damage of metadata that a store met and remembers from its use; none if it met none.
     pub fn remembered_damage(disk: &mut dyn Disk) -> Result<Option<String>, OpenError> {
         let (superblock, _) = load_superblock(disk)?;
         Ok(Some(superblock.damage).filter(|damage| !damage.is_empty()))

@@ -1,8 +1,8 @@
-//! Giving free places back to what is under the device: a file system (holes in a file) or a disk (TRIM).
+//! Freeing places under the device: in a file system (holes in a file) or on a disk (TRIM).
 //!
-//! A discard is a write to free blocks: it begins when the checkpoint that set them free is in force, and nobody gets them
-//! before it has ended. So it touches nothing that a reader, a clone, the log or an older checkpoint may still need, for the
-//! same reason for which fresh data may be written there.
+//! A discard is a write to free blocks: it begins when the checkpoint that freed them is in force, and the blocks
+//! are not allocated before it has ended. So it touches nothing that a reader, a clone, the log or an older
+//! checkpoint may still need, for the same reason for which fresh data may be written there.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::disk::{DiskOperation, DiskResult};
 use crate::outbox::Purpose;
 use crate::store::Store;
 
-/// Places are given back in pieces of so many blocks, each wholly free: smaller ones would cut files to pieces, and are
-/// what the next small writes get.
+/// Blocks of the pieces that are discarded, each wholly free: smaller ones would cut files to pieces, and serve
+/// the next small writes.
 const CHUNK_BLOCKS: u32 = 16;
 /// Chunks in one request.
 const REQUEST_CHUNKS_MAX: u32 = 512;
 /// Chunks that are looked at before others get their turn.
 const LOOKED_AT_MAX: u32 = 1 << 16;
-/// Runs that wait. What does not fit is found when the store is opened anew.
+/// Runs that wait. Runs beyond it are found when the store is opened again.
 const WAITING_MAX: usize = 1 << 16;
 
 /// Free places that are to be given back.
@@ -28,7 +28,7 @@ pub(crate) struct Discards {
     is_on: bool,
     /// Chunks that were free when they came here: first one and how many.
     waiting: VecDeque<Run>,
-    /// What is being given back; the allocator has it as used.
+    /// Run that is being discarded; the allocator has it as used.
     under_way: Option<Run>,
 }
 
@@ -111,8 +111,8 @@ fn is_free(allocator: &Allocator, chunk: u32) -> bool {
 }
 
 impl Store {
-    /// Says whether free places are given back to what is under the data device. They are unless this says otherwise, or
-    /// the device once cannot.
+    /// Sets whether free places are discarded under the data device. They are unless this says otherwise, or the
+    /// device once cannot.
     pub fn set_discards(&mut self, is_on: bool) {
         self.space.discards.is_on = is_on;
         if !is_on {
@@ -126,7 +126,7 @@ impl Store {
         self.discard_next();
     }
 
-    /// Starts the next discard, if there is none and space is not so short that somebody would miss these blocks.
+    /// Starts the next discard, if there is none and space is not so short that these blocks would be missed.
     pub(crate) fn discard_next(&mut self) {
         if self.poisoned.is_some() || !self.space.can_spare(DISCARD_BLOCKS_MAX) {
             return;

@@ -1,4 +1,4 @@
-//! What the store wants from a device.
+//! Requests of the store to a device.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Segment {
     }
 }
 
-/// What to do with the device. Offsets and lengths are multiples of the block size.
+/// Operations on the device. Offsets and lengths are multiples of the block size.
 pub enum DiskOperation {
     /// Read into a fresh buffer.
     Read {
@@ -39,9 +39,9 @@ pub enum DiskOperation {
     Write {
         /// Offset in bytes.
         offset: u64,
-        /// What to write, at most `WRITE_SEGMENTS_MAX` pieces.
+        /// Data to write, at most `WRITE_SEGMENTS_MAX` pieces.
         segments: Vec<Segment>,
-        /// Whether completion means durability.
+        /// True if completion means durability.
         durable: bool,
     },
     /// Write bytes that may lie anywhere in memory, durably, as above. The bytes are copied or
@@ -49,12 +49,12 @@ pub enum DiskOperation {
     WriteBytes {
         /// Offset in bytes.
         offset: u64,
-        /// What to write: whole blocks.
+        /// Data to write: whole blocks.
         bytes: Bytes,
     },
     /// Make everything written before durable (fdatasync).
     Sync,
-    /// Give the blocks back to what is under the device. What is read there afterwards is anything.
+    /// Free the blocks under the device. Their content is undefined afterwards.
     Discard {
         /// Offset in bytes.
         offset: u64,

@@ -1,5 +1,5 @@
-//! Dumps what a store holds, for people and scripts, as a stream of records, so that memory stays
-//! bounded. It changes nothing on the devices.
+//! Dumps the content of a store, for operators and scripts, as a stream of records, so that memory stays bounded.
+//! It changes nothing on the devices.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::recovery::{Recovered, load_checkpoint, load_superblock};
 use crate::superblock::Superblock;
 use crate::walk::{Visitor, Walk};
 
-/// What to dump.
+/// Parts to dump.
 #[derive(Clone, Debug, Default)]
 pub struct DumpOptions {
     /// Only the objects of this PG.
@@ -50,7 +50,7 @@ pub enum DumpRecord {
     Object(ObjectRecord),
     /// Something that could not be read.
     Damage {
-        /// What it is.
+        /// The problem.
         detail: String,
     },
 }
@@ -103,7 +103,7 @@ pub struct ObjectRecord {
     pub seal_unit_bytes: u32,
     /// Length of a seal.
     pub seal_bytes: u16,
-    /// Whether it may share blocks with others.
+    /// True if it may share blocks with others.
     pub may_share: bool,
     /// Blocks that are not holes.
     pub blocks: u64,

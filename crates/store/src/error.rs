@@ -1,4 +1,4 @@
-//! What can go wrong with a store.
+//! Errors of a store.
 
 use std::io;
 
@@ -24,12 +24,12 @@ pub enum StoreError {
     /// Metadata makes no sense.
     #[error("metadata is damaged: {detail}; wipe this OSD and let its peers backfill it")]
     Damaged {
-        /// What was found.
+        /// The found state.
         detail: String,
     },
-    /// A write or sync failed earlier. What is on the device is unknown, so the store takes no
-    /// more writes; restart the OSD to recover from the log.
-    #[error("the device failed earlier ({cause}); the store takes no more writes until it is opened anew")]
+    /// A write or sync failed earlier. The content of the device is unknown, so the store takes no more writes;
+    /// restart the OSD to recover from the log.
+    #[error("the device failed earlier ({cause}); the store takes no more writes until it is opened again")]
     Poisoned {
         /// The first failure.
         cause: String,
@@ -44,7 +44,8 @@ pub enum OpenError {
     Io(#[from] io::Error),
     /// There is no store on the device.
     #[error(
-        "there is no Atoll store on this device (no valid superblock); 'atoll osd create --device' makes one, which destroys what is on it"
+        "there is no Atoll store on this device (no valid superblock); 'atoll osd create --device' makes one, \
+         which destroys the content of the device"
     )]
     NotAStore,
     /// The store was written by another release.
@@ -77,7 +78,7 @@ pub enum OpenError {
     /// The log is on a device of its own, and that was not given or is another store's.
     #[error("the log of this store is on a device of its own: {detail}; name the right one (--wal-device)")]
     WrongLogDevice {
-        /// What is wrong with the device given.
+        /// The reason.
         detail: String,
     },
     /// Metadata that was durable does not check.
@@ -85,7 +86,7 @@ pub enum OpenError {
     Damaged {
         /// Checkpoint or log.
         what: &'static str,
-        /// What was found.
+        /// The found state.
         detail: String,
     },
 }

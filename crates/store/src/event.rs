@@ -1,4 +1,4 @@
-//! What a store reports: events and figures.
+//! Reports of a store: events and figures.
 
 use crate::lookup::LoadId;
 use crate::read::{ReadData, ReadError};
@@ -8,7 +8,7 @@ use crate::scrub::{ScrubError, ScrubResult};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransactionId(pub u64);
 
-/// What happened in the store.
+/// Events of the store.
 #[derive(Debug)]
 pub enum StoreEvent {
     /// The transaction is durable.
@@ -17,17 +17,17 @@ pub enum StoreEvent {
     Read {
         /// The id that [`crate::Store::read`] returned.
         id: u64,
-        /// What was found.
+        /// Result of the read.
         result: Result<ReadData, ReadError>,
     },
     /// A scrub is done.
     Scrubbed {
         /// The id that [`crate::Store::scrub`] returned.
         id: u64,
-        /// What was found.
+        /// Result of the scrub.
         result: Result<ScrubResult, ScrubError>,
     },
-    /// What [`crate::Store::load`] was asked for is in memory, until the next [`crate::Store::flush`].
+    /// The metadata of a [`crate::Store::load`] is in memory, until the next [`crate::Store::flush`].
     Loaded(LoadId),
     /// The device failed; nothing more will be committed.
     Poisoned {
@@ -36,7 +36,7 @@ pub enum StoreEvent {
     },
 }
 
-/// Room under a device that is a sparse file: what its file system has left.
+/// Room under a device that is a sparse file: the free space of its file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BackingRoom {
     /// The device may grow as it likes.
@@ -44,16 +44,16 @@ pub enum BackingRoom {
     Enough,
     /// Clients must not add data.
     Low,
-    /// Nobody must: what is left is for checkpoints.
+    /// No operation may: the rest is for checkpoints.
     None,
 }
 
-/// What a pool has in a store.
+/// A pool's usage in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Objects, as in [`StoreUsage`].
     pub object_count: u64,
-    /// Bytes of the blocks that they refer to; what clones share counts once. Metadata does not count.
+    /// Bytes of the blocks that they refer to; blocks shared by clones count once. Metadata does not count.
     pub used_bytes: u64,
 }
 
@@ -62,8 +62,8 @@ pub struct PoolUsage {
 pub struct StoreUsage {
     /// Size of the data region in bytes.
     pub total_bytes: u64,
-    /// Bytes of the data region in use. What was freed since the last checkpoint does not count,
-    /// though it can be used again only after the next one.
+    /// Bytes of the data region in use. Blocks freed since the last checkpoint do not count, though they can be
+    /// used again only after the next one.
     pub used_bytes: u64,
     /// Objects.
     pub object_count: u64,

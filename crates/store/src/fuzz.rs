@@ -1,6 +1,5 @@
-//! Entry points for fuzzing: everything that decodes bytes of a device. Checksums would reject
-//! nearly every input, so they are made to fit; what is decoded is then used as the store would use
-//! it.
+//! Entry points for fuzzing: everything that decodes bytes of a device. Checksums would reject nearly every input,
+//! so they are made to fit; decoded values are then used as the store would use them.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! What is always true of a store: one sentence, one function.
+//! Invariants of a store: one sentence, one function.
 //!
-//! The first part is cheap. It is asserted in every build where the state changes, mostly on both sides of
-//! an interface. The second part looks at everything in memory, by [`Store::check_invariants`]; tests call
-//! it after every step of random histories. What only the device shows is checked by `check`, which
+//! The first part is cheap. It is asserted in every build where the state changes, mostly on both sides of an
+//! interface. The second part looks at everything in memory, by [`Store::check_invariants`]; tests call it after
+//! every step of random histories. Invariants that only the device shows are checked by `check`, which
 //! [`Store::examine`] applies to a store in use.
 //!
-//! All of this is about what the store did itself. Bytes from a disk are checked where they are read, and
-//! are errors. `docs/internals/store-invariants.md` lists the sentences.
+//! All of this is about the store's own actions. Bytes from a disk are checked where they are read, and are
+//! errors. `docs/internals/store-invariants.md` lists the sentences.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ use crate::store::Store;
 
 // ---- cheap: asserted where the state changes ------------------------------------------------
 
-/// The log never overwrites what is not trimmed.
+/// The log never overwrites untrimmed records.
 #[inline]
 pub(crate) fn log_keeps_what_is_not_trimmed(used_blocks: u64, ring_blocks: u64) {
-    assert!(used_blocks <= ring_blocks, "the log never overwrites what is not trimmed");
+    assert!(used_blocks <= ring_blocks, "the log never overwrites untrimmed records");
 }
 
-/// The log is trimmed forward only, and not beyond what was appended.
+/// The log is trimmed forward only, and not beyond its end.
 #[inline]
 pub(crate) fn log_is_trimmed_forward(trimmed_blocks: u64, trim_to: u64, appended_blocks: u64) {
     assert!(trimmed_blocks <= trim_to && trim_to <= appended_blocks, "the log is trimmed forward only");
@@ -60,18 +60,18 @@ pub(crate) fn nothing_is_acknowledged_after_a_failure(is_poisoned: bool) {
     assert!(!is_poisoned, "nothing is acknowledged after a failure of the device");
 }
 
-/// A checkpoint applies only what is durable in the log: a crash may lose the rest.
+/// A checkpoint applies only durable records of the log: a crash may lose the rest.
 #[inline]
 pub(crate) fn checkpoint_applies_durable_records_only(durable_through: u64, trims_below: u64) {
-    assert!(durable_through + 1 >= trims_below, "a checkpoint applies only what is durable in the log");
+    assert!(durable_through + 1 >= trims_below, "a checkpoint applies only durable records of the log");
 }
 
-/// A superblock is written when all transactions are durable that may have replaced what it refers to.
+/// A superblock is written when all transactions are durable that may have replaced data that it refers to.
 #[inline]
 pub(crate) fn superblock_comes_after_the_fence(oldest_uncommitted: Option<u64>, fence_number: u64) {
     assert!(
         oldest_uncommitted.is_none_or(|number| number >= fence_number),
-        "a superblock waits for what replaced data under it"
+        "a superblock waits for writes that replaced its data"
     );
 }
 
@@ -114,8 +114,8 @@ impl Store {
         examine(disk, &self.metadata, &self.page_table, &self.layout)
     }
 
-    /// A block belongs to objects, to a page, to the page table or to what a checkpoint will set free, and to
-    /// one of them only; all others are free, and the allocator says so.
+    /// A block belongs to objects, to a page, to the page table or to the blocks that a checkpoint will free, and
+    /// to one of them only; all others are free, and the allocator has them as free.
     fn blocks_have_one_holder(&self) {
         let all_free = Allocator::new(self.layout.data_start, self.layout.data_blocks);
         let pages = &self.metadata.tree.pages;

@@ -22,8 +22,8 @@ pub struct FormatOptions {
     pub store_id: [u8; 16],
     /// Size of the WAL ring in bytes; bounds the memory that unapplied small writes take.
     pub wal_bytes: u64,
-    /// Whether the ring is on the log device, where it may be large: it then absorbs bursts of
-    /// random writes for a slow data device.
+    /// True if the ring is on the log device, where it may be large: it then absorbs bursts of random writes for a
+    /// slow data device.
     pub wal_is_apart: bool,
 }
 

@@ -1,6 +1,5 @@
-//! The object store on one device: a write-ahead log with group commit, data in 4 KiB blocks with
-//! CRC-32C, object metadata and omap in a checkpointed copy-on-write B+tree of which only a part is in
-//! memory, checkpoints and recovery.
+//! The object store on one device: a write-ahead log with group commit, data in 4 KiB blocks with CRC-32C, object
+//! metadata and omap in a checkpointed copy-on-write B+tree, only partly in memory, checkpoints and recovery.
 //!
 //! Sans-IO: [`Store`] takes transactions, reads and disk completions, and gives out disk requests
 //! and events. Only opening, closing, formatting and checking a device read and write through the

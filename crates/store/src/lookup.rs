@@ -22,7 +22,7 @@ use crate::validate::{validate, written_bytes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadId(pub u64);
 
-/// What to load.
+/// Metadata to load.
 ///
 /// ```
 /// use atoll_store::{LoadId, LoadRequest, Store, StoreError};
@@ -37,9 +37,9 @@ pub struct LoadId(pub u64);
 /// ```
 #[derive(Clone, Debug)]
 pub enum LoadRequest {
-    /// What a call found to be missing.
+    /// Missing pages of a call.
     Pages(Cold),
-    /// What a read looks at.
+    /// Metadata of a read.
     Read {
         /// The PG.
         pg: PgId,
@@ -48,7 +48,7 @@ pub enum LoadRequest {
         /// The read.
         request: ReadRequest,
     },
-    /// What a write looks at.
+    /// Metadata of a write.
     Write {
         /// The PG.
         pg: PgId,
@@ -61,18 +61,18 @@ pub enum LoadRequest {
     },
 }
 
-/// What a client's write would find.
+/// Result of a look at the store for a client's write.
 #[derive(Debug)]
 pub struct Examined {
-    /// Whether its object exists.
+    /// True if its object exists.
     pub exists: bool,
     /// It only overwrites blocks in place, for which there is always room.
     pub overwrites: bool,
-    /// What the store would refuse it for.
+    /// The store's refusal.
     pub check: Result<(), StoreError>,
 }
 
-/// Who waits for a page.
+/// Owner of a waiting operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
     Load(LoadId),
@@ -81,14 +81,14 @@ pub(crate) enum Waiter {
     Checkpoint,
 }
 
-/// What waits for pages.
+/// Operations that wait for pages.
 #[derive(Default)]
 pub(crate) struct Loads {
     requests: BTreeMap<LoadId, LoadRequest>,
     waiters: BTreeMap<u32, Waiters>,
 }
 
-/// Who waits for one page.
+/// Operations that wait for one page.
 struct Waiters {
     /// The turn in which the first of them began.
     since: u64,
@@ -111,7 +111,7 @@ fn listed_max(counts_blocks: bool) -> usize {
 }
 
 impl Store {
-    /// What is known of an object as a whole.
+    /// Returns the properties of an object as a whole.
     pub fn object(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>, StoreError> {
         Ok(self.metadata.info(&self.metadata.parts.object(key.pg, &key.name))?)
     }
@@ -156,8 +156,8 @@ impl Store {
         Ok(self.metadata.names_after(pg, after, limit)?)
     }
 
-    /// A PG's objects whose names begin with `prefix`, behind `after`, and where to go on. Without their numbers
-    /// of blocks more come at once.
+    /// Returns a PG's objects whose names begin with `prefix`, behind `after`, and the position for the next page.
+    /// Without their numbers of blocks more come at once.
     pub fn objects_page(
         &self,
         pg: PgId,
@@ -177,12 +177,12 @@ impl Store {
         Ok(blocks.into_iter().map(|block| block != HOLE).collect())
     }
 
-    /// Whether everything that a read looks at is in memory.
+    /// Returns true if all metadata of a read is in memory.
     pub fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
         !matches!(self.look_at_read(pg, object, request), Err(Unready::Cold(_)))
     }
 
-    /// Whether everything that a write looks at is in memory.
+    /// Returns true if all metadata of a write is in memory.
     pub fn is_write_loaded(
         &self,
         pg: PgId,
@@ -193,7 +193,7 @@ impl Store {
         !matches!(self.look_at_write(pg, object, conditions, mutations), Err(Unready::Cold(_)))
     }
 
-    /// What a client's write would find: everything is looked up once. `None` unless all of it is in memory, as
+    /// Examines a client's write: everything is looked up once. `None` unless all of it is in memory, as
     /// [`Store::is_write_loaded`] says.
     pub fn examine_write(
         &self,
@@ -363,7 +363,8 @@ impl Store {
         self.outbox.request(Purpose::Page { number, is_again }, DiskOperation::Read { offset, block_count: 1 });
     }
 
-    /// A page has been read. One that is not what was written is read once more: the way may have been at fault.
+    /// A page has been read. One with other content than the written one is read once more: the way may have been
+    /// at fault.
     pub(crate) fn page_read(&mut self, number: u32, is_again: bool, result: DiskResult) {
         let is_good = match result {
             Ok(Some(block)) => self.metadata.tree.pages.loaded(number, block),
@@ -408,8 +409,8 @@ impl Store {
     }
 }
 
-/// Whether an error says that the medium has lost the bytes, and not that the device is away: ENODATA and EILSEQ stand for
-/// a critical error of the medium and for failed protection information.
+/// Returns true if an error means that the medium has lost the bytes, and not that the device is away: ENODATA and
+/// EILSEQ stand for a critical error of the medium and for failed protection information.
 fn is_lost_by_medium(error: &std::io::Error) -> bool {
     const ENODATA: i32 = 61;
     const EILSEQ: i32 = 84;

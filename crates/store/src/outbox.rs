@@ -1,5 +1,5 @@
-//! What the store wants of its shell: requests to its devices, each with the reason why it was made, and
-//! events. Components put them in; [`crate::Store`] hands them out.
+//! Requests of the store to its shell: to its devices, each with its reason, and events. Components put them in;
+//! [`crate::Store`] hands them out.
 
 use std::collections::VecDeque;
 
@@ -25,12 +25,12 @@ pub(crate) enum Purpose {
     /// A metadata page.
     Page {
         number: u32,
-        /// The first reading did not bring what was written.
+        /// The first reading brought other data than the written one.
         is_again: bool,
     },
     /// Free blocks are given back.
     Discard,
-    /// A superblock that tells damage.
+    /// A superblock that notes damage.
     DamageNote,
     /// Something that the checkpoint does.
     Checkpoint,

@@ -1,8 +1,8 @@
-//! Blocks whose newest bytes are not at their place yet: small writes that are in the log, and large
-//! writes that are on their way to the device. Their places are known in order, too, so that a
-//! checkpoint applies them sorted. When they take too much memory, the bytes of those in the log are
-//! dropped and read back from there. Large writes are kept as runs: a run of blocks lasts until its
-//! data is durable, and what a small write changes in it meanwhile comes first.
+//! Blocks whose newest bytes are not at their place yet: small writes that are in the log, and large writes that
+//! are on their way to the device. Their places are known in order, too, so that a checkpoint applies them sorted.
+//! When they take too much memory, the bytes of those in the log are dropped and read back from there. Large
+//! writes are kept as runs: a run of blocks lasts until its data is durable, and changes by small writes meanwhile
+//! come first.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustc_hash::FxBuildHasher;
 use crate::allocator::Run;
 use crate::places::Places;
 
-/// Where the newest bytes of a block are, besides memory.
+/// Place of the newest bytes of a block, beside memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
     /// On their way to their place.
@@ -38,7 +38,7 @@ pub(crate) struct PendingBlock {
     pub home: Home,
 }
 
-/// What is known of a block's newest bytes.
+/// A block's newest bytes and their place.
 pub(crate) struct Newest<'a> {
     /// The bytes. `None` when they were dropped.
     pub bytes: Option<&'a [u8]>,
@@ -47,7 +47,7 @@ pub(crate) struct Newest<'a> {
 
 #[derive(Default)]
 pub(crate) struct Overlay {
-    /// Nobody outside chooses a place, so that a plain hash does.
+    /// No stranger chooses a place, so a plain hash suffices.
     blocks: HashMap<u32, PendingBlock, FxBuildHasher>,
     /// The same places in order.
     places: Places,
@@ -130,7 +130,7 @@ impl Overlay {
         }
     }
 
-    /// Memory is accounted for: what is counted is what there is.
+    /// Checks that the counted memory is correct.
     pub fn check_invariants(&self) {
         let in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
         assert!(self.in_memory == in_memory, "blocks in memory are counted");
@@ -185,7 +185,7 @@ impl Overlay {
         }
     }
 
-    /// The log has no records before this one any more: what they held is at its place.
+    /// The log has no records before this one any more: their data is at its place.
     pub fn trimmed(&mut self, below: u64) {
         while self.droppable.front().is_some_and(|(_, sequence)| *sequence < below) {
             self.droppable.pop_front();

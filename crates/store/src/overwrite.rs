@@ -1,7 +1,7 @@
-//! Small overwrites, which are most writes of images: whole blocks of one chunk that have their places and
-//! are nobody else's. They change checks, seals and a version that are in two leaves already, and are patched
-//! there, and so is the version alone for writes that a shard has no part in; everything else is prepared
-//! beside the tree ([`crate::plan`]). Both lead to the same bytes.
+//! Small overwrites, which are most writes of images: whole blocks of one chunk that have their places and are not
+//! shared. They change checks, seals and a version that are in two leaves already, and are patched there, and so
+//! is the version alone for writes that a shard has no part in; everything else is prepared beside the tree
+//! ([`crate::plan`]). Both lead to the same bytes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::plan::{BLOCK, BlockPlacement, Data, Plan, padded};
 /// A write that only overwrites, and where its metadata is.
 pub(crate) struct Overwrite {
     header: Place,
-    /// What it overwrites, unless it only sets the object's version.
+    /// Blocks that it overwrites, unless it only sets the object's version.
     blocks: Option<Blocks>,
 }
 
@@ -54,7 +54,7 @@ fn only_version(transaction: &Transaction) -> Option<Version> {
     }
 }
 
-/// Whether the blocks are whole ones of one chunk, within the object.
+/// Returns true if the blocks are whole ones of one chunk, within the object.
 fn fits(offset: u64, length: u32, info: &ObjectInfo) -> bool {
     let length = u64::from(length);
     let is_whole = length > 0 && offset.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK);
@@ -63,7 +63,7 @@ fn fits(offset: u64, length: u32, info: &ObjectInfo) -> bool {
         && offset.checked_add(length).is_some_and(|end| end <= info.size_bytes)
 }
 
-/// Whether there are seals for all units of the range, of the object's shape.
+/// Returns true if there are seals for all units of the range, of the object's shape.
 fn seals_fit(seals: &Seals, offset: u64, length: u32, info: &ObjectInfo) -> bool {
     info.seal_shape() == Some((seals.unit_bytes, seals.seal_bytes))
         && offset.is_multiple_of(u64::from(seals.unit_bytes))
@@ -71,8 +71,8 @@ fn seals_fit(seals: &Seals, offset: u64, length: u32, info: &ObjectInfo) -> bool
 }
 
 impl Metadata {
-    /// Where a transaction patches metadata, if it only overwrites. Metadata that makes no sense is left to
-    /// what prepares changes, which says what is wrong with it.
+    /// Where a transaction patches metadata, if it only overwrites. Invalid metadata is left to the preparation of
+    /// changes, which reports the error.
     pub fn overwrite(&self, transaction: &Transaction) -> Result<Option<Overwrite>, Unready> {
         if only_version(transaction).is_some() {
             return Ok(self.find_version(transaction.pg, &transaction.object)?);
@@ -172,7 +172,7 @@ mod tests {
     const PG: PgId = PgId { pool: PoolId(1), index: 7 };
     const BLOCKS: u64 = 40;
 
-    /// What one transaction does to one of two objects.
+    /// Effect of one transaction on one of two objects.
     #[derive(Clone, Debug)]
     enum Step {
         Write {

@@ -1,5 +1,5 @@
-//! What a store remembers of PGs: the head of each one's history and its newest log
-//! entries. They are in memory; a checkpoint holds them too, in segments that are written once.
+//! State of PGs in a store: the head of each one's history and its newest log entries. They are in memory; a
+//! checkpoint holds them too, in segments that are written once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ const SAVED_PER_TURN: usize = 4;
 /// Pages that are read side by side before the logs of all PGs are saved.
 const PAGES_LOADED_MAX: usize = 512;
 
-/// What a store remembers of its PGs.
+/// State of the store's PGs.
 pub(crate) struct Pgs {
     histories: BTreeMap<PgId, PgHistory>,
     /// PGs that have changed since the last checkpoint began.
@@ -96,8 +96,8 @@ impl Pgs {
 
     /// Brings the logs of all PGs that have changed into the tree.
     ///
-    /// None is saved before the pages of all are in memory: what is saved while others wait changes again
-    /// meanwhile, and would be saved over and over, a few entries at a time.
+    /// None is saved before the pages of all are in memory: a log saved while others wait changes again meanwhile,
+    /// and would be saved over and over, a few entries at a time.
     pub fn save_all(&mut self, metadata: &mut Metadata) -> Saving {
         let cold = |pg: &PgId| self.histories[pg].cold_pages(*pg, metadata);
         let cold: Vec<u32> = self.changed.iter().flat_map(cold).take(PAGES_LOADED_MAX).collect();
@@ -153,7 +153,7 @@ fn memory_bytes(entry: &LogEntry) -> u64 {
     (size_of::<LogEntry>() + entry.object.as_str().len() + entry.touched.memory_bytes()) as u64
 }
 
-/// What a store remembers of a PG.
+/// State of a PG in a store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PgHistory {
     pub head: Version,
@@ -169,7 +169,7 @@ pub(crate) struct PgHistory {
     is_changed: bool,
     /// Entries up to here have no pre-images any more.
     pre_images_forgotten: Version,
-    /// Entries that segments hold were forgotten, so that all segments must be written anew.
+    /// Entries in segments were dropped, so that all segments must be written again.
     was_reset: bool,
 }
 
@@ -221,8 +221,8 @@ impl PgHistory {
         self.was_reset = true;
     }
 
-    /// A PG that is split off, with the history of this one if it has all its objects; `before` is
-    /// what was known of a PG of this id.
+    /// Returns a PG that is split off, with the history of this one if it has all its objects; `before` is the
+    /// earlier state of a PG of this id.
     fn split_off(&self, is_whole: bool, before: PgHistory) -> PgHistory {
         let (head, log, log_bytes) =
             if is_whole { (self.head, self.log.clone(), self.log_bytes) } else { Default::default() };
@@ -239,13 +239,13 @@ impl PgHistory {
         }
     }
 
-    /// Whether the tree has everything, as it was when the PG was saved last.
+    /// Returns true if the tree has everything, as it was when the PG was saved last.
     pub fn is_saved(&self) -> bool {
         assert!(self.unsaved_count <= self.log.len() && self.log.len() <= PG_LOG_ENTRIES, "entries are counted");
         self.unsaved_count == 0 && !self.was_reset
     }
 
-    /// Whether enough is unsaved for a segment.
+    /// Returns true if enough is unsaved for a segment.
     pub fn has_segment(&self) -> bool {
         self.unsaved_count >= SEGMENT_ENTRIES
     }
@@ -392,7 +392,7 @@ pub(crate) fn load(metadata: &Metadata) -> Result<(BTreeMap<PgId, PgHistory>, Pa
     Ok((histories, parts))
 }
 
-/// Decodes what the tree says of a PG, but for its log.
+/// Decodes the tree's header of a PG, without its log.
 pub(crate) fn decode_header(pg: PgId, value: &[u8]) -> Result<(PgHistory, Option<Part>), CodecError> {
     let mut reader = Reader::new(Bytes::copy_from_slice(value));
     let epoch = Epoch(reader.u64("epoch")?);

@@ -1,5 +1,5 @@
-//! Turning a transaction into changes of the device and of the metadata: finding places for its data,
-//! and preparing what it changes. Replay prepares the same way, with the places that the log remembers.
+//! Turning a transaction into changes of the device and of the metadata: finding places for its data, and
+//! preparing its changes. Replay prepares the same way, with the places that the log remembers.
 
 use std::sync::Arc;
 
@@ -103,8 +103,7 @@ impl Plan {
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Finds places for a transaction's data and prepares what it changes. Nothing is allocated after an
-/// error.
+/// Finds places for a transaction's data and prepares its changes. Nothing is allocated after an error.
 pub(crate) fn plan(
     transaction: &Transaction,
     metadata: &Metadata,
@@ -183,7 +182,7 @@ fn blocks_to_reuse(
     Ok(blocks)
 }
 
-/// Allocates what has no place yet, for all writes or for none.
+/// Allocates missing places, for all writes or for none.
 fn allocate(
     places: Vec<(Vec<Option<u32>>, Vec<u32>)>,
     allocator: &mut Allocator,
@@ -255,7 +254,7 @@ impl BlockPlacement {
     }
 }
 
-/// Prepares what a checked transaction changes.
+/// Prepares the changes of a checked transaction.
 pub(crate) fn prepare_logged(
     transaction: &Transaction,
     placements: &[BlockPlacement],
@@ -354,8 +353,8 @@ fn change(
     changes.finish()
 }
 
-/// What [`validate`] cannot see: mutations that depend on other objects, and keys that are too long
-/// once they are stored. What it looks at is in memory.
+/// Checks beyond [`validate`]: mutations that depend on other objects, and keys that are too long once they are
+/// stored. Its metadata is in memory.
 pub(crate) fn check_prepared(key: &ObjectKey, mutations: &[Mutation], metadata: &Metadata) -> Result<(), Unready> {
     let object = metadata.parts.object(key.pg, &key.name);
     for mutation in mutations {

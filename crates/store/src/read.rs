@@ -16,7 +16,7 @@ use crate::outbox::Purpose;
 use crate::overlay::Home;
 use crate::store::Store;
 
-/// What a read found.
+/// Result of a read.
 #[derive(Clone, Debug)]
 pub struct ReadData {
     /// The data: shorter than asked where the object ends.
@@ -50,7 +50,7 @@ pub enum ReadError {
     /// The object's metadata makes no sense.
     #[error("the object's metadata is damaged on this device: {detail}")]
     DamagedMetadata {
-        /// What was found.
+        /// The found state.
         detail: String,
     },
 }
@@ -99,7 +99,7 @@ pub(crate) struct ReadPiece {
     count: usize,
 }
 
-/// A buffer of which everything is to be overwritten but the holes, which read as zeros.
+/// Returns a buffer to be overwritten except for the holes, which read as zeros.
 fn with_holes_zeroed(expected: &[BlockMeta]) -> BlockBuffer {
     let mut buffer = BlockBuffer::for_overwriting(expected.len());
     let blocks = buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES).zip(expected);
@@ -186,7 +186,7 @@ impl Store {
         }))
     }
 
-    /// Copies what is in memory and requests the rest in runs as long as they are on the device.
+    /// Copies blocks in memory and requests the rest in runs as long as they are on the device.
     fn gather(&mut self, id: u64, read: &mut ReadInProgress) {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         let mut from_log = Vec::new();
@@ -280,7 +280,7 @@ impl Store {
         self.read_ended(id, Err(ReadError::Corrupt { blocks }));
     }
 
-    /// Whether blocks failed their checks perhaps only because they were written meanwhile.
+    /// Returns true if blocks failed their checks perhaps only because they were written meanwhile.
     fn may_have_changed(&self, read: &ReadInProgress) -> bool {
         if read.uses_log {
             return true;
@@ -295,9 +295,8 @@ impl Store {
         })
     }
 
-    /// Whether `data`, read from another copy, is what this copy's block checks say it must be.
-    /// Then it may be written back to repair the damaged blocks. The metadata of the range is
-    /// loaded ([`Store::is_read_loaded`]).
+    /// Returns true if `data`, read from another copy, matches this copy's block checks. Then it may be written
+    /// back to repair the damaged blocks. The metadata of the range is loaded ([`Store::is_read_loaded`]).
     pub fn matches_checks(&self, key: &ObjectKey, offset: u64, data: &[u8]) -> bool {
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let padded = BlockBuffer::from_bytes(data);

@@ -25,12 +25,12 @@ use crate::superblock::{Superblock, check_log_mark, encode_log_mark};
 
 const ZERO_BLOCKS: usize = 256;
 
-/// What tells a store from all others.
+/// Identity of a store among all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreIdentity {
     /// Drawn when it was made.
     pub store_id: [u8; 16],
-    /// Whether it was ever opened since.
+    /// True if it was ever opened since.
     pub was_opened: bool,
     /// Raised at every opening and by every checkpoint. A lower one than was seen before is that of an older
     /// copy of the device.
@@ -96,8 +96,8 @@ impl Store {
         Ok(StoreIdentity { store_id, was_opened: incarnation != 0, generation })
     }
 
-    /// Opens the store on a device and recovers every transaction that was durable. `incarnation`
-    /// must be a fresh random number: it tells this run's log records from all others.
+    /// Opens the store on a device and recovers every transaction that was durable. `incarnation` must be a fresh
+    /// random number: it distinguishes this run's log records from all others.
     ///
     /// ```
     /// use atoll_store::{Disk, OpenError, Store};
@@ -341,7 +341,8 @@ impl Recovered {
         })
     }
 
-    /// What objects refer to, what the log has freed since the checkpoint, and what metadata takes.
+    /// Rebuilds the allocator from the blocks of objects, those that the log has freed since the checkpoint, and
+    /// those of metadata.
     pub fn rebuild_allocator(&self) -> Result<Allocator, OpenError> {
         let mut allocator = Allocator::new(self.layout.data_start, self.layout.data_blocks);
         let mut twice = None;
@@ -370,7 +371,7 @@ impl Recovered {
     }
 }
 
-/// What the superblock says, and that the log belongs to it.
+/// Loads the superblock, and checks that the log belongs to it.
 pub(crate) fn load_superblock(disk: &mut dyn Disk) -> Result<(Superblock, Layout), OpenError> {
     let superblock = Superblock::load(disk)?;
     if superblock.wal_is_apart {
@@ -380,7 +381,7 @@ pub(crate) fn load_superblock(disk: &mut dyn Disk) -> Result<(Superblock, Layout
     Ok((superblock, layout))
 }
 
-/// The metadata of the checkpoint. None of it is in memory yet, except what was never written.
+/// The metadata of the checkpoint. None of it is in memory yet, except pages that were never written.
 pub(crate) fn load_checkpoint(
     disk: &mut dyn Disk,
     superblock: &Superblock,
@@ -475,9 +476,9 @@ fn read_record(
     Ok(header.decode(&buffer).map(|transactions| (header, transactions, buffer)))
 }
 
-/// Replay stopped before record `missing`. If any later record says that it was durable, it was
-/// damaged afterwards, and going on without it would lose acknowledged writes in silence. So would
-/// going on from a superblock when a record says that a newer one was in force.
+/// Replay stopped before record `missing`. If any later record has it as durable, it was damaged afterwards, and
+/// continuing without it would lose acknowledged writes in silence. So would continuing from a superblock when a
+/// record has a newer one as in force.
 fn refuse_what_later_records_deny(
     disk: &mut dyn Disk,
     layout: &Layout,

@@ -2,8 +2,8 @@
 //! common, so that PGs can compare their copies; and, when it is deep, reading its
 //! data from the device before.
 //!
-//! Only what is wrong with the object as it is now counts: a block that changed while it was read
-//! is looked at again, and metadata that changed while it was loaded begins the digest anew.
+//! Only errors of the present object count: a block that changed while it was read is looked at again, and a
+//! change of metadata while it was loaded restarts the digest.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::outbox::Purpose;
 use crate::overlay::Home;
 use crate::store::Store;
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScrubResult {
     /// Size of the object in bytes.
@@ -48,7 +48,7 @@ pub enum ScrubError {
     /// The object's metadata makes no sense.
     #[error("the object's metadata is damaged on this device: {detail}")]
     DamagedMetadata {
-        /// What was found.
+        /// The found state.
         detail: String,
     },
     /// The object changed again and again; scrub it later.
@@ -56,7 +56,7 @@ pub enum ScrubError {
     Busy,
 }
 
-/// How often a scrub begins anew because of changes.
+/// Attempts of a scrub that changes restart.
 const ATTEMPTS_MAX: u32 = 8;
 /// Omap entries that are added to a digest at a time. All of them must be in memory at once, so there
 /// are few: a small cache of pages must have room for them.
@@ -106,11 +106,11 @@ pub(crate) struct ScrubPiece {
     count: usize,
 }
 
-/// What keeps a scrub from going on at once.
+/// Reason why a scrub cannot continue at once.
 enum Pause {
     /// Blocks are being read.
     Reading,
-    /// It starts anew.
+    /// It starts over.
     Changed,
     Unready(Unready),
     Ended(ScrubError),
@@ -226,7 +226,7 @@ impl Store {
 
     // ---- data -------------------------------------------------------------------------------
 
-    /// Checks what is in memory and requests the rest, in runs as long as they are on the device.
+    /// Checks blocks in memory and requests the rest, in runs as long as they are on the device.
     fn start_reading(&mut self, scrub_id: u64, expected: Vec<BlockMeta>) -> Reading {
         let mut reading =
             Reading { from_log: vec![false; expected.len()], failed: Vec::new(), pieces_left: 0, expected };
@@ -276,7 +276,7 @@ impl Store {
         }
     }
 
-    /// The blocks that failed and still are what was expected. `None` if what was read may have been
+    /// Returns the blocks that failed and still are the expected ones. `None` if read blocks may have been
     /// overwritten meanwhile: a block of the log, or one that has newer bytes now.
     fn bad_blocks(&self, reading: &Reading, now: &[BlockMeta]) -> Option<Vec<(usize, BlockMeta)>> {
         let mut bad = Vec::new();
@@ -291,7 +291,7 @@ impl Store {
         Some(bad)
     }
 
-    /// Whether a block that was in the log alone has come to its place.
+    /// Returns true if a block that was in the log alone has come to its place.
     fn is_applied(&self, meta: BlockMeta) -> bool {
         self.overlay.get(meta.device_block).is_none()
     }

@@ -14,7 +14,7 @@ use crate::disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment}
 
 const SECTOR_BYTES: usize = 512;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// What is read where a hole is.
+/// Content of a hole.
 const DISCARDED: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 type Block = Arc<[u8; BLOCK_BYTES]>;
@@ -46,7 +46,7 @@ impl Chance for Fixed {
 #[derive(Clone)]
 struct Unsynced {
     block: u64,
-    /// Counts the writes of the device; what a later synced write replaced cannot come back.
+    /// Counts the writes of the device; data that a later synced write replaced cannot come back.
     time: u64,
     content: Block,
 }
@@ -163,7 +163,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Does what a request wants, which is still there to be told of afterwards.
+    /// Carries out a request, which is still there for a report afterwards.
     pub fn execute_request(&mut self, request: &DiskRequest) -> DiskResult {
         let operation = match &request.operation {
             DiskOperation::Read { offset, block_count } => {

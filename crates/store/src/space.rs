@@ -17,7 +17,8 @@ pub(crate) struct Space {
     freed: Vec<u32>,
     /// Blocks that become free when the checkpoint that runs is in force.
     reclaiming: Vec<u32>,
-    /// So many of these, the first ones, were objects' data. Places of pages are rewritten at the next checkpoint.
+    /// Number of these, the first ones, that were objects' data. Places of pages are rewritten at the next
+    /// checkpoint.
     reclaiming_data: usize,
     pub(crate) discards: Discards,
     reserve_percent: u32,
@@ -55,9 +56,9 @@ impl Space {
         self.freed.extend(blocks);
     }
 
-    /// A checkpoint begins: what was given up before is free once it is in force.
+    /// A checkpoint begins: blocks released before are free once it is in force.
     pub fn freeze(&mut self) {
-        assert!(self.reclaiming.is_empty(), "the checkpoint before has set free what it could");
+        assert!(self.reclaiming.is_empty(), "the previous checkpoint has freed its blocks");
         self.reclaiming = std::mem::take(&mut self.freed);
         self.reclaiming_data = self.reclaiming.len();
     }
@@ -82,7 +83,7 @@ impl Space {
         self.discards.begin(&mut self.allocator)
     }
 
-    /// Whether a checkpoint would set blocks free.
+    /// Returns true if a checkpoint would free blocks.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
@@ -111,7 +112,7 @@ impl Space {
         (u64::from(self.allocator.block_count()) * u64::from(percent) / 100) as u32
     }
 
-    /// Whether only the reserve is left. Blocks that the next checkpoint will free count as free.
+    /// Returns true if only the reserve is left. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         self.free_soon() <= self.reserve_blocks() as usize
     }
@@ -123,45 +124,46 @@ impl Space {
             + self.discards.under_way().1 as usize
     }
 
-    /// Whether so many free blocks may be kept from others for a moment.
+    /// Returns true if `count` free blocks may be kept from others for a moment.
     pub fn can_spare(&self, count: u32) -> bool {
         self.allocator.free_count() > self.reserve_blocks().saturating_mul(2).saturating_add(count)
     }
 
-    /// Whether only the reserve is left until a checkpoint sets free what it can.
+    /// Returns true if only the reserve is left until a checkpoint frees blocks.
     pub fn is_low(&self) -> bool {
         self.allocator.free_count() <= self.reserve_blocks()
     }
 
-    /// Whether a part of the reserve is gone: the rest is for checkpoints.
+    /// Returns true if a part of the reserve is gone: the rest is for checkpoints.
     pub fn is_exhausted(&self) -> bool {
         self.allocator.free_count() <= self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 2
     }
 
-    /// Whether a part of the reserve is gone that clients should not have taken.
+    /// Returns true if a part of the reserve is gone that clients should not have taken.
     pub fn is_reserve_used(&self) -> bool {
         let exhausted = self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 2;
         self.free_soon() <= (exhausted + exhausted / 4) as usize
     }
 
-    /// Whether hardly more is left than checkpoints need.
+    /// Returns true if hardly more is left than checkpoints need.
     pub fn is_spent(&self) -> bool {
         self.allocator.free_count() <= self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 4
     }
 
-    /// Whether a checkpoint is needed for the sake of space.
+    /// Returns true if a checkpoint is needed for the sake of space.
     pub fn must_be_reclaimed(&self) -> bool {
         !self.freed.is_empty() && self.allocator.free_count() <= self.reserve_blocks() * 2
     }
 
-    /// A block belongs to one of `holders`, or to what a checkpoint will set free, and to one of them only.
-    /// All others are free, and the allocator says so. `all_free` has the same blocks, all of them free.
+    /// Checks that a block belongs to one of `holders`, or to the blocks that a checkpoint will free, and to one
+    /// of them only. All others are free, and the allocator says so. `all_free` has the same blocks, all of them
+    /// free.
     pub fn check_invariants(&self, mut all_free: Allocator, holders: impl Iterator<Item = u32>) {
         let (first, count) = self.discards.under_way();
         let to_be_free = self.freed.iter().chain(&self.reclaiming).copied().chain(first..first + count);
         for block in holders.chain(to_be_free) {
             assert!(all_free.claim(block), "block {block} has one holder");
         }
-        assert!(self.allocator.has_same_blocks(&all_free), "what nothing holds is free, and nothing else");
+        assert!(self.allocator.has_same_blocks(&all_free), "blocks without a holder are free, and no others");
     }
 }

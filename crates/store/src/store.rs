@@ -49,7 +49,7 @@ pub struct Store {
     pub(crate) outbox: Outbox,
     pub(crate) next_number: u64,
     pub(crate) poisoned: Option<String>,
-    /// Damage of metadata that the superblock does not tell yet.
+    /// Damage of metadata that the superblock does not have yet.
     pub(crate) damage_to_note: Option<String>,
     pub(crate) usage: StoreUsage,
     pub(crate) page_budget_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Store {
     pub(crate) log: Log,
 }
 
-/// What recovery found.
+/// Result of recovery.
 pub(crate) struct StoreParts {
     pub layout: Layout,
     pub superblock: Superblock,
@@ -100,9 +100,9 @@ impl Store {
         }
     }
 
-    /// Sets how much memory metadata pages and data that is not at its place yet may take. What
-    /// cannot be dropped yet counts too, and makes the store write it earlier. Pages that an operation
-    /// needs at once are loaded however many they are.
+    /// Sets how much memory metadata pages and data that is not at its place yet may take. Data that cannot be
+    /// dropped yet counts too, and makes the store write it earlier. Pages that an operation needs at once are
+    /// loaded however many they are.
     pub fn set_memory_budget(&mut self, page_bytes: u64, pending_bytes: u64) {
         self.page_budget_bytes = page_bytes;
         self.pending_budget_bytes = pending_bytes;
@@ -147,7 +147,8 @@ impl Store {
         }
     }
 
-    /// What each pool has in the store. `None` if the store was made by a release that did not count that.
+    /// Returns the usage of the store by each pool. `None` if the store was made by a release that did not count
+    /// that.
     pub fn pool_usage(&self) -> Option<BTreeMap<PoolId, PoolUsage>> {
         let usage = |(pool, count): (PoolId, PoolCount)| {
             (pool, PoolUsage { object_count: count.objects, used_bytes: count.blocks * BLOCK_BYTES as u64 })
@@ -278,7 +279,7 @@ impl Store {
         count
     }
 
-    /// Writes what waits for the log. Call once per turn of the event loop, so that everything
+    /// Writes the transactions that wait for the log. Call once per turn of the event loop, so that everything
     /// that arrived in the turn shares one write.
     ///
     /// ```

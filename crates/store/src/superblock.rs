@@ -16,10 +16,10 @@ use crate::metadata::Location;
 use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX, rewrite};
 
 pub(crate) const FORMAT_VERSION: u32 = 4;
-/// The oldest version that is read. Version 2 has no counts of pools; before version 4 no log entry says what was
-/// committed, and no superblock tells damage.
+/// The oldest version that is read. Version 2 has no counts of pools; before version 4 no log entry has the
+/// committed sequence, and no superblock has damage.
 const FORMAT_VERSION_MIN: u32 = 2;
-/// The first version whose superblock tells damage.
+/// The first version whose superblock has damage.
 const FORMAT_VERSION_DAMAGE: u32 = 4;
 /// Longest description of damage, in bytes.
 pub(crate) const DAMAGE_BYTES_MAX: usize = 256;
@@ -33,7 +33,7 @@ pub(crate) struct Superblock {
     pub generation: u64,
     pub device_bytes: u64,
     pub wal_bytes: u64,
-    /// Whether the log is on a device of its own.
+    /// True if the log is on a device of its own.
     pub wal_is_apart: bool,
     /// Number of metadata pages, and where the top of their table is.
     pub page_count: u32,
@@ -44,11 +44,11 @@ pub(crate) struct Superblock {
     /// Ring position (in blocks) and number of the first record to replay.
     pub wal_position: u64,
     pub wal_sequence: u64,
-    /// What of the metadata was found to be damaged while the store was in use; empty if nothing was.
+    /// Damage of the metadata that was found while the store was in use; empty without damage.
     pub damage: String,
 }
 
-/// What one of the two places holds.
+/// Content of one of the two places.
 #[derive(Debug, PartialEq, Eq)]
 enum Copy {
     Whole(Superblock),
@@ -151,7 +151,7 @@ impl Superblock {
         disk.execute(Device::Data, write).ok().map(drop)
     }
 
-    /// Whether a block is a superblock.
+    /// Returns true if a block is a superblock.
     pub fn is_one(block: &Bytes) -> bool {
         matches!(Self::decode(block.clone()), Ok(Copy::Whole(_)))
     }

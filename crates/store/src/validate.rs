@@ -1,4 +1,4 @@
-//! What can be checked of a transaction before places are found for its data: sizes, alignment, seals.
+//! Checks of a transaction before places are found for its data: sizes, alignment, seals.
 
 use atoll_codec::CodecError;
 use atoll_types::Mutation;
@@ -12,8 +12,7 @@ fn invalid(detail: impl Into<String>) -> StoreError {
     StoreError::Invalid { detail: detail.into() }
 }
 
-/// Checks what can be checked of a transaction without allocating. Returns the number of data
-/// blocks that it needs at most.
+/// Checks a transaction without allocating. Returns the number of data blocks that it needs at most.
 pub(crate) fn validate(
     mutations: &[Mutation],
     payload_bytes: usize,
@@ -23,8 +22,8 @@ pub(crate) fn validate(
     validate_shapes(mutations, payload_bytes, (size_bytes, info.and_then(ObjectInfo::seal_shape)))
 }
 
-/// The same, for an object of this size, whose seals cover so many bytes and have such a length. A simulated store checks
-/// writes by it, too.
+/// The same, for an object of this size, whose seals cover units of this size and have this length. A simulated
+/// store checks writes by it, too.
 ///
 /// ```
 /// use atoll_store::validate_shapes;
@@ -113,9 +112,8 @@ pub fn validate_shapes(
     Ok(block_count)
 }
 
-/// Whether ranges and shapes of a mutation that was read from the log are such that it can be prepared.
-/// Transactions in the log were checked before they came there; this is for bytes that only look like a
-/// transaction.
+/// Checks that ranges and shapes of a mutation that was read from the log allow its preparation. Transactions in
+/// the log were checked before they came there; this is for bytes that only look like a transaction.
 pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
     let is_unit = |unit_bytes: u32| {
         unit_bytes.is_multiple_of(BLOCK as u32) && unit_bytes > 0 && CHUNK_BYTES.is_multiple_of(unit_bytes.into())
@@ -133,7 +131,7 @@ pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
     if is_sound { Ok(()) } else { Err(CodecError::Invalid { what: "a mutation in the log", value }) }
 }
 
-/// Whether a mutation changes something other than its transaction's object.
+/// Returns true if a mutation changes something other than its transaction's object.
 fn leaves_object_alone(mutation: &Mutation) -> bool {
     matches!(mutation, Mutation::ClonePreImage { .. } | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
 }

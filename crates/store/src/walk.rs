@@ -2,8 +2,7 @@
 //! stores. Pages are read from the device, or taken from memory where replay has changed them, and
 //! forgotten at once, so that a walk takes no memory but one page for each level.
 //!
-//! Nothing that is found in a page is trusted: the walk reports what is wrong and goes on with the
-//! rest.
+//! No content of a page is trusted: the walk reports errors and continues with the rest.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +14,7 @@ use crate::metadata::page::Page;
 use crate::metadata::tree::DEPTH_MAX;
 use crate::metadata::{PageKind, Pages};
 
-/// What a walk meets.
+/// Items that a walk meets.
 pub(crate) trait Visitor {
     /// An entry of a leaf, in key order as far as the tree is sound. `Break` ends the walk.
     fn entry(&mut self, disk: &mut dyn Disk, key: &[u8], value: &[u8]) -> ControlFlow<()>;
@@ -142,7 +141,7 @@ pub(crate) fn read_page(disk: &mut dyn Disk, pages: &Pages, number: u32) -> Resu
     Page::from_block(block, number).ok_or_else(|| damaged("its number, kind or structure is wrong".into()))
 }
 
-/// What is wrong with the order of a page's keys, and with where the page is.
+/// Returns the error in the order of a page's keys, or in the page's place.
 fn misplaced(page: &Page, place: &Place) -> Option<String> {
     if page.kind() == PageKind::Bitmap {
         return None;
@@ -155,5 +154,5 @@ fn misplaced(page: &Page, place: &Place) -> Option<String> {
     }
     let outside = |key: &Vec<u8>| &key[..] < place.lower || place.upper.is_some_and(|upper| &key[..] >= upper);
     let index = keys().skip(first).position(|key| outside(&key))?;
-    Some(format!("entry {} is outside of what the parent says", index + first))
+    Some(format!("entry {} is outside of the parent's range", index + first))
 }

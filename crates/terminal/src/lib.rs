@@ -1,5 +1,5 @@
-//! What the programs `atoll` and `atoll-lab` print: tables, JSON and progress bars. It knows nothing of what is in
-//! them.
+//! Output of the programs `atoll` and `atoll-lab`: tables, JSON and progress bars. It knows nothing about the
+//! content.
 
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use output::{finish, is_closed, kept, write_line, write_note, write_status};
 
-/// Before what is to be the only text on a terminal: goes to the corner, and everything below is gone.
+/// Clears a terminal for a new text: the cursor goes to the corner, and everything below is erased.
 pub const CLEARED: &str = "\x1b[H\x1b[J";
 
 /// Prints a value as JSON.

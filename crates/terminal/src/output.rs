@@ -1,5 +1,5 @@
-//! The one way to standard output and standard error. A reader that goes away, as `head` does, is no error: what
-//! would follow is dropped, the command does its work to the end, and its exit code says how that went. Any other
+//! The one way to standard output and standard error. A reader that goes away, as `head` does, is no error: later
+//! output is dropped, the command does its work to the end, and its exit code is that of the work. Any other
 //! failure (a full disk behind `>`) is kept for [`finish`].
 
 use std::cell::RefCell;
@@ -15,14 +15,14 @@ thread_local! {
     static KEPT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Makes a call, and keeps what it prints on standard output in this thread.
+/// Makes a call, and keeps the call's standard output in this thread.
 pub fn kept<T>(call: impl FnOnce() -> T) -> (T, String) {
     KEPT.with_borrow_mut(|kept| *kept = Some(String::new()));
     let made = call();
     (made, KEPT.with_borrow_mut(Option::take).unwrap_or_default())
 }
 
-/// Whether the line is kept, and not printed.
+/// Returns true if the line is kept, and not printed.
 fn keep(line: Arguments<'_>) -> bool {
     KEPT.with_borrow_mut(|kept| {
         let Some(kept) = kept else { return false };
@@ -48,7 +48,7 @@ pub fn write_line(line: Arguments<'_>) {
     }
 }
 
-/// Prints a line on standard error: see [`print_note!`](crate::print_note). If nobody reads there, nobody can be told.
+/// Prints a line on standard error: see [`print_note!`](crate::print_note). Without a reader the note is dropped.
 pub fn write_note(line: Arguments<'_>) {
     let mut output = io::stderr().lock();
     let _ = output.write_fmt(line).and_then(|()| output.write_all(b"\n"));
@@ -60,7 +60,7 @@ pub fn write_status(status: Arguments<'_>) {
     let _ = output.write_fmt(status).and_then(|()| output.flush());
 }
 
-/// Whether whatever is printed goes nowhere, so that a command that only prints may end.
+/// Returns true if no output has a reader, so that a command that only prints may end.
 pub fn is_closed() -> bool {
     FAILURE.get().is_some()
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Pauses before what could not be sent is sent again. What comes meanwhile waits, as far as there is room.
+/// Pauses before failed deliveries are repeated. Later operations wait, as far as there is room.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// Where a collector takes traces, below its address.
 const TRACES_PATH: &str = "/v1/traces";
@@ -20,7 +20,7 @@ pub(crate) struct Collector(Option<(Runtime, Caller)>);
 /// Why a collector did not take something.
 struct Refusal {
     cause: String,
-    /// Whether it may take it later.
+    /// True if the collector may accept it later.
     is_passing: bool,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// Answers one request after the other with these, and gives back what was asked. Its network is named.
+    /// Answers one request after the other with these statuses, and returns the requests. Its network is named.
     fn server(statuses: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
         atoll_outgoing::configure("127.0.0.1", "");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

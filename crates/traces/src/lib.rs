@@ -1,8 +1,8 @@
-//! Exports operations of this process as traces to a collector of OpenTelemetry, from a thread of its own: an operation
-//! is a span, and what it waited for are spans below it.
+//! Exports operations of this process as traces to a collector of OpenTelemetry, from a thread of its own: an
+//! operation is a span, and its waits are spans below it.
 //!
-//! This crate knows OTLP and HTTP. It may not know what operations do: which are exported, and the queue of them, is in
-//! [`atoll_metrics::traces`].
+//! This crate knows OTLP and HTTP. It does not know the operations: [`atoll_metrics::traces`] selects and queues
+//! them.
 
 mod collector;
 mod otlp;

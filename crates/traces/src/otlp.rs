@@ -9,7 +9,7 @@ use serde::Serialize;
 /// The process that exports, by OpenTelemetry's names for resources.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// `service.name`: what the process does, such as `atoll-osd`.
+    /// `service.name`: the role of the process, such as `atoll-osd`.
     pub service: String,
     /// `service.instance.id`: which of these it is.
     pub instance: String,
@@ -19,9 +19,9 @@ pub struct Source {
     pub version: String,
 }
 
-/// What makes these spans: its "instrumentation scope".
+/// Source of these spans: its "instrumentation scope".
 const SCOPE: &str = "atoll";
-/// `SPAN_KIND_INTERNAL`: a part of what a process does.
+/// `SPAN_KIND_INTERNAL`: a part of a process' work.
 const INTERNAL: u8 = 1;
 /// `SPAN_KIND_SERVER`: a process answers a request of another.
 const SERVER: u8 = 2;
@@ -98,7 +98,7 @@ fn text(key: &'static str, value: &str) -> Attribute {
     Attribute { key, value: Value::StringValue(value.to_owned()) }
 }
 
-/// What is sent of these operations.
+/// Returns the request with these operations.
 pub(crate) fn request(source: &Source, operations: &[TracedOperation]) -> ExportRequest {
     let attributes = vec![
         text("service.namespace", "atoll"),

@@ -1,4 +1,4 @@
-//! What one operator asks for and another has to approve.
+//! Operations that one operator requests and another has to approve.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct ApprovalRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
-    /// What is to be done: a command with its arguments.
+    /// The requested operation: a command with its arguments.
     pub action: String,
     /// The operator who asks.
     pub requested_by: String,
@@ -15,7 +15,7 @@ pub struct ApprovalRecord {
     pub requested_unix_ms: u64,
     /// Unix time when it is over, in milliseconds.
     pub expires_unix_ms: u64,
-    /// What another operator has said.
+    /// Decision of another operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<ApprovalDecision>,
 }
@@ -25,7 +25,7 @@ pub struct ApprovalRecord {
 pub struct ApprovalDecision {
     /// The operator.
     pub operator: String,
-    /// Whether it may be done.
+    /// True if the operation is approved.
     pub is_approved: bool,
     /// Unix time, in milliseconds.
     pub unix_ms: u64,

@@ -1,4 +1,4 @@
-//! What cluster state knows of audit logs.
+//! Records of audit logs in cluster state.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct AuditHeadRecord {
     pub host: String,
     /// The process, such as `gateway`.
     pub process: String,
-    /// The name of the file, or what the log of a collector is called.
+    /// The name of the file, or the log's name at a collector.
     pub log: String,
     /// The run of the process.
     pub run: String,

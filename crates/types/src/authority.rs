@@ -1,4 +1,4 @@
-//! By which keys the records of cluster state are signed.
+//! Keys that sign the records of cluster state.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub struct ManifestRecord {
 /// One key of a cluster's authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityKey {
-    /// 16 hexadecimal digits, by which signatures name it.
+    /// 16 hexadecimal digits that name it in signatures.
     pub id: String,
     /// The key, wrapped by the key service.
     pub wrapped_key: String,

@@ -1,9 +1,8 @@
-//! What the owner of a bucket chose for it, as its record has it: versioning, object lock, public
-//! access, encryption.
+//! Choices of a bucket's owner, as its record has them: versioning, object lock, public access, encryption.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the objects of a bucket keep their versions.
+/// Versioning of a bucket's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketVersioning {
     /// Raised by every change of versioning and of object lock: no write goes by an older record.
@@ -25,7 +24,7 @@ pub struct PublicAccessBlock {
     pub restrict_public_buckets: bool,
 }
 
-/// What new versions of a bucket with object lock get.
+/// Default retention of new versions in a bucket with object lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketObjectLock {
     /// How long versions are retained whose request does not say.
@@ -36,19 +35,19 @@ pub struct BucketObjectLock {
 /// How long new versions are retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DefaultRetention {
-    /// Who may end it early.
+    /// Mode of the retention.
     pub mode: RetentionMode,
     /// For how long.
     pub period: RetentionPeriod,
 }
 
-/// Who may end the retention of a version early.
+/// Mode of a version's retention: the users that may end it early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RetentionMode {
     /// Requests that say that they bypass it.
     Governance,
-    /// Nobody.
+    /// No user may end it early.
     Compliance,
 }
 
@@ -73,14 +72,14 @@ impl RetentionPeriod {
     }
 }
 
-/// What a bucket's owner chose for objects whose request does not say.
+/// Encryption of objects whose request does not choose one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketEncryption {
     /// The key of the key service; `None` for its own choice.
     pub key_name: Option<String>,
-    /// Whether this is SSE-KMS to clients, or SSE-S3.
+    /// True for SSE-KMS to clients, false for SSE-S3.
     pub is_kms: bool,
-    /// Whether S3 Bucket Keys were asked for. Atoll's keys always are such.
+    /// True if S3 Bucket Keys were requested. Atoll's keys always are such.
     #[serde(default)]
     pub bucket_key_enabled: bool,
 }

@@ -1,4 +1,4 @@
-//! The records of the coordinator and of what operators have set for the whole cluster.
+//! Records of the coordinator, and settings of operators for the whole cluster.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{OsdId, PoolId};
 use crate::records::RECORD_FORMAT;
 
-/// What operators have set for the whole cluster. A record of an earlier release lacks some fields,
-/// which then have their defaults.
+/// Settings of operators for the whole cluster. A record of an earlier release lacks some fields, which then have
+/// their defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SettingsRecord {
     /// [`RECORD_FORMAT`].
     pub format: u32,
-    /// An OSD that is down for so long is taken for lost: it is marked out, and others take over
-    /// what it held. 0: never.
+    /// Seconds after which a down OSD counts as lost: it is marked out, and other OSDs take over its PGs. 0:
+    /// never.
     pub osd_down_out_seconds: u64,
-    /// The coordinator marks no OSD out if less than this share of them would be left in: so many
-    /// at once are rather a broken switch than broken devices.
+    /// Smallest share of OSDs that the coordinator leaves in: more failures at once are rather a broken switch
+    /// than broken devices.
     pub osds_in_percent_min: u32,
     /// Pause between two rounds of the balancer.
     pub balance_seconds: u64,
@@ -27,17 +27,17 @@ pub struct SettingsRecord {
     /// An OSD with more of its space in use is full: it takes no new data of clients.
     #[serde(default = "full_percent_default")]
     pub full_percent: u32,
-    /// OSDs look for work so long before they sleep, in microseconds, up to [`BUSY_POLL_US_MAX`]. 0: not at all.
+    /// Microseconds that an OSD polls before it sleeps, up to [`BUSY_POLL_US_MAX`]. 0: none.
     #[serde(default)]
     pub busy_poll_us: u32,
-    /// An OSD ends whose device completes no request for so long although some are under way, from
+    /// Seconds without a completed request, while some are pending, after which an OSD ends, from
     /// [`DEVICE_SILENCE_SECONDS_MIN`] to [`DEVICE_SILENCE_SECONDS_MAX`].
     pub device_silence_seconds: u64,
     /// Where traces are exported to: the address of a collector that takes OTLP over HTTP. Empty: nowhere.
     pub trace_endpoint: String,
-    /// One operation of so many is exported; 0: none.
+    /// One of this many operations is exported; 0: none.
     pub trace_one_in: u32,
-    /// Besides, all operations that are slow.
+    /// True if all slow operations are exported, too.
     pub trace_slow: bool,
     /// Quota of an etcd that does not report its own (before 3.6), in bytes.
     pub etcd_quota_bytes: u64,
@@ -46,7 +46,7 @@ pub struct SettingsRecord {
     pub outgoing_networks: String,
     /// The same for calls whose addresses accounts have chosen.
     pub outgoing_networks_of_accounts: String,
-    /// Health reports secrets that are older than so many days. 0: none.
+    /// Age in days above which health reports a secret. 0: none.
     pub secret_age_days_max: u32,
 }
 
@@ -58,9 +58,9 @@ pub const DEVICE_SILENCE_SECONDS_MIN: u64 = 2;
 /// I/O of a whole cluster may wait for one device.
 pub const DEVICE_SILENCE_SECONDS_MAX: u64 = 600;
 
-/// What is left then is for recovery, deletes and checkpoints.
+/// The remaining space is for recovery, deletes and checkpoints.
 pub const FULL_PERCENT_DEFAULT: u32 = 95;
-/// Half of what the default leaves is for checkpoints alone, which free space.
+/// Half of the space above the default is for checkpoints alone, which free space.
 pub const FULL_PERCENT_MAX: u32 = 97;
 
 /// Quota of an etcd whose `--quota-backend-bytes` is not set.
@@ -92,7 +92,7 @@ impl Default for SettingsRecord {
     }
 }
 
-/// What time it is, as the coordinator says every few seconds.
+/// The current time, as the coordinator writes it every few seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockRecord {
     /// [`RECORD_FORMAT`].
@@ -101,7 +101,7 @@ pub struct ClockRecord {
     pub unix_ms: u64,
 }
 
-/// Who coordinates; the key is tied to its lease.
+/// The current coordinator; the key is tied to its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoordinatorRecord {
     /// [`RECORD_FORMAT`].
@@ -112,7 +112,7 @@ pub struct CoordinatorRecord {
     pub since_unix_ms: u64,
 }
 
-/// What one coordinator leaves to the next.
+/// Notes of one coordinator for the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CoordinatorNotesRecord {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A rule of cross-origin resource sharing, by S3's names: what browsers let scripts of other origins do
-/// with a bucket. Origins and allowed headers may have one `*` each.
+/// A rule of cross-origin resource sharing, by S3's names: operations of scripts of other origins that browsers
+/// allow on a bucket. Origins and allowed headers may have one `*` each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorsRule {
     /// The owner's name for the rule.
@@ -11,7 +11,7 @@ pub struct CorsRule {
     pub id: Option<String>,
     /// Where a script may come from, such as `https://*.example.com`.
     pub allowed_origins: Vec<String>,
-    /// What it may ask for: `GET`, `PUT`, `POST`, `DELETE`, `HEAD`.
+    /// Allowed methods: `GET`, `PUT`, `POST`, `DELETE`, `HEAD`.
     pub allowed_methods: Vec<String>,
     /// Headers that its requests may have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

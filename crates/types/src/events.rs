@@ -1,10 +1,10 @@
-//! What has happened in the cluster: a log in cluster state, which is kept for the last few thousand events.
+//! Past events of the cluster: a log in cluster state, which keeps the last few thousand.
 
 use serde::{Deserialize, Serialize};
 
 use crate::records::RECORD_FORMAT;
 
-/// What an event is about.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
@@ -14,7 +14,7 @@ pub enum EventKind {
     Failover,
     /// Problems that begin and end.
     Health,
-    /// What somebody has changed by a command.
+    /// A change by a command.
     Command,
     /// Hosts that join, or are shut out.
     Host,
@@ -50,13 +50,13 @@ pub struct EventRecord {
     pub format: u32,
     /// Unix time, in milliseconds.
     pub unix_ms: u64,
-    /// What it is about.
+    /// The kind of the event.
     pub kind: EventKind,
     /// Always the same for the same kind of event: `OSD_DOWN`, `PG_DEGRADED`, `PG_DEGRADED_OVER`, ...
     pub code: String,
     /// How bad it is.
     pub severity: Severity,
-    /// What has happened, in one line.
+    /// Description of the event, in one line.
     pub summary: String,
     /// The OSDs, PGs or pools that it is about, at most a few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +64,7 @@ pub struct EventRecord {
     /// Why, as far as it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Who has done it; none if nobody has.
+    /// The user that caused it; none without a user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Where that was done.

@@ -1,4 +1,4 @@
-//! How frames between Atoll processes are protected, by who speaks to whom.
+//! Protection of frames between Atoll processes, by the roles of their ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +56,7 @@ pub enum FrameScope {
     Unix,
 }
 
-/// The frame modes by who speaks to OSDs.
+/// The frame modes by the role that connects to OSDs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrameModes {
@@ -72,8 +72,8 @@ pub struct FrameModes {
 }
 
 impl FrameModes {
-    /// What a new cluster has unless it is told otherwise. No network is crossed within a host, and who could read there
-    /// what goes between two processes could read the memory of both.
+    /// Returns the default modes of a new cluster. No network is crossed within a host, and a process that could
+    /// read frames between two processes could read the memory of both.
     pub fn of_new_clusters() -> Self {
         FrameModes { unix: Some(FrameMode::Crc), ..FrameModes::default() }
     }
@@ -114,7 +114,7 @@ impl fmt::Display for FrameModes {
     }
 }
 
-/// What new connections keep to. A cluster without this record is `secure`.
+/// Modes and transports of new connections. A cluster without this record is `secure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FramesRecord {
@@ -123,7 +123,7 @@ pub struct FramesRecord {
     /// The modes.
     #[serde(flatten)]
     pub modes: FrameModes,
-    /// What carries them.
+    /// Transports of frames.
     pub transports: Transports,
     /// A connection that is so old gets its next key, and again after as long.
     pub rekey_seconds: u64,

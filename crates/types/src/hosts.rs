@@ -1,18 +1,18 @@
-//! The hosts of a cluster: who they are in cluster state, and what a host asks of its embedded server for itself.
+//! The hosts of a cluster: their identities in cluster state, and requests of a host to its embedded server.
 
 use serde::{Deserialize, Serialize};
 
 use crate::join::HostRole;
 use crate::records::OsdRecord;
 
-/// A host with credentials of its own. What it may do is not decided by this record but by the roles of its user.
+/// A host with credentials of its own. The roles of its user, and not this record, decide its rights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
     /// Its name.
     pub host: String,
-    /// What it may be.
+    /// Its role.
     pub role: HostRole,
     /// Its user in cluster state.
     pub user: String,
@@ -28,20 +28,20 @@ pub struct HostRecord {
     pub address: Option<String>,
 }
 
-/// With this before its user's name as the name, and a [`HostRequest`] as JSON for the password, a host asks the embedded
-/// cluster state for a change of what is its own. In place of a token of etcd it gets "done".
+/// Prefix of a host's user name in a request for a change of the host's own records: the password is a
+/// [`HostRequest`] as JSON. In place of a token of etcd it gets "done".
 pub const HOST_USER_PREFIX: &str = "atoll-host.";
 
-/// What a host asks for.
+/// Request of a host.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct HostRequest {
     /// Its password.
     pub password: String,
-    /// What is to be changed.
+    /// The requested change.
     pub change: HostChange,
 }
 
-/// A change of what is a host's own.
+/// A change of a host's own records.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostChange {
@@ -49,9 +49,9 @@ pub enum HostChange {
     Password(String),
     /// OSDs of the host are as these records say, if those that there are have these revisions.
     Osds {
-        /// Records, and the revisions of what they replace; 0 for new ones.
+        /// Records, and the revisions of the records that they replace; 0 for new ones.
         osds: Vec<(OsdRecord, i64)>,
-        /// What must be the revision of the record of the next OSD's number.
+        /// Required revision of the record of the next OSD's number.
         next_osd_revision: Option<i64>,
     },
 }

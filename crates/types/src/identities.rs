@@ -1,4 +1,4 @@
-//! Who may sign S3 requests, as records of cluster state: accounts, users, groups, roles, managed
+//! Identities that sign S3 requests, as records of cluster state: accounts, users, groups, roles, managed
 //! policies, OIDC providers and access keys. Policies are kept as the JSON that was given.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ pub struct AccountRecord {
     pub created_unix_ms: u64,
 }
 
-/// What a user, group or role may do.
+/// Policies of a user, group or role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedPolicies {
     /// Policies of its own: documents by name.
@@ -55,7 +55,7 @@ pub struct UserRecord {
     pub path: String,
     /// `AIDA` and 17 characters; never given out again.
     pub id: String,
-    /// What it may do beside what its groups may.
+    /// Its policies beside those of its groups.
     #[serde(default)]
     pub policies: AttachedPolicies,
     /// Names of its groups.
@@ -81,14 +81,14 @@ pub struct GroupRecord {
     pub path: String,
     /// `AGPA` and 17 characters.
     pub id: String,
-    /// What its users may do.
+    /// Policies for its users.
     #[serde(default)]
     pub policies: AttachedPolicies,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
 }
 
-/// A role: what those may do who assume it.
+/// A role: rights of the principals that assume it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleRecord {
     /// [`crate::records::RECORD_FORMAT`].
@@ -104,14 +104,14 @@ pub struct RoleRecord {
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The policy that says who may assume it.
+    /// The policy that names the principals that may assume it.
     pub trust_policy: String,
     /// The ids of the users and roles that it names, as in [`crate::access::BucketAccess`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub trust_principals: BTreeMap<String, String>,
     /// Longest session, in seconds.
     pub session_seconds_max: u32,
-    /// What its sessions may do.
+    /// Policies for its sessions.
     #[serde(default)]
     pub policies: AttachedPolicies,
     /// Tags.
@@ -171,7 +171,7 @@ pub struct OidcProviderRecord {
     /// Audiences whose tokens are taken.
     #[serde(default)]
     pub client_ids: BTreeSet<String>,
-    /// SHA-1 of certificates of the issuer, in hexadecimal; kept and told.
+    /// SHA-1 of certificates of the issuer, in hexadecimal; stored and returned, not checked.
     #[serde(default)]
     pub thumbprints: Vec<String>,
     /// Unix time of creation, in milliseconds.
@@ -200,7 +200,7 @@ pub struct AccessKeyRecord {
     /// Requests signed with it are refused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_disabled: bool,
-    /// The policy of a service account: the key may do what both its owner and this policy allow.
+    /// The policy of a service account: the key has the rights that both its owner and this policy allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
@@ -215,14 +215,14 @@ impl AccessKeyRecord {
         self.account.as_deref().unwrap_or(FIRST_ACCOUNT)
     }
 
-    /// Whether it has all rights in the first account, or would have if it were not disabled: all keys of
+    /// Returns true if it has all rights in the first account, or would have if it were not disabled: all keys of
     /// earlier releases do.
     pub fn is_of_first_root(&self) -> bool {
         self.account() == FIRST_ACCOUNT && self.user.is_none() && self.policy.is_none()
     }
 }
 
-/// Whose a key of the key service is, and who may use it for SSE-KMS. A key without such a record is every account's.
+/// Owner of a key of the key service, and its users for SSE-KMS. A key without such a record is every account's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KmsKeyRecord {
     /// [`crate::records::RECORD_FORMAT`].

@@ -89,8 +89,8 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Position of a write in its PG's history, ordered by epoch and then by sequence. The sequence
-/// goes on counting across epochs, so it never repeats within a PG.
+/// Position of a write in its PG's history, ordered by epoch and then by sequence. The sequence continues across
+/// epochs, so it never repeats within a PG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     /// The epoch in which the primary ordered the write.
@@ -118,8 +118,8 @@ pub struct RequestId {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ObjectName(Text);
 
-/// Room for the names of images' objects, of which OSDs hold many in logs: to find and to free each where nothing
-/// has looked since it came would cost more than what it is in.
+/// Room for the names of images' objects, which OSDs hold in logs in large numbers: allocating each apart would
+/// take more time than the rest of its entry.
 const SHORT_BYTES_MAX: usize = 32;
 
 /// The length alone decides which of them a name is.

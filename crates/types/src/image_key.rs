@@ -1,22 +1,21 @@
-//! Whether an image is sealed, as its record says it.
+//! Sealing of an image, as its record has it.
 
 use serde::{Deserialize, Serialize};
 
-/// Of an image: a secret that the key-management service has wrapped, and what for. Records of releases
+/// Key of an image: a secret that the key-management service has wrapped, and its purpose. Records of releases
 /// that sealed every image have a `wrapped_key`; these releases refuse records without one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageKey {
     /// The image key: blocks are sealed under keys that are derived from it.
     WrappedKey(String),
-    /// Blocks are not sealed. The secret encrypts nothing; that the key service opens it shows that an image
-    /// of this id and name was made so by somebody who may use the key service, and not by someone who can
-    /// merely write cluster state.
+    /// Blocks are not sealed. The secret encrypts nothing; that the key service opens it shows that a user of the
+    /// key service made an image of this id and name so, and not a user that can merely write cluster state.
     UnsealedPermit(String),
 }
 
 impl ImageKey {
-    /// Whether blocks are sealed.
+    /// Returns true if blocks are sealed.
     pub fn is_sealed(&self) -> bool {
         matches!(self, ImageKey::WrappedKey(_))
     }
@@ -27,7 +26,7 @@ impl ImageKey {
         wrapped
     }
 
-    /// The wrapped secret, to be wrapped anew.
+    /// Returns the wrapped secret, to be rewrapped.
     pub fn wrapped_mut(&mut self) -> &mut String {
         let (ImageKey::WrappedKey(wrapped) | ImageKey::UnsealedPermit(wrapped)) = self;
         wrapped

@@ -1,4 +1,4 @@
-//! Records of block images: their snapshots, what they are clones of, and who uses them.
+//! Records of block images: their snapshots, parents and users.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct ImageRecord {
     pub object_bytes: u64,
     /// The pool of its objects.
     pub pool: PoolId,
-    /// What the key-management service has wrapped for it, which says for good whether it is sealed.
+    /// Its wrapped secret, which decides for good if it is sealed.
     #[serde(flatten)]
     pub key: ImageKey,
     /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index. Images
@@ -35,7 +35,7 @@ pub struct ImageRecord {
     /// Raised by every writer that takes the image; OSDs refuse writes of lower generations. It stays when the image is
     /// moved.
     pub writer_generation: u64,
-    /// Who may have changed it last, if that is known.
+    /// The last possible changer, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changer: Option<ImageChanger>,
     /// Unix time of creation, in milliseconds.
@@ -43,19 +43,19 @@ pub struct ImageRecord {
     /// Its snapshots and its parent, if it has or had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<ImageStates>,
-    /// What was begun on its objects and is not done. Until then nobody may read or write it.
+    /// Unfinished work on its objects. Until it is done, no client may read or write the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<ImageWork>,
-    /// It is a clone whose writer copies what it shows of its parent.
+    /// It is a clone whose writer copies the blocks that it reads from its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flattening: Option<ImageFlattening>,
     /// Its writer must not write for a moment, because images are snapshotted together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<ImageHold>,
-    /// Who may reach it how through NBD, if that was changed.
+    /// Access of clients through NBD, if it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<ImageExport>,
-    /// What people and programs have noted about it.
+    /// Notes of users and programs about it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
@@ -75,23 +75,23 @@ impl ImageRecord {
         self
     }
 
-    /// The move of which it is the new place, until everything is copied.
+    /// Returns the move to this image's pool, until everything is copied.
     pub fn moving(&self) -> Option<&ImageMove> {
         self.flattening.as_ref().and_then(|flattening| flattening.moving.as_ref())
     }
 
-    /// Whether there may still be a writer of what the image was before it was moved.
+    /// Returns true if there may still be a writer of the image in its previous place.
     pub fn is_unsettled(&self) -> bool {
         self.moving().is_some_and(|moving| moving.settled_by.is_none())
     }
 
-    /// Whether it goes back to where it was before it was moved: what was written in the other place since is still to
-    /// be brought here.
+    /// Returns true if it returns to its place before a move: writes made in the other place since are still to be
+    /// copied here.
     pub fn is_going_back(&self) -> bool {
         self.moving().is_some_and(|moving| moving.goes_back)
     }
 
-    /// A writer takes it that changes nothing of what it shows.
+    /// Raises the generation for a writer that changes none of the image's content.
     pub fn raise_generation(&mut self) {
         let generation = self.writer_generation;
         self.changer.get_or_insert(ImageChanger { generation, nvme_host: None, since: generation });
@@ -112,7 +112,7 @@ impl ImageRecord {
         self.changer.as_ref().map_or(self.writer_generation, |changer| changer.generation)
     }
 
-    /// Whether nobody has changed it since it had this generation, but for this NVMe host.
+    /// Returns true if no client has changed it since this generation, except this NVMe host.
     pub fn is_unchanged_but_for(&self, nvme_host: Option<&str>, generation: u64) -> bool {
         let is_for_host = |changer: &ImageChanger| {
             nvme_host.is_some() && changer.nvme_host.as_deref() == nvme_host && changer.since <= generation + 1
@@ -127,12 +127,12 @@ impl ImageRecord {
         moving.into_iter().filter(|moving| !moving.goes_back).for_each(|moving| moving.has_only_copies = false);
     }
 
-    /// Whether its snapshots are shown by its parent, which is what it was before it was moved.
+    /// Returns true if its snapshots are read from its parent, the image before its move.
     pub fn shows_moved_snapshots(&self) -> bool {
         self.moving().is_some_and(|moving| !moving.goes_back)
     }
 
-    /// Whether it is the place that an image has left to go back.
+    /// Returns true for the place that an image leaves when it returns.
     fn is_left(&self) -> bool {
         matches!(self.work, Some(ImageWork::GoBack { .. }))
     }
@@ -151,30 +151,30 @@ impl ImageRecord {
         self.snapshots().iter().find(|snapshot| snapshot.name == name)
     }
 
-    /// What it is a clone of.
+    /// Returns the parent of a clone.
     pub fn parent(&self) -> Option<&ParentRecord> {
         self.states.as_ref().and_then(|states| states.parent.as_ref())
     }
 
-    /// What the image shows where it was not written.
+    /// Returns the parent of the image's unwritten blocks.
     pub fn shown_parent(&self) -> Option<ParentRecord> {
         self.parent().filter(|parent| parent.overlap_bytes > 0).cloned()
     }
 
-    /// What one of its snapshots shows where the image was not written.
+    /// Returns the parent of unwritten blocks of one of its snapshots.
     pub fn shown_parent_at(&self, snapshot: &SnapshotRecord) -> Option<ParentRecord> {
         self.parent_at(snapshot).filter(|parent| parent.overlap_bytes > 0)
     }
 
-    /// The parent as one of its snapshots has it, even if it shows nothing of it: the image's parent, and if the
-    /// image is being moved, that snapshot as it was before.
+    /// Returns the parent of one of its snapshots, even if the snapshot reads nothing from it: the image's parent,
+    /// and if the image is being moved, that snapshot before the move.
     pub fn parent_at(&self, snapshot: &SnapshotRecord) -> Option<ParentRecord> {
         let parent = self.parent()?.clone();
         let number = if self.shows_moved_snapshots() { snapshot.number } else { parent.number };
         Some(ParentRecord { number, overlap_bytes: snapshot.overlap_bytes, ..parent })
     }
 
-    /// So many bytes of the image show its parent where they were not written.
+    /// Returns the number of bytes of the image that are read from its parent where they were not written.
     pub fn overlap_bytes(&self) -> u64 {
         self.parent().map_or(0, |parent| parent.overlap_bytes)
     }
@@ -196,7 +196,7 @@ impl ImageRecord {
     }
 }
 
-/// Who may have changed an image last.
+/// The last possible changer of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChanger {
     /// The generation of the newest writer that was there to change it.
@@ -208,21 +208,21 @@ pub struct ImageChanger {
     pub since: u64,
 }
 
-/// Snapshots of an image, and what it is a clone of.
+/// Snapshots of an image, and its parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageStates {
     /// The number of the newest snapshot that was ever taken; 0 if there was none. No number is given twice.
     pub newest: u64,
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotRecord>,
-    /// A snapshot was removed, and what only it needed is still there.
+    /// A snapshot was removed, and its exclusive data still exists.
     #[serde(default)]
     pub needs_trimming: bool,
-    /// What the image is a clone of, until it is flattened.
+    /// The parent of the image, until it is flattened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<ParentRecord>,
-    /// Of an image that is not sealed: each block that was written is marked by a byte beside it, because it
-    /// is or was a clone.
+    /// True for an unsealed image that is or was a clone: a byte beside each written block marks the block as
+    /// written.
     #[serde(default)]
     pub is_marked: bool,
 }
@@ -236,8 +236,8 @@ pub struct SnapshotRecord {
     pub name: String,
     /// Size of the image when it was taken, in bytes.
     pub size_bytes: u64,
-    /// If the image was a clone then, or is being moved: so many bytes are the parent's where the image was not
-    /// written.
+    /// Bytes that the snapshot reads from its parent where they were not written, if the image was a clone then,
+    /// or is being moved.
     #[serde(default)]
     pub overlap_bytes: u64,
     /// Unix time when it was taken, in milliseconds.
@@ -259,7 +259,7 @@ pub struct ParentRecord {
     pub image_name: String,
     /// Its number.
     pub number: u64,
-    /// Only so many bytes of the clone are those of the parent where the clone was not written.
+    /// Bytes that the clone reads from its parent where they were not written.
     pub overlap_bytes: u64,
 }
 
@@ -267,21 +267,21 @@ pub struct ParentRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ImageWork {
-    /// What is beyond the new size is removed.
+    /// Data beyond the new size is removed.
     Shrink {
         /// The new size, in bytes.
         size_bytes: u64,
     },
-    /// The image becomes what it was at a snapshot.
+    /// The image is rolled back to a snapshot.
     RollBack {
         /// The snapshot's number.
         number: u64,
     },
     /// The image is filled from elsewhere.
     Fill {
-        /// What it is filled from, in words that tell it from others.
+        /// Description of the source, which differs between sources.
         source: String,
-        /// So many bytes from the beginning are done.
+        /// Bytes from the beginning that are done.
         done_bytes: u64,
     },
     /// It is the new place of an image that goes back, and is read until that one has everything.
@@ -291,17 +291,18 @@ pub enum ImageWork {
     },
 }
 
-/// Whoever writes to a clone copies what it shows of its parent; then it needs the parent no more.
+/// Flattening: the writer of a clone copies the blocks that it reads from its parent; afterwards the clone does
+/// not need the parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFlattening {
-    /// At most so many bytes are copied per second.
+    /// Largest rate of the copying, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
-    /// So many bytes were looked at, as the writer has said last.
+    /// Bytes that the writer has processed, by its last report.
     pub done_bytes: u64,
-    /// So many there are; 0 as long as nobody has looked.
+    /// Bytes to process; 0 until they are counted.
     pub all_bytes: u64,
-    /// The parent is what the image was before it was moved, and goes at the end.
+    /// The move, if the parent is the image before it: the parent is removed at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<ImageMove>,
 }
@@ -309,15 +310,15 @@ pub struct ImageFlattening {
 /// A move of an image to another pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMove {
-    /// The id of what the image was before.
+    /// The id of the image before the move.
     pub old_id: String,
     /// Its name.
     pub old_name: String,
-    /// The image was here before, and what it was meanwhile has what is not here yet.
+    /// True if the image was here before, and the other place has data that is still missing here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_back: bool,
-    /// Nobody writes any more to what the image was before: drawn by whoever has seen to that. Until then nobody
-    /// may use the image.
+    /// Set when there is no writer in the image's previous place any more: a token drawn by the process that has
+    /// made sure of it. Until then no client may use the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     /// Where the image is moved to, nothing but copies was ever written: all that was acknowledged is also where it was
@@ -329,13 +330,13 @@ pub struct ImageMove {
 /// A wish that a writer hold its writes back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageHold {
-    /// Drawn anew for each; the writer repeats it in its lock when nothing is in flight any more.
+    /// A new random token for each; the writer repeats it in its lock when all its operations have ended.
     pub token: String,
-    /// The writer goes on by itself after so long, in milliseconds since it learned of this.
+    /// Milliseconds after which the writer resumes by itself, from when it learned of this.
     pub at_most_ms: u64,
 }
 
-/// How many clients may use an image at once, and for what.
+/// Number of clients that may use an image at once, and kind of their use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportAccess {
@@ -348,18 +349,19 @@ pub enum ExportAccess {
     ReadOnly,
 }
 
-/// Who may reach an image how through NBD.
+/// Access of clients to an image through NBD.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageExport {
-    /// What clients may do.
+    /// Allowed operations of clients.
     pub access: ExportAccess,
-    /// Over TCP: names in TLS certificates of clients that may use it, names of NVMe hosts, addresses and networks, or
-    /// `*` for everybody, with or without a certificate. If it is empty, every client with a certificate of the authority for clients may.
+    /// Allowed clients over TCP: names in TLS certificates, names of NVMe hosts, addresses and networks, or `*`
+    /// for all clients, with or without a certificate. If it is empty, every client with a certificate of the
+    /// authority for clients may.
     #[serde(default)]
     pub clients: Vec<String>,
 }
 
-/// Who writes to an image now; the key is tied to the writer's lease.
+/// The current writer of an image; the key is tied to the writer's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageLockRecord {
     /// [`RECORD_FORMAT`].
@@ -370,13 +372,13 @@ pub struct ImageLockRecord {
     pub host: String,
     /// The writer's process on its host.
     pub process_id: u32,
-    /// The same, so that it can be told whether it is gone.
+    /// Its process, to find out if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessRecord>,
-    /// The writer's lease, by which it knows its own lock.
+    /// The writer's lease, which identifies its own lock.
     #[serde(default)]
     pub lease_id: i64,
-    /// What the writer is, for people.
+    /// Description of the writer, for operators.
     pub purpose: String,
     /// Unix time when it was taken, in milliseconds.
     pub taken_unix_ms: u64,
@@ -396,7 +398,7 @@ pub struct ImageLockRecord {
     pub nvme_host: Option<String>,
 }
 
-/// Who reads an image or one of its snapshots now; the key is tied to the reader's lease.
+/// A current reader of an image or one of its snapshots; the key is tied to the reader's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageWatcherRecord {
     /// [`RECORD_FORMAT`].
@@ -405,10 +407,10 @@ pub struct ImageWatcherRecord {
     pub host: String,
     /// The reader's process on its host.
     pub process_id: u32,
-    /// The same, so that it can be told whether it is gone.
+    /// Its process, to find out if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessRecord>,
-    /// What the reader is, for people.
+    /// Description of the reader, for operators.
     pub purpose: String,
     /// The number of the snapshot that it reads; `None` for the image itself.
     pub number: Option<u64>,

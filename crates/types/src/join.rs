@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a host is for.
+/// Purpose of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostRole {
-    /// It runs OSDs and has no access to what clients have sealed.
+    /// It runs OSDs and cannot read sealed data of clients.
     Osd,
     /// It runs S3 gateways, and administers nothing.
     Gateway,
@@ -18,17 +18,17 @@ pub enum HostRole {
 }
 
 impl HostRole {
-    /// Whether it may run OSDs.
+    /// Returns true if it may run OSDs.
     pub fn has_osds(self) -> bool {
         matches!(self, HostRole::Osd | HostRole::Host)
     }
 
-    /// Whether it may administer the cluster, and serve images.
+    /// Returns true if it may administer the cluster, and serve images.
     pub fn is_admin(self) -> bool {
         matches!(self, HostRole::Client | HostRole::Host)
     }
 
-    /// Whether it may be a client of OSDs.
+    /// Returns true if it may be a client of OSDs.
     pub fn has_clients(self) -> bool {
         self != HostRole::Osd
     }
@@ -50,7 +50,7 @@ impl std::fmt::Display for HostRole {
 pub struct JoinTokenRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
-    /// What the host that joins may be.
+    /// Role of the joining host.
     pub role: HostRole,
     /// SHA-256 of the secret (256 random bits), in hexadecimal.
     pub secret_sha256: String,
@@ -85,7 +85,7 @@ impl JoinTokenRecord {
         self.used_by.iter().chain(&self.used_by_others)
     }
 
-    /// Whether one more host may use it, time aside.
+    /// Returns true if one more host may use it, apart from its lifetime.
     pub fn has_uses_left(&self) -> bool {
         self.users().count() < self.uses as usize
     }
@@ -125,7 +125,7 @@ pub struct JoinRequest {
     pub public_key: String,
     /// Public key of its gateway.
     pub gateway_key: String,
-    /// The password that it has drawn, and with which it will log in. Cluster state never tells one.
+    /// The password that it has drawn, and with which it will log in. Cluster state never returns a password.
     pub password: String,
 }
 
@@ -134,7 +134,7 @@ pub struct JoinRequest {
 pub struct JoinAnswer {
     /// The host's own user in cluster state.
     pub user: String,
-    /// What it may be.
+    /// Its role.
     pub role: HostRole,
 }
 
@@ -147,7 +147,7 @@ pub struct JoinedHost {
     pub public_key: String,
     /// Unix time, in milliseconds.
     pub joined_unix_ms: u64,
-    /// Where the request came from; absent with an etcd, which does not tell.
+    /// Address of the requester; absent with an etcd, which does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 }

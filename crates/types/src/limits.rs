@@ -25,7 +25,7 @@ pub const SEAL_BYTES_MAX: usize = 64;
 pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
 /// No PG comes to so high an epoch; beyond it the next one could not be counted.
 pub const EPOCH_MAX: u64 = 1 << 62;
-/// No PG comes to so many writes.
+/// Largest sequence; no PG reaches this many writes.
 pub const SEQUENCE_MAX: u64 = 1 << 62;
 /// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a member that
 /// missed only unacknowledged writes can always catch up by the log.
@@ -40,8 +40,8 @@ pub const LOG_ENTRY_KEYS_BYTES_MAX: usize = 4 << 10;
 pub const PG_MEMBERS_MAX: usize = 64;
 /// Objects in one message that lists a PG.
 pub const OBJECTS_LISTED_MAX: usize = 1_000;
-/// Objects in one message that lists a PG with the number of their blocks: what is looked at for it must be in
-/// memory at once.
+/// Objects in one message that lists a PG with the number of their blocks: their metadata must be in memory at
+/// once.
 pub const OBJECTS_COUNTED_MAX: usize = 32;
 /// Writes of one PG that may be in flight at once.
 pub const PG_IN_FLIGHT_MAX: usize = 256;

@@ -11,7 +11,7 @@ pub struct AdminServerRecord {
     pub host: String,
     /// Where others reach it: `IP:PORT`, TLS only.
     pub address: String,
-    /// The processes of its host, of which it tells.
+    /// The processes of its host that it reports.
     pub processes: Vec<String>,
     /// SHA-256 of the public key of its certificate (`SubjectPublicKeyInfo`), in hexadecimal: other hosts know it by
     /// that, whether they ask or are asked. Empty if it cannot be read.

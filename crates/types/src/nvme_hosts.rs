@@ -11,7 +11,7 @@ pub struct NvmeHostRecord {
     pub host: String,
     /// Its secret.
     pub secret: WrappedNvmeSecret,
-    /// The one by which gateways prove themselves to it, if it shall ask for that.
+    /// The secret by which gateways prove themselves to it, if it requires that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_secret: Option<WrappedNvmeSecret>,
     /// Unix time when the secrets were set, in milliseconds.
@@ -27,7 +27,7 @@ pub struct NvmeTlsRecord {
     pub host: String,
     /// Its configured key.
     pub key: WrappedNvmeSecret,
-    /// Whether it may connect without TLS, too.
+    /// True if it may also connect without TLS.
     pub is_plain_allowed: bool,
     /// Unix time when the key was set, in milliseconds.
     pub created_unix_ms: u64,
@@ -36,7 +36,7 @@ pub struct NvmeTlsRecord {
 /// A secret of DH-HMAC-CHAP or a key for TLS as the key service has wrapped it, in pieces of the 32 bytes that it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappedNvmeSecret {
-    /// By which function it is transformed: 0 for none, 1 to 3 for SHA-256, SHA-384 and SHA-512.
+    /// The function that transforms it: 0 for none, 1 to 3 for SHA-256, SHA-384 and SHA-512.
     pub hash: u8,
     /// Length of the secret: 32, 48 or 64 bytes.
     pub length_bytes: u8,

@@ -1,7 +1,6 @@
-//! What a client can ask of one object, and how the same words travel to replicas and into the
-//! store. A [`WriteRequest`] becomes, at the primary, a [`Transaction`] that every member applies
-//! in the same order; the [`LogEntry`] in it is what peering and retries look at later.
-//! [`codec`] holds the byte encodings.
+//! Operations of clients on one object, and their forms between members and in the store. A [`WriteRequest`]
+//! becomes, at the primary, a [`Transaction`] that every member applies in the same order; peering and retries
+//! later read the [`LogEntry`] in it. [`codec`] holds the byte encodings.
 
 use bytes::Bytes;
 
@@ -18,16 +17,16 @@ pub use shared::SharedTransaction;
 
 use crate::ids::{ObjectName, PgId, RequestId, Version};
 
-/// The name of a PG's own object. It holds what must survive with the PG as omap
-/// entries: the promised epoch and the image fences. Clients may only set fences in it.
+/// The name of a PG's own object. Its omap entries hold the PG's durable state: the promised epoch and the image
+/// fences. Clients may only set fences in it.
 pub const PG_META_OBJECT: &str = "@pg";
 /// Prefix of the names of pre-images: shards as they were before a write.
 pub const PRE_IMAGE_PREFIX: &str = "@kept/";
 /// Prefix of fence keys in the PG's own object; the rest of the key is the fence's name.
 pub const FENCE_KEY_PREFIX: &[u8] = b"fence/";
 
-/// Seals (authentication tags and what is needed to open them) of consecutive sealed units.
-/// OSDs store and return them beside the data and do not look inside.
+/// Seals (authentication tags and the data to open them) of consecutive sealed units. OSDs store and return them
+/// beside the data and do not look inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seals {
     /// Bytes of data that one seal covers: a multiple of the block size.
@@ -39,14 +38,14 @@ pub struct Seals {
 }
 
 impl Seals {
-    /// Whether they belong to ciphertext, and not to plain data, of which one byte for each unit only says that
-    /// the unit was written.
+    /// Returns true if they belong to ciphertext, and not to plain data, whose units have one byte each that only
+    /// marks them as written.
     pub fn are_of_ciphertext(&self) -> bool {
         self.seal_bytes > 1
     }
 }
 
-/// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
+/// Requirement of a write; a write that does not meet it is refused and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The object exists.
@@ -77,7 +76,7 @@ pub enum Condition {
         /// The generation that the writer holds.
         generation: u64,
     },
-    /// The PG is one of so many: it was not split since the writer looked at the map.
+    /// The PG is one of `pg_num`: it was not split since the writer read the map.
     PgNum {
         /// The number of PGs.
         pg_num: u32,
@@ -111,8 +110,7 @@ pub struct WriteRequest {
     pub mutations: Vec<Mutation>,
     /// The data of the `Write` mutations, one after the other.
     pub payload: Bytes,
-    /// Whether the payload was sealed by the client. It then travels authenticated, not encrypted
-    /// a second time.
+    /// True if the client sealed the payload. It then travels authenticated, not encrypted a second time.
     pub payload_sealed: bool,
 }
 
@@ -125,11 +123,11 @@ pub enum ReadRequest {
         offset: u64,
         /// Length in bytes.
         length: u32,
-        /// The reader opens what is sealed before it believes anything of it, and so notices what was changed on
-        /// the way; nothing else does then. Who cannot open it asks again without this.
+        /// The reader opens seals before it uses the data, and so detects changes on the way; nothing else does
+        /// then. A reader that cannot open them asks again without this.
         opens_seals: bool,
     },
-    /// Whether the object exists, its size and version.
+    /// Existence of the object, its size and version.
     Stat,
     /// The value of one omap entry.
     OmapGet {
@@ -159,9 +157,9 @@ pub enum ReadRequest {
         prefix: Bytes,
         /// Only names after this one.
         after: Option<ObjectName>,
-        /// Whether to count each object's blocks. Then fewer objects come at once.
+        /// True if each object's blocks are counted. Then fewer objects come at once.
         counts_blocks: bool,
-        /// Refused as a failed condition unless the PG is one of so many.
+        /// Refused as a failed condition unless the PG is one of this many.
         pg_num: Option<u32>,
     },
 }
@@ -172,12 +170,12 @@ impl ReadRequest {
         ReadRequest::Data { offset, length, opens_seals: false }
     }
 
-    /// Data, to a reader that opens what is sealed before it believes anything of it.
+    /// Requests data, for a reader that opens seals before it uses the data.
     pub fn data_to_open(offset: u64, length: u32) -> Self {
         ReadRequest::Data { offset, length, opens_seals: true }
     }
 
-    /// At most so many bytes of data are read from the device for it.
+    /// Returns the largest number of bytes of data that are read from the device for it.
     pub fn data_bytes_bound(&self) -> u64 {
         match self {
             // Extents of an erasure-coded object are found by its data.
@@ -192,10 +190,10 @@ impl ReadRequest {
     }
 }
 
-/// What a read found. Data itself travels as the payload beside it.
+/// Result of a read. Data itself travels as the payload beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// Of [`ReadRequest::Data`]: the payload holds the data.
+    /// Result of [`ReadRequest::Data`]: the payload holds the data.
     Data {
         /// Size of the whole object, in bytes.
         object_bytes: u64,
@@ -204,33 +202,33 @@ pub enum ReadOutcome {
         /// Seals of the units that overlap the range, if the object has any.
         seals: Option<Seals>,
     },
-    /// Of [`ReadRequest::Stat`].
+    /// Result of [`ReadRequest::Stat`].
     Stat {
         /// Size in bytes.
         object_bytes: u64,
         /// Version of its last change.
         version: Version,
     },
-    /// Of [`ReadRequest::OmapGet`].
+    /// Result of [`ReadRequest::OmapGet`].
     OmapValue(Option<Bytes>),
-    /// Of [`ReadRequest::OmapList`].
+    /// Result of [`ReadRequest::OmapList`].
     OmapPage {
         /// Keys and values in key order.
         entries: Vec<(Bytes, Bytes)>,
-        /// Whether more entries follow.
+        /// True if more entries follow.
         more: bool,
     },
-    /// Of [`ReadRequest::Extents`].
+    /// Result of [`ReadRequest::Extents`].
     Extents {
         /// Size in bytes.
         object_bytes: u64,
         /// Version of its last change.
         version: Version,
-        /// A bit for each block of the range, the lowest of a byte first: 1 if the block holds data. What does
-        /// not reads as zeros. In an erasure-coded pool a block of zeros without seals counts as none.
+        /// A bit for each block of the range, the lowest of a byte first: 1 if the block holds data. Other blocks
+        /// read as zeros. In an erasure-coded pool a block of zeros without seals counts as none.
         blocks: Bytes,
     },
-    /// Of [`ReadRequest::ObjectList`].
+    /// Result of [`ReadRequest::ObjectList`].
     ObjectPage {
         /// The objects, in the order of their names.
         objects: Vec<ListedObject>,
@@ -240,7 +238,7 @@ pub enum ReadOutcome {
 }
 
 impl ReadOutcome {
-    /// The version of the object, if the outcome tells it.
+    /// Returns the version of the object, if the outcome has it.
     pub fn version(&self) -> Option<Version> {
         match self {
             ReadOutcome::Data { version, .. }
@@ -268,12 +266,12 @@ pub struct ListedObject {
     pub version: Version,
     /// Blocks that hold data, in an erasure-coded pool those of one shard; 0 if they were not to be counted.
     pub block_count: u32,
-    /// How many of them are other objects', too: clones of this one, or what it is a clone of.
+    /// Blocks that it shares with other objects: its clones, or its source.
     pub shared_block_count: u32,
 }
 
-/// Why an OSD did not do what it was asked. Every refusal but [`Refusal::Undecided`] is definite: this copy of the
-/// request changed nothing and never will.
+/// Reasons for which an OSD does not execute a request. Every refusal but [`Refusal::Undecided`] is definite: this
+/// copy of the request changed nothing and never will.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The object does not exist.
@@ -292,7 +290,7 @@ pub enum Refusal {
         generation: u64,
     },
     /// An OSD of the PG has no space left.
-    #[error("no space left on {osd}: 'atoll health' says what is full; delete data or add OSDs")]
+    #[error("no space left on {osd}: 'atoll health' names the full OSDs; delete data or add OSDs")]
     NoSpace {
         /// The full OSD.
         osd: crate::ids::OsdId,
@@ -300,7 +298,7 @@ pub enum Refusal {
     /// The data of this object is damaged on every copy that could be asked.
     #[error("data is damaged on every copy: {detail}")]
     Corrupt {
-        /// What was found.
+        /// The contradicting state.
         detail: String,
     },
     /// The request breaks a rule of its own: alignment, size, order.
@@ -316,7 +314,7 @@ pub enum Refusal {
     /// The PG cannot serve now. The client should retry later.
     #[error("PG is not active: {detail}")]
     Inactive {
-        /// What it is waiting for.
+        /// The missing event.
         detail: String,
     },
     /// A limit on requests in flight is reached. The client should retry later.
@@ -325,14 +323,14 @@ pub enum Refusal {
     /// This copy of the write did nothing. Whether an earlier one was done the PG does not know any more.
     #[error("whether an earlier attempt of this write was done is not known any more")]
     OutcomeUnknown,
-    /// The write was ordered, and another primary may or may not continue the history with it. The
-    /// client should retry, and be told.
+    /// The write was ordered, and another primary may or may not continue the history with it. The client retries,
+    /// and gets the decision.
     #[error("the write is under way, and peering decides whether it is done")]
     Undecided,
 }
 
 impl Refusal {
-    /// What kind of refusal it is, in one word.
+    /// Returns the kind of the refusal, in one word.
     pub fn name(&self) -> &'static str {
         match self {
             Refusal::NoSuchObject => "no_such_object",
@@ -349,16 +347,16 @@ impl Refusal {
         }
     }
 
-    /// Whether the same request may succeed later without any change on the client's side.
+    /// Returns true if the same request may succeed later without any change on the client's side.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Refusal::NotPrimary | Refusal::Inactive { .. } | Refusal::Busy | Refusal::Undecided)
     }
 }
 
-/// The parts of an object that a write touched: what a member that missed the write must fetch.
+/// The parts of an object that a write touched: a member that missed the write must fetch them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// The object was removed or may have been made anew: all of it counts.
+    /// The object was removed or may have been made again: all of it counts.
     pub whole: bool,
     /// First block and number of blocks of the data ranges written or zeroed.
     pub block_ranges: Vec<(u32, u32)>,
@@ -373,7 +371,7 @@ impl WriteRequest {
         clones.chain(self.conditions.iter().filter_map(Condition::other_object))
     }
 
-    /// At most so many bytes are the request without its data.
+    /// Returns the largest number of bytes of the request without its data.
     pub fn control_bytes_bound(&self) -> usize {
         let conditions: usize = self
             .conditions
@@ -419,7 +417,7 @@ impl LogEntry {
 }
 
 impl Touched {
-    /// What `mutations` touch.
+    /// Returns the parts that `mutations` touch.
     pub fn by(mutations: &[Mutation]) -> Self {
         let mut touched = Touched::default();
         for mutation in mutations {
@@ -452,8 +450,8 @@ impl Touched {
         self.block_ranges.push((first as u32, (end - first) as u32));
     }
 
-    /// The same for a log, which keeps many of them, in few bytes: ranges that meet are one, and so many keys that they
-    /// would take more than [`crate::limits::LOG_ENTRY_KEYS_BYTES_MAX`] are told as the whole object.
+    /// Returns the same in few bytes, for a log, which keeps many of them: ranges that meet become one, and keys
+    /// that would take more than [`crate::limits::LOG_ENTRY_KEYS_BYTES_MAX`] become the whole object.
     pub fn for_log(mut self) -> Self {
         self.block_ranges.sort_unstable();
         let mut ranges: Vec<(u32, u32)> = Vec::with_capacity(self.block_ranges.len());
@@ -494,11 +492,11 @@ impl Touched {
 pub struct LogEntry {
     /// Its place in the PG's history.
     pub version: Version,
-    /// The client's request, by which a retry is recognised.
+    /// The client's request, which identifies a retry.
     pub request: Option<RequestId>,
     /// The object changed.
     pub object: ObjectName,
-    /// What of the object was changed.
+    /// The changed parts of the object.
     pub touched: Touched,
     /// Sequence of the newest write that all members were known to have when this one was ordered; 0 if
     /// none was.
@@ -508,7 +506,7 @@ pub struct LogEntry {
     pub pre_image: Option<PreImage>,
 }
 
-/// What makes a shard of an object as it was before a write. Doing it twice is the same as once.
+/// Change that restores a shard of an object to its state before a write. Doing it twice is the same as once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreImage {
     /// Applied in order.
@@ -518,7 +516,7 @@ pub struct PreImage {
 }
 
 impl PreImage {
-    /// The object that keeps what the write replaced, if that is too much to be in the log.
+    /// Returns the object that keeps the replaced data, if that is too large for the log.
     pub fn clone_object(&self) -> Option<&ObjectName> {
         self.mutations.iter().find_map(Mutation::clone_source)
     }
@@ -535,7 +533,7 @@ pub struct Transaction {
     pub mutations: Vec<Mutation>,
     /// The data of the `Write` mutations, one after the other.
     pub payload: Bytes,
-    /// Whether the payload was sealed by the client.
+    /// True if the client sealed the payload.
     pub payload_sealed: bool,
     /// The entries that this change adds to the PG's log, oldest first: one for a client's
     /// write, several when a lagging member catches up, none for the PG's own state.
@@ -543,7 +541,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Where the PG's log ends once this change has forgotten what is newer, if it does that.
+    /// Returns the head of the PG's log after this change has removed newer entries, if it does that.
     pub fn reset_head(&self) -> Option<Version> {
         self.mutations.iter().rev().find_map(|mutation| match mutation {
             Mutation::ResetLog { head } => Some(*head),

@@ -1,4 +1,4 @@
-//! Who may log in to the console, with which roles, and what is kept of sessions.
+//! Operators of the console, their roles, and the settings of sessions.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub enum OperatorRole {
     /// Manage accounts, users, policies and access keys of S3.
     #[serde(rename = "s3-accounts")]
     S3Accounts,
-    /// Manage operators, sessions, tokens, keys and what decides how data is protected.
+    /// Manage operators, sessions, tokens, keys and the protection of data.
     #[serde(rename = "security")]
     Security,
     /// All of it.
@@ -125,16 +125,16 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Somebody who may log in to the console.
+/// A user that may log in to the console.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
-    /// What the operator may do.
+    /// Roles of the operator.
     pub role: OperatorRoles,
-    /// Of the password's derivation, 16 random bytes in hexadecimal.
+    /// Salt of the password's derivation, 16 random bytes in hexadecimal.
     pub salt: String,
-    /// What Argon2id (RFC 9106; 19 MiB, 2 passes, 1 lane) makes of the password: 32 bytes in hexadecimal.
+    /// Argon2id (RFC 9106; 19 MiB, 2 passes, 1 lane) of the password: 32 bytes in hexadecimal.
     pub password_argon2id: String,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
@@ -217,11 +217,11 @@ pub struct SessionRecord {
 pub struct LoginSettingsRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
-    /// A session that nobody uses ends after so long.
+    /// Idle seconds after which a session ends.
     pub session_idle_seconds: u64,
-    /// A session ends after so long, whatever it does.
+    /// Seconds after which a session ends in any case.
     pub session_seconds: u64,
-    /// A token for the admin API lasts so many days at most.
+    /// Longest lifetime of a token for the admin API, in days.
     pub api_token_days_max: u64,
     /// Operators with one of these roles need a second factor.
     pub totp_required_roles: BTreeSet<OperatorRole>,
@@ -234,7 +234,7 @@ pub const API_TOKEN_DAYS_MAX: u64 = 366;
 
 /// The shortest time of a session that makes sense.
 pub const SESSION_SECONDS_MIN: u64 = 60;
-/// Nobody works for longer without a break.
+/// Longest lifetime of a session; no operator works for longer without a break.
 pub const SESSION_SECONDS_MAX: u64 = 7 * 24 * 3_600;
 
 impl Default for LoginSettingsRecord {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::OsdId;
 
-/// What the holder of a static key may do.
+/// Role of a static key's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerRole {
@@ -32,10 +32,10 @@ impl std::fmt::Display for PeerRole {
 pub struct AuthorizedKeyRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
-    /// What its holder may do.
+    /// Role of its holder.
     pub role: PeerRole,
     /// For an OSD, its number.
     pub osd: Option<OsdId>,
-    /// Its holder, by which operators revoke it: `osd.3`, `client@HOST`, `gateway@HOST`.
+    /// Name of its holder, for revocation: `osd.3`, `client@HOST`, `gateway@HOST`.
     pub name: String,
 }

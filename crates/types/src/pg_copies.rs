@@ -1,5 +1,5 @@
-//! Copies of a PG that may not be whole: what an OSD tells of its copy, and from which copies an operator has the PG
-//! go on.
+//! Copies of a PG that may not be whole: an OSD's report of its copy, and the copies from which an operator
+//! resumes the PG.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Epoch, OsdId, PgId, Version};
 use crate::records::PgRecord;
 
-/// The copies from which a PG goes on although they may lack what was acknowledged, by an operator's decision.
+/// The copies from which a PG resumes although they may lack acknowledged writes, by an operator's decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedCopies {
     /// The epoch of the record that the decision made. No named OSD had promised it before.
@@ -33,9 +33,9 @@ impl AcceptedCopies {
     }
 }
 
-/// The record with which a PG goes on from these copies, in place of `record`. Its epoch is above everything that was
-/// promised, so each of the copies follows it once. The copies are not empty; those of an erasure-coded PG know their
-/// shards.
+/// Returns the record with which a PG resumes from these copies, in place of `record`. Its epoch is above
+/// everything that was promised, so each of the copies follows it once. The copies are not empty; those of an
+/// erasure-coded PG know their shards.
 pub fn accepting(record: &PgRecord, mut copies: Vec<PgCopy>) -> PgRecord {
     // The one with the newest history leads.
     copies.sort_by_key(|copy| std::cmp::Reverse(copy.head));
@@ -60,9 +60,9 @@ pub fn accepting(record: &PgRecord, mut copies: Vec<PgCopy>) -> PgRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Incompleteness {
-    /// Its objects are not what its history says: a backfill has not ended, or metadata was damaged.
+    /// Its objects do not match its history: a backfill has not ended, or metadata was damaged.
     Torn,
-    /// Its device is an older copy of what the OSD had.
+    /// Its device is an older copy of the OSD's device.
     OldDevice,
     /// It has not promised an epoch in which it served: its device was replaced, or is an older copy.
     LacksPromise,
@@ -75,7 +75,7 @@ pub enum Incompleteness {
 }
 
 impl Incompleteness {
-    /// Whether objects of the copy may be others than its history says. Otherwise it is what it was at some time.
+    /// Returns true if objects of the copy may differ from its history. Otherwise it is a past state of the PG.
     pub fn is_torn(self) -> bool {
         self == Incompleteness::Torn
     }
@@ -85,7 +85,7 @@ impl fmt::Display for Incompleteness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Incompleteness::Torn => "some of its objects may be missing or old: a backfill of it has not ended, or its metadata was damaged",
-            Incompleteness::OldDevice => "its device is an older copy of what the OSD had",
+            Incompleteness::OldDevice => "its device is an older copy of the OSD's device",
             Incompleteness::LacksPromise => "its device was replaced, or is an older copy",
             Incompleteness::LacksCommitted => "its device has lost writes that all members had",
             Incompleteness::CannotRollBack => "it has writes that had to be rolled back, and could not be",
@@ -96,7 +96,7 @@ impl fmt::Display for Incompleteness {
     }
 }
 
-/// What an OSD tells of a PG that it has a part in.
+/// An OSD's report of a PG that it is a part of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgCopy {
     /// The PG's pool and index, such as 1.1f.
@@ -113,30 +113,30 @@ pub struct PgCopy {
     pub head: Version,
     /// Sequence of the newest write that it knows all members to have had.
     pub committed_sequence: u64,
-    /// In an erasure-coded PG that stands still, the sequence down to which it can roll back its newest writes.
+    /// In an erasure-coded PG that is not active, the sequence down to which it can roll back its newest writes.
     pub rolls_back_to: u64,
     /// Why its copy does not count, if it does not.
     pub incomplete: Option<Incompleteness>,
     /// In an erasure-coded PG, the shard that it holds; none if it holds none, or objects of several.
     pub shard: Option<u8>,
-    /// What it waits for, a sentence each.
+    /// Reasons for waiting, a sentence each.
     pub waits_for: Vec<String>,
-    /// How old this was when it was told, in milliseconds.
+    /// Age of this report when it was sent, in milliseconds.
     pub age_ms: u64,
 }
 
 impl PgCopy {
-    /// Whether it is of this PG.
+    /// Returns true if it is of this PG.
     pub fn is_of(&self, pg: PgId) -> bool {
         self.pg == pg.to_string()
     }
 
-    /// Whether it serves clients' requests.
+    /// Returns true if it serves clients' requests.
     pub fn serves(&self) -> bool {
         self.state == "active"
     }
 
-    /// Whether there is anything of the PG.
+    /// Returns true if the copy has no data of the PG.
     pub fn is_empty(&self) -> bool {
         self.head == Version::default()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::OsdId;
 
-/// For so long an OSD is not sought again at an address where it was not reached.
+/// Pause before an OSD is sought again at an address where it was not reached.
 const PAUSE_MS: u64 = 60_000;
 
 /// Where OSDs were sought over RDMA, and when they are sought again. An OSD that announces another address, or one after
@@ -15,7 +15,7 @@ pub struct RdmaSearches {
 }
 
 impl RdmaSearches {
-    /// Whether an OSD that announces this address is to be sought there now.
+    /// Returns true if an OSD that announces this address is to be sought there now.
     pub fn is_due(&mut self, osd: OsdId, address: &str, now_ms: u64) -> bool {
         let (sought, until_ms) = self.by_osd.entry(osd).or_default();
         if sought != address {

@@ -1,4 +1,4 @@
-//! Reading JSON records, of cluster state and of the data directory: first of what format they are.
+//! Reading JSON records, of cluster state and of the data directory: their format is checked first.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};

@@ -1,5 +1,5 @@
-//! The records kept in cluster state, as JSON values under the keys of `atoll-cluster`. Each says
-//! the version of its own format, so that later releases can tell what they read.
+//! The records kept in cluster state, as JSON values under the keys of `atoll-cluster`. Each has the version of
+//! its own format, which later releases check.
 
 use std::collections::BTreeSet;
 
@@ -32,27 +32,27 @@ pub const RECORD_FORMAT_OF_VERSIONS: u32 = 2;
 /// The format version of an image with snapshots, a parent, settings of its export, key-value pairs, or work that
 /// is under way on all its objects: a release that does not know them would do harm.
 pub const RECORD_FORMAT_OF_STATES: u32 = 2;
-/// The format version of an image that is being flattened by whoever writes to it, or moved: a release that does not
-/// know of that could use it while another one writes to what it was before.
+/// The format version of an image that is being flattened by its writer, or moved: a release that does not support
+/// that could use it while another one writes to its previous place.
 pub const RECORD_FORMAT_OF_FLATTENING: u32 = 3;
 /// The format version of an image that is being moved with its snapshots: a release that does not know of that would
 /// read each snapshot as the image itself.
 pub const RECORD_FORMAT_OF_MOVED_SNAPSHOTS: u32 = 4;
-/// The format version of an image that goes back to where it was before it was moved, and of the place that it leaves:
-/// a release that does not know of that would miss what was written there.
+/// The format version of an image that returns to its place before a move, and of the place that it leaves: a
+/// release that does not support that would miss the writes there.
 pub const RECORD_FORMAT_OF_GOING_BACK: u32 = 5;
 /// The format version of a bucket with a policy, an ACL or an ownership of its own.
 pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 
-/// What the whole cluster agrees on.
+/// Properties of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRecord {
     /// [`RECORD_FORMAT`].
     pub format: u32,
     /// 128 random bits in hexadecimal.
     pub id: String,
-    /// Protection of frames between Atoll processes, as chosen when the cluster was made. What holds
-    /// now is in the [`FramesRecord`](crate::frames::FramesRecord).
+    /// Protection of frames between Atoll processes, as chosen when the cluster was made. The current protection
+    /// is in the [`FramesRecord`](crate::frames::FramesRecord).
     pub frame_mode: FrameMode,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
@@ -81,7 +81,7 @@ pub struct OsdRecord {
     /// The zone (room, data centre) of its rack; empty if it is not known.
     #[serde(default)]
     pub zone: String,
-    /// Holds no data by plan: what it has moves to others.
+    /// Holds no data by plan: its data moves to others.
     #[serde(default)]
     pub is_out: bool,
     /// The store on its device, in hexadecimal; empty until it has started once.
@@ -89,15 +89,15 @@ pub struct OsdRecord {
     pub store_id: String,
 }
 
-/// Somebody has made a backup of the keys of a host.
+/// A backup of a host's keys was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyBackupRecord {
     /// [`RECORD_FORMAT`].
     pub format: u32,
     /// Unix time when, in milliseconds.
     pub made_unix_ms: u64,
-    /// What the backup has of the key service: ids of local keys' versions, and where Transit is. Earlier releases did
-    /// not say it.
+    /// Secrets of the key service in the backup: ids of local keys' versions, and the address of Transit. Earlier
+    /// releases did not say it.
     #[serde(default)]
     pub holds: BTreeSet<String>,
 }
@@ -113,7 +113,7 @@ pub struct OsdFailureRecord {
     pub unix_ms: u64,
 }
 
-/// What tells a process from all others of its host, besides its number.
+/// Identity of a process among all others of its host, beside its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecord {
     /// Which boot of a kernel it runs under: random, drawn by the kernel.
@@ -140,7 +140,7 @@ pub struct OsdEndsRecord {
 }
 
 impl OsdEndsRecord {
-    /// Whether less than a day has passed since the last end.
+    /// Returns true if less than a day has passed since the last end.
     pub fn is_recent(&self, now_unix_ms: u64) -> bool {
         now_unix_ms.saturating_sub(self.last_unix_ms) < 24 * 60 * 60 * 1_000
     }
@@ -163,14 +163,14 @@ pub struct OsdUpRecord {
     pub rdma_address: String,
     /// Process id on its host.
     pub process_id: u32,
-    /// Its process, so that it can be told whether that is gone.
+    /// Its process, to find out if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessRecord>,
-    /// Drawn anew at every start.
+    /// A new random number at every start.
     pub incarnation: u64,
 }
 
-/// What an OSD has of a pool.
+/// An OSD's usage by one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdPoolUsage {
     /// Bytes of the data region that the pool's objects take, without metadata.
@@ -179,7 +179,7 @@ pub struct OsdPoolUsage {
     pub object_count: u64,
 }
 
-/// What an OSD last said about its device, when it was running.
+/// An OSD's last report about its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdUsageRecord {
     /// [`RECORD_FORMAT`].
@@ -188,9 +188,9 @@ pub struct OsdUsageRecord {
     pub total_bytes: u64,
     /// Bytes of the data region in use.
     pub used_bytes: u64,
-    /// Whether it refuses new data for lack of space.
+    /// True if it refuses new data for lack of space.
     pub is_full: bool,
-    /// Whether the file system under its device file is almost full, so that the file cannot grow.
+    /// True if the file system under its device file is almost full, so that the file cannot grow.
     #[serde(default)]
     pub is_file_system_full: bool,
     /// Objects stored.
@@ -209,10 +209,10 @@ pub struct OsdUsageRecord {
     /// now.
     #[serde(default)]
     pub links_in_other_mode: u32,
-    /// Connections that it has accepted, by what carries them.
+    /// Connections that it has accepted, by transport.
     #[serde(default)]
     pub links_by_transport: std::collections::BTreeMap<Transport, u32>,
-    /// What it has of each pool; none if its store was made by a release that did not count that.
+    /// Its usage by each pool; none if its store was made by a release that did not count it.
     #[serde(default)]
     pub pools: Option<std::collections::BTreeMap<PoolId, OsdPoolUsage>>,
 }
@@ -246,7 +246,7 @@ pub enum Redundancy {
     Erasure {
         /// Data shards, k.
         data: u32,
-        /// Parity shards, m: so many may be lost.
+        /// Parity shards, m: any m shards may be lost.
         parity: u32,
         /// Bytes of a chunk, a power of two of 4,096 or more.
         chunk_bytes: u32,
@@ -256,13 +256,13 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// So many copies. By default I/O needs half of them, as in Ceph.
+    /// Returns a redundancy of `size` copies. By default I/O needs half of them, as in Ceph.
     pub fn replicated(size: u32, min_size: Option<u32>) -> Redundancy {
         Redundancy::Replicated { size, min_size: min_size.unwrap_or(size - size / 2) }
     }
 
-    /// An erasure code. By default I/O needs one shard more than the data: then what was
-    /// acknowledged survives the loss of one more.
+    /// An erasure code. By default I/O needs one shard more than the data: then acknowledged writes survive the
+    /// loss of one more.
     pub fn erasure(data: u32, parity: u32, chunk_bytes: Option<u32>, min_size: Option<u32>) -> Redundancy {
         Redundancy::Erasure {
             data,
@@ -272,7 +272,7 @@ impl Redundancy {
         }
     }
 
-    /// What one OSD of a PG holds of its data.
+    /// Returns the name of one OSD's part of a PG's data.
     pub fn part_name(&self) -> &'static str {
         match self {
             Redundancy::Replicated { .. } => "copies",
@@ -403,8 +403,8 @@ pub struct PgRecord {
     /// The same of the last active members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_active_shards: Vec<u8>,
-    /// An operator has decided from which copies the PG goes on: those of the last active members. None again once the
-    /// PG has been active with them.
+    /// An operator has chosen the copies from which the PG resumes: those of the last active members. None again
+    /// once the PG has been active with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<AcceptedCopies>,
 }
@@ -439,7 +439,7 @@ pub struct PgTargetRecord {
     pub members: Vec<OsdId>,
 }
 
-/// What the last scrub of a PG has found, by its primary.
+/// Result of the last scrub of a PG, by its primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgScrubRecord {
     /// [`RECORD_FORMAT`].
@@ -450,16 +450,15 @@ pub struct PgScrubRecord {
     pub deep_unix_ms: u64,
     /// The primary that did the last one.
     pub osd: OsdId,
-    /// Whether the last one was deep.
+    /// True if the last one was deep.
     pub is_deep: bool,
     /// Objects that it examined.
     pub objects: u64,
-    /// Those of which not all copies were good.
+    /// Objects with bad copies.
     pub errors: u64,
-    /// Those of them of which all copies are good now.
+    /// Objects with bad copies that were all repaired.
     pub repaired: u64,
-    /// Objects of which bad copies are left; after a light scrub also those that the deep one before
-    /// it had left.
+    /// Objects with bad copies left; after a light scrub also those that the deep one before it had left.
     pub unrepaired: u64,
     /// The members whose copies it examined; empty in records of releases that did not say.
     #[serde(default)]
@@ -471,13 +470,13 @@ pub struct PgScrubRecord {
 pub struct ScrubRequestRecord {
     /// [`RECORD_FORMAT`].
     pub format: u32,
-    /// Whether to read all data.
+    /// True if all data is to be read.
     pub is_deep: bool,
     /// Unix time when it was asked for, in milliseconds.
     pub requested_unix_ms: u64,
 }
 
-/// Something that an operator has told the cluster to leave alone for now.
+/// An action that an operator has suspended for the whole cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterFlag {
@@ -524,8 +523,7 @@ pub struct BucketRecord {
     pub wrapped_key: String,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
-    /// Of each key of the key service that objects were written for: the key that wraps their data keys,
-    /// wrapped by it.
+    /// For each key of the key service used by objects: the key that wraps their data keys, wrapped by it.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub named_keys: std::collections::BTreeMap<String, String>,
     /// Raised to make gateways forget the keys that they have unwrapped.
@@ -538,7 +536,7 @@ pub struct BucketRecord {
     /// a secret that the key-management service has wrapped for this, which encrypts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsealed_permit: Option<String>,
-    /// Whether objects keep their versions; `None` if they never did.
+    /// Versioning of objects; `None` if it was never set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versioning: Option<BucketVersioning>,
     /// Present if versions may be locked against removal.
@@ -547,7 +545,7 @@ pub struct BucketRecord {
     /// The owner's tags of the bucket.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub tags: std::collections::BTreeMap<String, String>,
-    /// What the owner forbade of public access, beside what is never public anyway.
+    /// Public access that the owner has forbidden, beside access that is never public anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_access_block: Option<PublicAccessBlock>,
     /// Which scripts of other origins may use the bucket; the first rule that fits a request counts.
@@ -559,8 +557,7 @@ pub struct BucketRecord {
 }
 
 impl BucketRecord {
-    /// Puts the format to what its fields need: earlier releases must not read, and so lose, what they do
-    /// not know.
+    /// Sets the format that its fields need: earlier releases must not read, and so lose, unknown fields.
     pub fn settle_format(&mut self) {
         self.format = match (&self.access, &self.versioning) {
             (Some(_), _) => RECORD_FORMAT_OF_ACCESS,
@@ -574,8 +571,8 @@ impl BucketRecord {
         self.data_pool.unwrap_or(self.pool)
     }
 
-    /// Whether new objects are sealed if no request asks for encryption. What S3 clients have set for
-    /// the bucket is such a wish.
+    /// Returns true if new objects are sealed without a request for encryption. Default encryption that S3 clients
+    /// have set for the bucket is such a request.
     pub fn seals_by_default(&self) -> bool {
         self.unsealed_permit.is_none() || self.default_encryption.is_some()
     }

@@ -1,23 +1,23 @@
-//! What an OSD takes of clients, as far as its space goes.
+//! Kinds of client operations that an OSD's space allows.
 
 use atoll_codec::{CodecError, Reader, Writer};
 
 use crate::operation::table::Shape;
 
-/// What an OSD takes of clients, as far as its space goes. The order is that of scarcity.
+/// Kinds of client operations that an OSD's space allows. The order is that of scarcity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
     /// Everything.
     #[default]
     Enough,
-    /// It is full: deletes and trims, and what needs no new space, such as small overwrites in place.
+    /// It is full: deletes, trims, and operations without new space, such as small overwrites in place.
     Overwrites,
-    /// Deletes and trims only: of its reserve more is gone than what was under way when it became full.
+    /// Deletes and trims only: more of its reserve is used than the operations pending when it became full.
     Deletes,
 }
 
 impl Room {
-    /// Whether new data is refused.
+    /// Returns true if new data is refused.
     pub fn is_full(self) -> bool {
         self != Room::Enough
     }

@@ -1,7 +1,6 @@
-//! Which PG an object belongs to, and how PGs split: the object's hash, cut to as
-//! many bits as the pool's number of PGs has. A PG that splits keeps the objects whose next
-//! bit is zero. What follows an `@` in a name does not count, so that all states of an object are in one
-//! PG and can share their data.
+//! Which PG an object belongs to, and how PGs split: the object's hash, cut to as many bits as the pool's number
+//! of PGs has. A PG that splits keeps the objects whose next bit is zero. The part of a name behind an `@` does
+//! not count, so that all states of an object are in one PG and can share their data.
 
 use crate::{ObjectName, PgId, PoolId};
 
@@ -21,7 +20,7 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     mix(hash)
 }
 
-/// The part of a name that says where the object is: what precedes the first `@`, or all of it if it begins
+/// Returns the part of a name that places the object: everything before the first `@`, or all of it if it begins
 /// with one, as the names of a PG's own objects do.
 fn placed_part(name: &str) -> &str {
     match name.split_once('@') {
@@ -37,7 +36,7 @@ pub fn pg_of_object(pool: PoolId, object: &ObjectName, pg_num: u32) -> PgId {
 }
 
 impl PgId {
-    /// Whether an object belongs to this PG when it is one of `pg_num`, a power of two.
+    /// Returns true if an object belongs to this PG when it is one of `pg_num`, a power of two.
     pub fn holds(self, object: &ObjectName, pg_num: u32) -> bool {
         pg_of_object(self.pool, object, pg_num) == self
     }

@@ -1,4 +1,4 @@
-//! By what processes reach OSDs: which transport, by who asks, and with which frames.
+//! Ways of processes to OSDs: the transport, by role, and its frames.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::frames::{FrameMode, FramesRecord};
 use crate::records::{OsdUpRecord, PeerRole};
 
-/// What carries the frames of a connection.
+/// Transport of a connection's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Transport {
     /// Memory that processes of one host share; Unix sockets and TCP where it is not to be had.
@@ -61,7 +61,8 @@ impl FromStr for Transport {
     }
 }
 
-/// The preferred transports by who speaks to OSDs. What cannot be reached by them is reached by TCP.
+/// The preferred transports by the role that connects to OSDs. OSDs that cannot be reached by them are reached by
+/// TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Transports {
@@ -106,7 +107,7 @@ impl Transports {
 /// A way to an OSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What carries the frames.
+    /// Transport of the frames.
     pub transport: Transport,
     /// `IP:PORT`, the name under which the OSD listens on its host, or `PROVIDER:IP:PORT` for RDMA.
     pub address: String,
@@ -115,8 +116,8 @@ pub struct Way {
 }
 
 impl FramesRecord {
-    /// The ways to an OSD for the holder of a key of this role, the preferred first. The last is TCP, by which every
-    /// OSD is reached.
+    /// The ways to an OSD for the holder of a key of this role, the preferred first. The last is TCP, which
+    /// reaches every OSD.
     pub fn ways(&self, role: PeerRole, up: &OsdUpRecord) -> Vec<Way> {
         let way = |transport, address: &String| {
             let mode = self.modes.of(role, transport);

@@ -155,7 +155,7 @@ impl SendQueue {
         self.length_bytes
     }
 
-    /// Whether nothing waits.
+    /// Returns true if the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.length_bytes == 0
     }
@@ -264,7 +264,7 @@ impl FrameEncoder {
     }
 }
 
-/// What clients have done to protect a payload.
+/// Clients' protection of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadSeal {
     /// Nothing: it is encrypted and checked with the frame.
@@ -302,7 +302,7 @@ pub struct Frame {
     pub control: Bytes,
     /// The payload: in the clear, or as the client sealed it.
     pub payload: Bytes,
-    /// Whether a client sealed the payload, and who is to notice that it was changed on the way.
+    /// Protection of the payload by its client, which decides who detects changes on the way.
     pub seal: PayloadSeal,
 }
 
@@ -320,7 +320,7 @@ impl Header {
         if self.seal == PayloadSeal::OpenedByReceiver { 0 } else { self.payload_bytes }
     }
 
-    /// The payload and its check, where each check has so many bytes.
+    /// Returns the bytes of the payload and its check, with `check_bytes` for each check.
     fn payload_and_check_bytes(&self, check_bytes: usize) -> usize {
         if self.checked_bytes() == 0 { self.payload_bytes } else { self.payload_bytes + check_bytes }
     }
@@ -362,7 +362,7 @@ struct Begun {
     number: u64,
     header: Header,
     control: Bytes,
-    /// Whether its payload was asked for as a long run.
+    /// True if its payload was requested as a long run.
     is_long: bool,
     /// Segments whose checks have fitted.
     checked_segments: u8,
@@ -382,7 +382,7 @@ impl FrameDecoder {
         FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0, begun: None, has_failed: false }
     }
 
-    /// How many bytes beyond those in `received` the next frame needs, as far as can be told.
+    /// Returns the number of bytes beyond those in `received` that the next frame needs, as far as known.
     pub fn missing_bytes(&self, received: &Received) -> usize {
         let check_bytes = self.protection.check_bytes();
         let needed = match (&self.begun, received.first_chunk()) {
@@ -395,8 +395,8 @@ impl FrameDecoder {
         needed.saturating_sub(received.len())
     }
 
-    /// Takes the next frame, or `None` if it is not there whole; what is there of it is taken, too. After
-    /// an error the connection must be closed.
+    /// Takes the next frame, or `None` if it is incomplete; its present bytes are taken, too. After an error the
+    /// connection must be closed.
     pub fn decode(&mut self, received: &mut Received) -> Result<Option<Frame>, FrameError> {
         invariants::nothing_follows_an_error(self.has_failed);
         let decoded = self.decode_next(received);

@@ -1,7 +1,7 @@
 //! The key of one direction of a connection in a `secure` mode, and the keys that follow it.
 //!
-//! Each key comes from the one before it by HKDF, which cannot be inverted: who learns a key can
-//! decrypt nothing that was sent before it was in use.
+//! Each key is derived from the previous one by HKDF, which cannot be inverted: a learned key decrypts nothing
+//! that was sent before it was in use.
 
 use atoll_types::frames::FrameMode;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, Tag, UnboundKey};
@@ -12,7 +12,7 @@ use crate::invariants;
 
 const LABEL: &[u8] = b"atoll frame key";
 
-/// A key and what its successor is made from.
+/// A key and the secret that its successor is derived from.
 pub(crate) struct FrameKey {
     secret: Zeroizing<[u8; 32]>,
     algorithm: &'static Algorithm,

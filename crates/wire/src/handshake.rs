@@ -60,13 +60,13 @@ pub enum HandshakeError {
     },
     /// The peers want different frame modes.
     #[error(
-        "the peer wants {theirs} frames, this side wants {ours}; both follow cluster state ('atoll settings ls'), so one \
-         of them has not seen its last change yet, or is none of ours"
+        "the peer wants {theirs} frames, this side wants {ours}; both follow cluster state ('atoll settings \
+         ls'), so one of them has not seen its last change yet, or is not of this cluster"
     )]
     ModeMismatch {
-        /// What this side wants.
+        /// Mode that this side wants.
         ours: FrameMode,
-        /// What the peer wants.
+        /// Mode that the peer wants.
         theirs: FrameMode,
     },
     /// Bytes arrived before it was the peer's turn to speak.
@@ -76,9 +76,9 @@ pub enum HandshakeError {
 
 /// The frame keys that a finished handshake gives, one per direction.
 pub struct SessionKeys {
-    /// Protects what this side sends.
+    /// Protects sent frames.
     pub send: [u8; 32],
-    /// Protects what the peer sends.
+    /// Protects received frames.
     pub receive: [u8; 32],
 }
 
@@ -89,7 +89,7 @@ impl Drop for SessionKeys {
     }
 }
 
-/// What received bytes led to.
+/// Results of received bytes.
 pub enum HandshakeInput {
     /// More bytes are needed.
     Incomplete,
@@ -161,9 +161,9 @@ impl Handshake {
         Handshake { noise, side: Side::Responder }
     }
 
-    /// The responder's answer to a peer whose key it has accepted: the bytes to send, and the keys of
-    /// the frames that follow if the peer wants the mode that is right. If it does not, the bytes tell
-    /// it so, and the connection must be closed after them.
+    /// The responder's answer to a peer whose key it has accepted: the bytes to send, and the keys of the frames
+    /// that follow if the peer wants the mode that is right. Otherwise the bytes inform the peer of the right
+    /// mode, and the connection must be closed after them.
     pub fn answer(&mut self, right: FrameMode) -> (Vec<u8>, Result<SessionKeys, HandshakeError>) {
         let mut reply = Vec::new();
         let Side::Asked { wanted } = self.side else { return (reply, Err(HandshakeError::OutOfTurn)) };
@@ -211,7 +211,7 @@ impl Handshake {
             [3] => FrameMode::Secure128,
             _ => return Err(HandshakeError::NotAtoll),
         };
-        let peer = self.noise.get_remote_static().expect("IK tells both static keys in the first message");
+        let peer = self.noise.get_remote_static().expect("IK sends both static keys in the first message");
         let peer = peer.try_into().expect("X25519 public keys have 32 bytes");
         let Side::Initiator { wanted } = self.side else {
             self.side = Side::Asked { wanted: theirs };

@@ -1,6 +1,5 @@
-//! What always holds in this crate, a sentence and a check each. They are about what this side does; what
-//! a peer sends is never asserted, wrong bytes from it are errors. docs/internals/invariants-osd.md
-//! lists them.
+//! Invariants of this crate, a sentence and a check each. They are about this side's actions; data from a peer is
+//! never asserted, wrong bytes from it are errors. docs/internals/invariants-osd.md lists them.
 
 use atoll_types::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
@@ -34,7 +33,7 @@ pub(crate) fn frame_was_checked(checked_segments: u8, checked_payload_bytes: usi
     assert!(checked_segments == segments, "{checked_segments} of {segments} segments of a frame were checked");
 }
 
-/// Nothing is taken from a connection behind an error: what follows is not what its sender meant.
+/// Nothing is taken from a connection behind an error: later bytes have no defined meaning.
 pub(crate) fn nothing_follows_an_error(has_failed: bool) {
     assert!(!has_failed, "a connection was read on after an error");
 }

@@ -1,5 +1,5 @@
-//! One end of one connection: the handshake, then messages in frames. The shell feeds received
-//! bytes and sends what is queued.
+//! One end of one connection: the handshake, then messages in frames. The shell feeds received bytes and sends the
+//! queue.
 
 use std::collections::VecDeque;
 
@@ -27,11 +27,11 @@ pub enum LinkError {
     Message(#[from] CodecError),
 }
 
-/// What received bytes led to.
+/// Results of received bytes.
 #[derive(Debug)]
 pub enum LinkInput {
-    /// Somebody wants to open this link: check that the key is authorised, and [`Link::answer`] or
-    /// close. Only the side that was connected to sees this.
+    /// A peer wants to open this link: check that the key is authorised, and [`Link::answer`] or close. Only the
+    /// side that was connected to sees this.
     Asked {
         /// The peer's static key.
         peer: PublicKey,
@@ -62,7 +62,7 @@ struct Open {
     received: Option<Messages>,
 }
 
-/// A frame is made at the latest when its messages take so many bytes: more save nothing.
+/// Size of gathered messages at which a frame is made: more save nothing.
 const GATHERED_BYTES_MAX: usize = 8 << 10;
 
 impl Open {
@@ -128,8 +128,8 @@ impl Link {
         Link { state, mode, queue: SendQueue::default(), early: VecDeque::new() }
     }
 
-    /// Answers a peer whose key is authorised, with the frame mode that is right for it. After an
-    /// error the connection must be closed, once what is queued was sent: it tells the peer why.
+    /// Answers a peer whose key is authorised, with the frame mode that is right for it. After an error the
+    /// connection must be closed, once the queue was sent: it contains the reason for the peer.
     pub fn answer(&mut self, right: FrameMode) -> Result<(), LinkError> {
         let State::Handshaking(handshake) = &mut self.state else {
             return Err(HandshakeError::OutOfTurn.into());
@@ -145,15 +145,15 @@ impl Link {
         self.mode
     }
 
-    /// Gives what this side sends its next key, soon: the shell calls this when the key is old. The
-    /// peer does the same for what it sends.
+    /// Changes the key of sent frames soon: the shell calls this when the key is old. The peer changes the key of
+    /// its own frames.
     pub fn rekey(&mut self) {
         if let State::Open(open) = &mut self.state {
             open.encoder.rekey();
         }
     }
 
-    /// Whether the handshake is done.
+    /// Returns true if the handshake is done.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
@@ -178,17 +178,17 @@ impl Link {
         Ok(self.queue.take())
     }
 
-    /// Whether there is something to send.
+    /// Returns true if there is something to send.
     pub fn has_output(&self) -> bool {
         !self.queue.is_empty() || matches!(&self.state, State::Open(open) if !open.gathered.is_empty())
     }
 
-    /// Whether more messages have come in the frame of the last one. They are taken without further bytes.
+    /// Returns true if the frame of the last message has further messages. They are taken without further bytes.
     pub fn has_received_more(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.received.is_some())
     }
 
-    /// How many more bytes the next frame needs, as far as can be told.
+    /// Returns the number of bytes that the next frame still needs, as far as known.
     pub fn missing_bytes(&self, received: &Received) -> usize {
         match &self.state {
             State::Handshaking(_) => 0,

@@ -37,7 +37,7 @@ kinds! {
             epoch: Epoch,
             /// The object.
             object: ObjectName,
-            /// What to read.
+            /// The objects and ranges to read.
             request: ReadRequest,
         },
         /// Client to primary.
@@ -54,16 +54,16 @@ kinds! {
             pg: PgId,
             /// The epoch under which the client believes this OSD to be the primary.
             epoch: Epoch,
-            /// What to write.
+            /// The object, range and data to write.
             request: WriteRequest as Write,
         },
         /// Primary to client.
         3 => ReadReply {
             /// The request's sequence.
             sequence: u64,
-            /// Whether the request said that the reader opens seals: the frame then does not check sealed data.
+            /// True if the request said that the reader opens seals: the frame then does not check sealed data.
             opens_seals: bool,
-            /// What was found.
+            /// The data or the reason for a refusal.
             result: Result<ReadOutcome, Refusal> as ReadResult,
             /// The data of [`ReadOutcome::Data`].
             payload: Bytes as Payload,
@@ -74,9 +74,9 @@ kinds! {
             sequence: u64,
             /// The PG that the answer is of.
             pg: PgId,
-            /// The newest write of the PG that all members have; zero if this OSD cannot tell.
+            /// The newest write of the PG that all members have; zero if this OSD does not know it.
             committed: Version,
-            /// Whether it was done.
+            /// The result or the reason for a refusal.
             result: Result<(), Refusal> as WriteResult,
         },
         /// Primary to member: apply this next write of the PG.
@@ -98,10 +98,10 @@ kinds! {
             epoch: Epoch,
             /// The version acknowledged.
             version: Version,
-            /// What this member takes of clients, as far as its space goes.
+            /// Kinds of client operations that this member's space allows.
             room: Room,
         },
-        /// Primary to a member or a learner: promise to ignore lower epochs, and say what you have.
+        /// Primary to a member or a learner: promise to ignore lower epochs, and send your state.
         7 (members) => PeerQuery {
             /// The PG.
             pg: PgId,
@@ -121,9 +121,8 @@ kinds! {
             /// The head that this copy had then.
             accepted_head: Version,
         },
-        /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads
-        /// any more on this member's word, and this is what I have. A member that could not take a
-        /// write says it unasked.
+        /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads any more by
+        /// this member's lease, and this is my state. A member that could not take a write says it unasked.
         8 (members) => PeerInfo {
             /// The PG.
             pg: PgId,
@@ -135,14 +134,14 @@ kinds! {
             committed_sequence: u64,
             /// The first epoch that this member promised since it started.
             since_epoch: Epoch,
-            /// Whether the objects are what the history says.
+            /// True if the objects match the history.
             is_complete: bool,
             /// The newest entries of the log, oldest first, if they were wanted.
             log: Vec<LogEntry> as Log,
             /// In an erasure-coded PG, the shard that the objects here are of.
             shard: Option<u8> as ShardNumber,
-            /// An object of which this member could not read what a [`Message::Overwrite`] replaces, so that it
-            /// could not take that.
+            /// An object whose old data, which a [`Message::Overwrite`] replaces, this member could not read, so
+            /// that it could not take the write.
             unreadable: Option<ObjectName> as OptionalName,
         },
         /// Brings a lagging member, or a learner, up to date: a part of the state of one object, or log entries.
@@ -177,7 +176,7 @@ kinds! {
             offset: u64,
             /// Length in bytes.
             length: u32,
-            /// Whether to say which blocks could be overwritten in place.
+            /// True if the answer should name the blocks that could be overwritten in place.
             asks_in_place: bool,
             /// A [`Message::Overwrite`] of the same blocks is to follow, for which they may be kept.
             keeps: bool,
@@ -190,7 +189,7 @@ kinds! {
             epoch: Epoch,
             /// The question's tag.
             tag: u64,
-            /// What was found.
+            /// The data or the reason for a refusal.
             result: Result<ReadOutcome, Refusal> as ReadResult,
             /// If that was asked, a bit for each of the first 32 blocks, the lowest first: a small write of
             /// it would stay in place, and so need no space.
@@ -207,11 +206,11 @@ kinds! {
         15 => Pong {
             /// The question's tag.
             tag: u64,
-            /// What this OSD takes of clients, as far as its space goes.
+            /// Kinds of client operations that this OSD's space allows.
             room: Room,
         },
-        /// Member to a former primary: I have promised a higher epoch to another primary, so what
-        /// leases of mine you hold are void for this PG.
+        /// Member to a former primary: I have promised a higher epoch to another primary, so leases of mine that
+        /// you hold are void for this PG.
         16 (members) => Fenced {
             /// The PG.
             pg: PgId,
@@ -225,7 +224,7 @@ kinds! {
             /// The epoch of the question.
             epoch: Epoch,
         },
-        /// Primary to a learner: which objects do you have, and of what version?
+        /// Primary to a learner: list your objects and their versions.
         18 (members) => ObjectsQuery {
             /// The PG.
             pg: PgId,
@@ -247,7 +246,7 @@ kinds! {
             /// Objects in the order of their names, with the versions of their last changes; at most
             /// [`atoll_types::limits::OBJECTS_LISTED_MAX`].
             objects: Vec<(ObjectName, Version)> as ObjectList,
-            /// Whether there are more behind the last.
+            /// True if there are more behind the last.
             more: bool,
         },
         /// Primary to member: examine your copy of an object, to be compared with the others.
@@ -260,7 +259,7 @@ kinds! {
             tag: u64,
             /// The object.
             object: ObjectName,
-            /// Whether to read its data.
+            /// True if data is to be read.
             deep: bool,
         },
         /// Answer to [`Message::ScrubQuery`]; or to [`Message::ObjectWanted`] if the object cannot be
@@ -272,7 +271,7 @@ kinds! {
             epoch: Epoch,
             /// The question's tag.
             tag: u64,
-            /// What was found.
+            /// The member's finding.
             finding: ScrubFinding,
         },
         /// Primary to a member with a good copy of an object: send me all of it, because mine is bad.
@@ -323,8 +322,8 @@ kinds! {
             /// The span of the sender.
             span: TraceContext as SpanIds,
         },
-        /// Primary of an erasure-coded PG to a member: as [`Message::Replicate`], but the member itself reads what
-        /// the write replaces, and adds that to the pre-image.
+        /// Primary of an erasure-coded PG to a member: as [`Message::Replicate`], but the member itself reads the
+        /// replaced data, and adds it to the pre-image.
         27 (members) => Overwrite {
             /// The primary's epoch.
             epoch: Epoch,
@@ -334,13 +333,14 @@ kinds! {
             committed: Version,
             /// The client has the answers to all requests of the write's session with a lower sequence.
             answered_below: u64,
-            /// Where what is replaced begins in the shard, in bytes.
+            /// Offset of the replaced data in the shard, in bytes.
             offset: u64,
             /// Its length in bytes.
             length: u32,
             /// The tag under which the member has answered a [`Message::CopyRead`] of it; 0: it was not asked.
             tag: u64,
-            /// The payload and the seals are what the new ones differ by from the old ones (exclusive or).
+            /// True if the payload and the seals are the difference of the new ones from the old ones (exclusive
+            /// or).
             is_difference: bool,
         },
         /// A primary that serves nothing to an elector: cluster state does not answer my proposals, so do not wait
@@ -358,7 +358,7 @@ fn is_sealed_data(result: &Result<ReadOutcome, Refusal>) -> bool {
     matches!(result, Ok(ReadOutcome::Data { seals: Some(seals), .. }) if seals.are_of_ciphertext())
 }
 
-/// The messages of one frame: one or more, of which only the last can have a payload.
+/// The messages of one frame: one or more; only the last can have a payload.
 pub struct Messages {
     reader: Reader,
     payload: Bytes,
@@ -372,7 +372,7 @@ impl Messages {
         Messages { reader: Reader::new(control), payload, seal }
     }
 
-    /// Whether all were taken.
+    /// Returns true if all were taken.
     pub fn is_empty(&self) -> bool {
         self.reader.remaining() == 0
     }
@@ -388,7 +388,7 @@ impl Messages {
 }
 
 impl Message {
-    /// The message's payload and what is known of its seals.
+    /// Returns the message's payload and its protection.
     pub fn payload(&self) -> (Bytes, PayloadSeal) {
         let sealed_if = |is_sealed| if is_sealed { PayloadSeal::Sealed } else { PayloadSeal::None };
         match self {
@@ -409,8 +409,8 @@ impl Message {
         }
     }
 
-    /// Puts in what came beside the control segment: the inverse of [`Message::payload`]. Only an answer to a reader
-    /// that opens seals may come without a check.
+    /// Sets the payload that came beside the control segment: the inverse of [`Message::payload`]. Only an answer
+    /// to a reader that opens seals may come without a check.
     fn put_payload(&mut self, received: Bytes, seal: PayloadSeal) -> Result<(), CodecError> {
         match self {
             Message::Write { request, .. } => {
@@ -436,7 +436,7 @@ impl Message {
         Ok(())
     }
 
-    /// Appends what goes into the control segment.
+    /// Appends the fields of the control segment.
     pub fn encode(&self, writer: &mut Writer) {
         self.encode_kind(writer);
     }

@@ -1,9 +1,9 @@
-//! What a member finds when it examines its copy of an object.
+//! Result of a member's examination of its copy of an object.
 
 use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::Version;
 
-/// What an object says of the whole object that it is a shard of.
+/// Properties of the whole object, which each of its shards stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShardOf {
     /// Size of the whole object, in bytes.
@@ -25,14 +25,14 @@ pub enum ScrubFinding {
         version: Version,
         /// Its size.
         size_bytes: u64,
-        /// Of everything that healthy copies have in common.
+        /// Digest of everything that healthy copies have in common.
         digest: u64,
         /// Blocks that are damaged or cannot be read; only a deep scrub finds them.
         bad_block_count: u32,
-        /// What the object is a shard of, in an erasure-coded PG.
+        /// The whole object of the shard, in an erasure-coded PG.
         shard_of: Option<ShardOf>,
     },
-    /// What the device says about the object makes no sense.
+    /// The device's data about the object is invalid.
     Unreadable,
     /// The copy could not be examined now.
     Busy,

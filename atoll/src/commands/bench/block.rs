@@ -61,8 +61,8 @@ pub struct BlockBenchArguments {
     /// A pool of a Ceph cluster, whose objects of 4 MiB fio works on through librados
     #[arg(long, value_name = "POOL", conflicts_with_all = ["rbd", "file", "nbd", "verify", "rate"])]
     pub rados: Option<String>,
-    /// A file or block device that fio works on (io_uring, past the page cache, each write durable): what the disk
-    /// can do at all. fio's own CPU time counts as the servers'
+    /// A file or block device that fio works on (io_uring, past the page cache, each write durable), as the limit
+    /// of the disk. fio's own CPU time counts as the servers'
     #[arg(long, value_name = "PATH", conflicts_with_all = ["rbd", "rados", "file", "nbd", "verify", "rate"])]
     pub fio_file: Option<PathBuf>,
     /// Ceph's configuration file, as fio sees it
@@ -99,7 +99,7 @@ pub struct BlockBenchArguments {
     /// Use only this much of each target, from its beginning
     #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
     pub working_set: u64,
-    /// What to write before the run
+    /// Data to write before the run
     #[arg(long, default_value = "holes")]
     pub prefill: PrefillArgument,
     /// Stamp each 4 KiB block with its writer and time, and check all that is read; everything is written before
@@ -187,7 +187,7 @@ fn ceph(arguments: &BlockBenchArguments, pool: &str, image: Option<&str>) -> Fio
     }
 }
 
-/// What fio makes the load on.
+/// Runs fio on a target.
 fn fio(arguments: &BlockBenchArguments, target: FioTarget) -> anyhow::Result<()> {
     let bench = FioBench {
         target,
@@ -204,7 +204,7 @@ fn fio(arguments: &BlockBenchArguments, target: FioTarget) -> anyhow::Result<()>
     print_measurement(&arguments.output, &arguments.plan, bench.run()?)
 }
 
-/// What clients work on, the processes that serve it, and how it is protected.
+/// Returns the targets of clients, the processes that serve them, and their protection.
 fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetName>, Processes, String)> {
     if let Some(path) = &arguments.file {
         return file_target(arguments, path.clone());

@@ -18,7 +18,7 @@ use crate::commands::explain;
 use crate::commands::image::ImageAccess;
 use crate::commands::open_cluster::tokio_runtime;
 
-/// What a client is told to do.
+/// Work of a client, as its parent sends it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Job {
     Block(BlockJob),
@@ -34,7 +34,7 @@ pub(super) struct BlockJob {
     pub plan: Plan,
 }
 
-/// What to do it on.
+/// Target of a client's operations.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum BlockTargetName {
     Image { data: PathBuf, name: String },

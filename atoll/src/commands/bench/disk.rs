@@ -26,7 +26,7 @@ pub struct DiskBenchArguments {
     /// A file, which is made, or a block device
     #[arg(long, value_name = "PATH")]
     pub device: PathBuf,
-    /// Overwrite what the file or block device holds
+    /// Overwrite the content of the file or block device
     #[arg(long)]
     pub wipe: bool,
     /// How many bytes to write and use, from the beginning

@@ -1,4 +1,4 @@
-//! What commands that measure share: protections, the plan of a run, and its figures.
+//! Common parts of commands that measure: protections, the plan of a run, and its figures.
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct PlanArguments {
     /// counts from when an operation was due [default: each operation begins when one before has ended]
     #[arg(long, value_name = "OPERATIONS")]
     pub rate: Option<f64>,
-    /// End early when each client has moved so much
+    /// End early when each client has transferred this many bytes
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub bytes_max: Option<u64>,
     /// Include figures of each second and all latencies (HdrHistogram) in the JSON
@@ -40,7 +40,7 @@ pub struct PlanArguments {
     pub full: bool,
 }
 
-/// What protects the data of a pool.
+/// Returns the protection of a pool's data.
 pub(super) async fn protections(
     open: &OpenCluster,
     state: &ClusterClient,
@@ -57,7 +57,7 @@ pub(super) async fn protections(
     ))
 }
 
-/// One client's part of what was asked for.
+/// Returns one client's part of the whole plan.
 pub(super) fn plan(arguments: &PlanArguments, depth: u32, clients: usize) -> anyhow::Result<Plan> {
     let duration = |what: &str, seconds: f64| {
         Duration::try_from_secs_f64(seconds)
@@ -123,7 +123,7 @@ pub(super) fn print_measurement(
         print_line!("  MISSED RATE: {:.1} of {rate:.1} operations a second ended in time", measured.iops);
     }
     if measured.verified > 0 {
-        print_line!("  {} operations read what had been written", measured.verified);
+        print_line!("  {} operations read the written data back correctly", measured.verified);
     }
     print_line!(
         "  CPU us/op: {:.1} servers, {:.1} load generator, {} the whole machine with its kernel's threads",

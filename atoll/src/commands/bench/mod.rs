@@ -34,7 +34,7 @@ pub enum BenchCommand {
     /// Check for CPU regressions against a recorded budget
     #[command(disable_help_flag = true)]
     Guard(LaboratoryArguments),
-    /// One client of another 'atoll bench', which tells it what to do
+    /// One client of another 'atoll bench', which sends its work
     #[command(hide = true)]
     Client,
     /// Measure the object store alone on a file or block device, next to fio
@@ -46,7 +46,7 @@ pub enum BenchCommand {
     /// Measure client latency and recovery speed while an OSD's data moves to others and back
     #[command(after_help = recovery::HELP)]
     Recovery(RecoveryBenchArguments),
-    /// Predict what a described cluster can do, and what limits it; runs nothing
+    /// Predict what a described cluster can do and its bottleneck; runs nothing
     #[command(disable_help_flag = true)]
     Model(LaboratoryArguments),
     /// Measure a drive alone with the eight tests that operators run before deployment

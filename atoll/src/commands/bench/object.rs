@@ -35,7 +35,7 @@ uploaded before all but 'put'. A deleted object is the first to be uploaded agai
 pub struct ObjectBenchArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// What to do
+    /// Operation to measure
     #[arg(long)]
     pub op: ObjectOperationArgument,
     /// Weights of mixed operations [default with '--op mixed': get=45,put=15,list=30,delete=10]
@@ -62,7 +62,7 @@ pub struct ObjectBenchArguments {
     /// The pool for its data if it is made
     #[arg(long)]
     pub pool: Option<String>,
-    /// What to upload before operations that are not PUTs
+    /// Objects to upload before operations that are not PUTs
     #[arg(long, default_value = "all")]
     pub prefill: ObjectPrefillArgument,
     /// Go over TLS
@@ -174,7 +174,7 @@ fn mix(arguments: &ObjectBenchArguments) -> anyhow::Result<OperationMix> {
         }
     };
     if arguments.mix.is_some() {
-        bail!("--mix says what '--op mixed' does; with another operation leave it out");
+        bail!("--mix gives the shares of '--op mixed'; leave it out with other operations");
     }
     Ok(OperationMix::only(operation))
 }

@@ -42,7 +42,7 @@ pub struct OsdsBenchArguments {
 /// Objects of each OSD.
 const OBJECTS: usize = 4;
 
-/// So many names are tried until each OSD has its objects.
+/// Names tried at most until each OSD has its objects.
 const NAMES_MAX: u32 = 100_000;
 
 /// Runs `atoll bench osds`.

@@ -1,4 +1,4 @@
-//! The command that measures what moving an OSD's data costs.
+//! The command that measures the cost of moving an OSD's data.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,11 +27,11 @@ pub const HELP: &str = "\
 Examples:
   atoll bench recovery --osd 3                                   clients write as fast as they can at depth 8
   atoll bench recovery --osd 3 --rate 2000 --reads 70 --json     2000 operations a second, 70% of them reads
-  atoll bench recovery --osd 3 --idle                            no clients: how fast it goes by itself
+  atoll bench recovery --osd 3 --idle                            no clients: the speed of recovery alone
 
 An image is written, clients are measured for some seconds, the OSD is marked out until all of its data is
 elsewhere and in until it is back, and clients are measured again. No copy is given up before the one in
-its place is whole, and the OSD goes on serving all the while: nothing is less safe than before. It needs
+its place is whole, and the OSD serves meanwhile: no data is less safe than before. It needs
 one OSD (or host, or rack: the failure domain) more than there are copies. If the command is cut
 short the OSD may stay out; 'atoll osd in N' marks it in.
 
@@ -185,7 +185,10 @@ fn print_report(report: &RecoveryReport, osd: OsdId) {
             report.read_percent.unwrap_or(0),
             report.rate_per_second.map_or(String::new(), |rate| format!(", {rate}/s")),
         ),
-        _ => print_line!("{osd}'s data moves out and in; no clients; an image of {size} beside what was there"),
+        _ => print_line!(
+            "{osd}'s data moves out and in; no clients; an image of {size} beside the data of the \
+            pool"
+        ),
     }
     let rows: Vec<_> = report.phases.iter().map(row).collect();
     print_table(

@@ -32,7 +32,7 @@ pub struct StoreBenchArguments {
     /// Bytes of 4 MiB objects that are written before and that operations go to
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, default_value = "4G")]
     pub working_set: u64,
-    /// Overwrite what the file or block device holds
+    /// Overwrite the content of the file or block device
     #[arg(long)]
     pub wipe: bool,
     /// How long to measure each run, in seconds
@@ -41,7 +41,7 @@ pub struct StoreBenchArguments {
     /// How often to run each workload; the figures are medians
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// What to run
+    /// Workloads to run
     #[arg(
         long,
         value_name = "WORKLOAD,...",
@@ -50,7 +50,7 @@ pub struct StoreBenchArguments {
                          4m-write-qd16,4m-read-qd16"
     )]
     pub workloads: Vec<Workload>,
-    /// Run fio on the same device in turns with the store
+    /// Run fio on the same device, alternating with the store
     #[arg(long)]
     pub fio: bool,
     /// Memory for the store's metadata, and as much for small writes in the log [default: 256M]

@@ -1,4 +1,4 @@
-//! What a record of cluster state gives to whom, in a few words, for who is to sign it.
+//! Rights that a record of cluster state grants, in a few words, for the operator who signs the record.
 
 use atoll_cluster::keys;
 use serde_json::Value;
@@ -90,7 +90,7 @@ fn bucket(record: &Value) -> String {
     }
     let acl = access["acl"].to_string();
     if acl.contains("\"all_users\"") || acl.contains("\"authenticated_users\"") {
-        said.push("ACL FOR EVERYBODY".into());
+        said.push("ACL FOR EVERYONE".into());
     }
     if record["unsealed_permit"].is_string() {
         said.push("not sealed".into());

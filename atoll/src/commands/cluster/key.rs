@@ -24,11 +24,11 @@ Examples:
 Examples:
   atoll cluster key revoke gateway@h2            the S3 gateway of host h2
   atoll cluster key revoke client@h2             its NBD server, benches and command line
-  atoll cluster key revoke osd.7                 an OSD; others take over what it served
+  atoll cluster key revoke osd.7                 an OSD; other OSDs take over its PGs
   atoll cluster key revoke 5f3ac09be2            by the first digits of the key
 
 The key stays revoked until 'atoll cluster key add'. A host that you no longer trust can still reach cluster state:
-'atoll host revoke' shuts out all of it.")]
+'atoll host revoke' shuts out the whole host.")]
     Revoke {
         #[command(flatten)]
         output: OutputArguments,
@@ -135,7 +135,7 @@ fn print_revoked(is_json: bool, revoked: &AuthorizedKey) -> anyhow::Result<()> {
     match (record.role, record.osd) {
         (PeerRole::Osd, Some(osd)) => {
             print_line!(
-                "others take over what it served; to remove it: end its process, and 'atoll osd rm {}'",
+                "other OSDs take over its PGs; to remove it: end its process, and 'atoll osd rm {}'",
                 osd.0
             );
             print_line!("to trust it again: atoll cluster key add {}", record.name);

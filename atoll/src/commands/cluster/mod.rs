@@ -1,5 +1,4 @@
-//! Who belongs to the cluster: tokens with which hosts join, keys with which processes connect, and signatures of
-//! records.
+//! Members of the cluster: join tokens of hosts, keys of processes, and signatures of records.
 
 mod grants;
 mod key;

@@ -1,4 +1,4 @@
-//! Signing the records of cluster state: shows them, and what each gives, before it signs anything.
+//! Signing the records of cluster state: shows them and the rights that each grants before signing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::commands::output::{print_json, print_table};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll cluster sign                            show records that are not signed, and what they give to whom
+  atoll cluster sign                            show unsigned records and the rights that they grant
   atoll cluster sign --yes                      sign them; from then on no other is accepted
   atoll cluster sign --record /atoll/users/AK1  sign one that is refused, after you have looked at it
   atoll cluster sign --remove /atoll/users/AK1  remove one that is refused, or accept that it was removed by hand
@@ -31,10 +31,10 @@ run this release: gateways of earlier ones write records without signatures, whi
 pub struct SignArguments {
     #[command(flatten)]
     output: OutputArguments,
-    /// Sign what is shown
+    /// Sign the shown records
     #[arg(long, conflicts_with = "record")]
     yes: bool,
-    /// Sign also what is refused, although it was not written by a holder of the key service
+    /// Sign refused records, too, although no holder of the key service wrote them
     #[arg(long, requires = "yes")]
     refused: bool,
     /// Sign this record as it is, although it was not written by a holder of the key service
@@ -130,7 +130,8 @@ fn report(arguments: &SignArguments, signed: u64, unsigned: &[Finding]) -> anyho
     }
     if waiting > 0 {
         print_line!(
-            "{waiting} records are not signed; look at what they give, then sign them: atoll cluster sign --yes"
+            "{waiting} records are not signed; check the rights that they grant, then sign them: atoll cluster \
+             sign --yes"
         );
     }
     if refused > 0 {

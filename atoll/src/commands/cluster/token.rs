@@ -46,7 +46,7 @@ Examples:
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum RoleArgument {
-    /// Runs OSDs, and cannot read what clients have sealed
+    /// Runs OSDs; cannot read sealed data of clients
     Osd,
     /// Runs S3 gateways, and administers nothing
     Gateway,

@@ -21,8 +21,8 @@ pub struct S3ListenArguments {
     /// Where the S3 gateway listens for HTTPS, with DIR/tls/server.crt [default: 127.0.0.1:9443]
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
     pub s3_tls_listen: Option<String>,
-    /// A further name or address by which clients reach this host, such as that of a load balancer, for the
-    /// certificate that is made for it; may be given several times
+    /// A further name or address by which clients reach this host, such as that of a load balancer, for this
+    /// host's generated certificate; may be given several times
     #[arg(long, value_name = "NAME", value_parser = parse_tls_name)]
     pub tls_name: Vec<String>,
 }
@@ -30,20 +30,20 @@ pub struct S3ListenArguments {
 /// How one gateway process serves.
 #[derive(Args, Clone)]
 pub struct GatewayArguments {
-    /// Listen here for plain HTTP [default: as 'atoll up' was told]
+    /// Listen here for plain HTTP [default: the address given to 'atoll up']
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
     pub s3_listen: Option<String>,
-    /// Listen here for HTTPS [default: as 'atoll up' was told]
+    /// Listen here for HTTPS [default: the address given to 'atoll up']
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
     pub s3_tls_listen: Option<String>,
     /// Directory with certificates: a client gets the pair NAME.crt and NAME.key whose certificate is for the host
-    /// that it asks for, or else 'server' [default: DIR/tls]. They are read anew when they change, and on SIGHUP
+    /// that it asks for, or else 'server' [default: DIR/tls]. They are read again when they change, and on SIGHUP
     #[arg(long, value_name = "DIR", env = "ATOLL_TLS_CERTS")]
     pub tls_certs: Option<PathBuf>,
     /// Ask clients for certificates of this authority (PEM)
     #[arg(long, value_name = "FILE", env = "ATOLL_TLS_CLIENT_CA")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Whether a client must have one; one that is shown is checked in any case
+    /// Require client certificates or not; a certificate that is shown is checked in any case
     #[arg(long, value_name = "WHEN", env = "ATOLL_TLS_CLIENT_AUTH", default_value = "required")]
     pub tls_client_auth: ClientAuthArgument,
     /// The oldest version of TLS that is spoken
@@ -52,8 +52,8 @@ pub struct GatewayArguments {
     /// How long a key of a bucket is used without asking the key service again
     #[arg(long, value_name = "SECONDS", env = "ATOLL_KEY_LIFETIME_SECONDS", default_value_t = 3_600)]
     pub key_lifetime_seconds: u64,
-    /// How long requests are served while cluster state does not confirm who may do what: what was taken away meanwhile
-    /// counts until then
+    /// Longest time that requests are served while cluster state does not confirm rights: rights that were removed
+    /// meanwhile count until then
     #[arg(
         long,
         value_name = "SECONDS",
@@ -76,7 +76,7 @@ pub struct GatewayArguments {
     pub audit_log: Option<Target>,
     #[command(flatten)]
     pub audit_room: AuditRoomArguments,
-    /// To whom the objects of new buckets belong, unless the request that makes a bucket says
+    /// Owner of the objects in new buckets, unless the request that makes a bucket names one
     #[arg(
         long,
         value_name = "OWNERSHIP",
@@ -112,9 +112,9 @@ impl GatewayArguments {
 pub enum ObjectOwnershipArgument {
     /// Everything belongs to the owner of the bucket; ACLs are off, as on S3
     BucketOwnerEnforced,
-    /// Objects belong to who writes them, or to the owner of the bucket if they are given full control
+    /// Objects belong to their writer, or to the owner of the bucket if it gets full control
     BucketOwnerPreferred,
-    /// Objects belong to who writes them; ACLs are on, as with RGW
+    /// Objects belong to their writer; ACLs are on, as with RGW
     ObjectWriter,
 }
 

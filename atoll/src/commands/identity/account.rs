@@ -28,7 +28,7 @@ AWS's IAM (aws --endpoint-url URL iam create-user ...). Other accounts get in wh
         output: OutputArguments,
         /// Its name
         name: String,
-        /// Its address, by which ACLs may name it
+        /// Its address, which ACLs can name
         #[arg(long)]
         email: Option<String>,
     },

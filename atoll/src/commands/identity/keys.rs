@@ -15,14 +15,14 @@ pub enum KeyOfCommand {
     #[command(after_help = "\
 Examples:
   atoll user key create backup
-  atoll user key create backup --policy only-one-bucket.json     a service account: may do what both allow
-  atoll account key create --account sales                       of an account's root: may do everything of the account")]
+  atoll user key create backup --policy only-one-bucket.json     a service account: allowed: the intersection of both
+  atoll account key create --account sales                       of an account's root: has all rights of the account")]
     Create {
         #[command(flatten)]
         arguments: AccountArguments,
         #[command(flatten)]
         owner: Owner,
-        /// A policy that narrows what the key may do: a file, or - for standard input
+        /// A policy that narrows the rights of the key: a file, or - for standard input
         #[arg(long, value_name = "FILE")]
         policy: Option<PathBuf>,
         /// For people
@@ -44,7 +44,7 @@ Examples:
     Rm(KeyArguments),
 }
 
-/// Whose keys.
+/// The owner of keys.
 #[derive(clap::Args, Clone)]
 pub struct Owner {
     /// The user; without one, the account's root

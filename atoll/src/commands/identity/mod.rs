@@ -1,5 +1,5 @@
-//! Commands about who may sign S3 requests, and what they may do. Each is an operation of AWS's IAM that
-//! an operator does for an account.
+//! Commands about identities that sign S3 requests, and their rights. Each is an operation of AWS's IAM that an
+//! operator does for an account.
 
 pub mod account;
 pub mod group;
@@ -58,7 +58,7 @@ fn ask(arguments: &AccountArguments, operation: &str, parameters: Parameters) ->
     })
 }
 
-/// What several operations about the same thing say, as one answer.
+/// Returns the results of several operations on one object as one answer.
 fn ask_all(arguments: &AccountArguments, operations: &[&str], parameters: &Parameters) -> anyhow::Result<Answer> {
     let mut all = Answer::new();
     for operation in operations {

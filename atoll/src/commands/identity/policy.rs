@@ -28,9 +28,9 @@ policy.json, in the language of AWS:
   {\"Version\": \"2012-10-17\", \"Statement\": [{\"Effect\": \"Allow\", \"Action\": [\"s3:GetObject\", \"s3:ListBucket\"],
    \"Resource\": [\"arn:aws:s3:::photos\", \"arn:aws:s3:::photos/*\"]}]}")]
     Create(DocumentArguments),
-    /// Replace what a managed policy says
+    /// Replace the document of a managed policy
     Update(DocumentArguments),
-    /// Print what a managed policy says, or one of a user's, group's or role's own
+    /// Print the document of a managed policy, or of an inline policy of a user, group or role
     #[command(
         after_help = "Examples:\n  atoll policy show AmazonS3ReadOnlyAccess\n  atoll policy show home --user ann"
     )]
@@ -42,7 +42,7 @@ policy.json, in the language of AWS:
     },
     /// Remove a managed policy that is attached to nothing
     Rm(PolicyArguments),
-    /// Give a user, group or role what a managed policy allows
+    /// Attach a managed policy to a user, group or role
     #[command(after_help = "Example:\n  atoll policy attach AmazonS3ReadOnlyAccess --group readers")]
     Attach(HolderArguments),
     /// Take it back
@@ -57,7 +57,7 @@ policy.json, in the language of AWS:
     },
     /// Remove a policy of a user's, group's or role's own
     Drop(HolderArguments),
-    /// Say whether a request would be let in, and why
+    /// Show if a request would be allowed, and why
     Simulate(SimulateArguments),
 }
 
@@ -73,7 +73,7 @@ pub struct PolicyArguments {
 pub struct DocumentArguments {
     #[command(flatten)]
     policy: PolicyArguments,
-    /// What it says: a file, or - for standard input
+    /// The policy document: a file, or - for standard input
     file: PathBuf,
 }
 
@@ -89,13 +89,13 @@ pub struct HolderArguments {
 #[derive(Args, Clone)]
 #[group(required = true, multiple = false)]
 struct Holder {
-    /// Of this user
+    /// Inline policy of this user
     #[arg(long)]
     user: Option<String>,
-    /// Of this group
+    /// Inline policy of this group
     #[arg(long)]
     group: Option<String>,
-    /// Of this role
+    /// Inline policy of this role
     #[arg(long)]
     role: Option<String>,
 }
@@ -107,17 +107,17 @@ impl Holder {
     }
 }
 
-/// Whose a policy is, if it is nobody's alone.
+/// The holder of an inline policy; none for a managed policy.
 #[derive(Args, Clone)]
 #[group(multiple = false)]
 pub struct OptionalHolder {
-    /// Of this user
+    /// Inline policy of this user
     #[arg(long)]
     user: Option<String>,
-    /// Of this group
+    /// Inline policy of this group
     #[arg(long)]
     group: Option<String>,
-    /// Of this role
+    /// Inline policy of this role
     #[arg(long)]
     role: Option<String>,
 }

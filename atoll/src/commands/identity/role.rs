@@ -19,19 +19,19 @@ Example:
   atoll role create reader trust.json
   atoll policy attach AmazonS3ReadOnlyAccess --role reader
 
-trust.json says who may assume it, in the language of AWS:
+trust.json names the principals that may assume it, in the language of AWS:
   {\"Version\": \"2012-10-17\", \"Statement\": [{\"Effect\": \"Allow\", \"Action\": \"sts:AssumeRole\",
    \"Principal\": {\"AWS\": \"arn:aws:iam::100000000000:user/ann\"}}]}")]
     Create {
         #[command(flatten)]
         role: RoleArguments,
-        /// Who may assume it: a file, or - for standard input
+        /// Trust policy: a file, or - for standard input
         file: PathBuf,
-        /// What it is for
+        /// Description of the role
         #[arg(long)]
         description: Option<String>,
     },
-    /// Change who may assume a role; sessions of it go on
+    /// Change the trust policy of a role; its sessions stay valid
     #[command(after_help = "\
 Example:
   atoll role show reader --json | jq '.Role.AssumeRolePolicyDocument | fromjson' > trust.json
@@ -40,10 +40,10 @@ Example:
     Trust {
         #[command(flatten)]
         role: RoleArguments,
-        /// Who may assume it from now on: a file, or - for standard input
+        /// New trust policy: a file, or - for standard input
         file: PathBuf,
     },
-    /// Show a role, who may assume it, and its policies
+    /// Show a role, its trust policy, and its policies
     Show(RoleArguments),
     /// Remove a role without policies; sessions of it end
     Rm(RoleArguments),

@@ -1,4 +1,4 @@
-//! `atoll policy simulate`: whether a request would be let in, and why.
+//! `atoll policy simulate`: the decision about a request, and its reason.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ Examples:
 
 Owners, ACLs and tags of objects are kept with the objects and do not count here.
 
-Exit code 0: it would be let in; 1: not.")]
+Exit codes: 0 the request would be allowed, 1 it would be denied.")]
 pub struct SimulateArguments {
     #[command(flatten)]
     output: OutputArguments,
     #[command(flatten)]
     who: Who,
-    /// What is asked for, such as s3:GetObject
+    /// Requested action, such as s3:GetObject
     action: String,
     /// BUCKET or BUCKET/KEY; for actions of kms: a key of the key service, by name or ARN
     resource: String,
@@ -39,10 +39,10 @@ pub struct SimulateArguments {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct Who {
-    /// Who signs with this key
+    /// Access key that signs the request
     #[arg(long)]
     access_key: Option<String>,
-    /// Who does not sign
+    /// Send the request without a signature
     #[arg(long)]
     anonymous: bool,
 }
@@ -76,5 +76,5 @@ pub fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
             print_line!("ACLs count in this bucket, and are not looked at here.");
         }
     }
-    if decision.is_allowed { Ok(()) } else { Err(anyhow::anyhow!("it would not be let in")) }
+    if decision.is_allowed { Ok(()) } else { Err(anyhow::anyhow!("the request would be denied")) }
 }

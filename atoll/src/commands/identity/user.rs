@@ -12,7 +12,7 @@ use crate::commands::output::{print_json, print_table};
 pub enum UserCommand {
     /// List users
     Ls(AccountArguments),
-    /// Make a user, who may do nothing yet
+    /// Make a user without rights
     #[command(after_help = "\
 Example:
   atoll user create backup

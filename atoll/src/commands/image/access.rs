@@ -1,4 +1,4 @@
-//! Who may use an image through NBD and NVMe/TCP.
+//! Clients that may use an image through NBD and NVMe/TCP.
 
 use atoll_terminal::print_line;
 use atoll_types::records::{ExportAccess, ImageExport};
@@ -28,14 +28,14 @@ pub struct AccessArguments {
     pub output: OutputArguments,
     /// The image
     pub name: String,
-    /// How many clients may use it at once, and for what
+    /// Number of clients that may use it at once, for reading or writing
     #[arg(long, value_enum)]
     pub access: Option<AccessArgument>,
-    /// A name in a client's certificate or of an NVMe host, an address or network, or '*' for everybody; may be given
-    /// several times, and replaces what was allowed before
+    /// A name in a client's certificate or of an NVMe host, an address or network, or '*' for every client; may be
+    /// given several times, and replaces the previous list
     #[arg(long, value_name = "CLIENT")]
     pub allow: Vec<String>,
-    /// Back to what holds for a new image, but for what else is given
+    /// Reset to the values of a new image, except for other options given here
     #[arg(long)]
     pub reset: bool,
 }
@@ -46,7 +46,7 @@ pub enum AccessArgument {
     Exclusive,
     /// Several clients read and write, and agree among themselves who writes where
     MultiAttach,
-    /// Any number of clients read, and nobody writes
+    /// Any number of clients read, and none writes
     ReadOnly,
 }
 

@@ -13,7 +13,7 @@ Examples:
   atoll image clone golden@v1 vm1                  at once, whatever the size; it shares the snapshot's data
   atoll image clone golden@v1 vm2 --pool fast
 
-A clone has a key of its own: what it writes is sealed under that. Its snapshot stays as long as it has clones.")]
+A clone has a key of its own, which seals its writes. Its snapshot stays as long as it has clones.")]
 pub struct CloneArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -21,10 +21,10 @@ pub struct CloneArguments {
     pub snapshot: SnapshotName,
     /// The name of the clone
     pub name: String,
-    /// The pool for what the clone writes [default: its parent's]
+    /// The pool for the clone's writes [default: its parent's]
     #[arg(long)]
     pub pool: Option<String>,
-    /// Whether the blocks that the clone writes are sealed
+    /// Sealing of the blocks that the clone writes
     #[arg(long, value_enum, default_value = "on")]
     pub sealing: SealingArgument,
 }

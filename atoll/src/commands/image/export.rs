@@ -19,13 +19,13 @@ use super::{ImageAccess, TIMEOUT_MS, raw_file};
 Examples:
   atoll image export disk1@monday disk1.raw                         a sparse file
   atoll image export disk1@monday - | zstd > disk1.raw.zst
-  atoll image export disk1@monday disk1.full --format changes       only what was written, with checksums
-  atoll image export disk1@tuesday disk1.diff --from monday         only what is different
+  atoll image export disk1@monday disk1.full --format changes       only written blocks, with checksums
+  atoll image export disk1@tuesday disk1.diff --from monday         only changed blocks
   atoll image export disk1 disk1.qcow2 --format qcow2               through qemu-img
 
-'atoll image import' reads all of them. An image that is being written to is exported by a snapshot. What is not
-whole yet is called FILE.partial. If an export of a snapshot to a raw file is interrupted, the same command with
-'--resume' goes on.")]
+'atoll image import' reads all of them. An image that is being written to is exported by a snapshot. An
+unfinished file is called FILE.partial. If an export of a snapshot to a raw file is interrupted, repeat the command
+with '--resume'.")]
 pub struct ExportArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -36,10 +36,10 @@ pub struct ExportArguments {
     /// How it is written [default: raw, or changes with --from]
     #[arg(long, value_enum)]
     pub format: Option<FormatArgument>,
-    /// Only what is different since this snapshot of the image
+    /// Only blocks that changed since this snapshot of the image
     #[arg(long, value_name = "SNAPSHOT")]
     pub from: Option<String>,
-    /// Go on with an export of the same snapshot to a raw file that was interrupted
+    /// Resume an interrupted export of the same snapshot to a raw file
     #[arg(long)]
     pub resume: bool,
 }
@@ -48,7 +48,7 @@ pub struct ExportArguments {
 pub enum FormatArgument {
     /// The bytes of the image
     Raw,
-    /// A stream of what was written, with checksums
+    /// A stream of the written blocks, with checksums
     Changes,
     /// By qemu-img, over the NBD server's Unix socket
     Qcow2,
@@ -64,12 +64,12 @@ pub fn run(arguments: &ExportArguments) -> anyhow::Result<()> {
         (None, None) => FormatArgument::Raw,
         (None | Some(FormatArgument::Changes), _) => FormatArgument::Changes,
         (Some(format), None) => format,
-        (Some(_), Some(_)) => bail!("what is different since a snapshot has the format 'changes' only"),
+        (Some(_), Some(_)) => bail!("changes since a snapshot can only be exported with --format changes"),
     };
     let to_stdout = arguments.file.as_os_str() == "-";
     ensure!(
         !arguments.resume || format == FormatArgument::Raw && !to_stdout,
-        "only an export to a raw file can go on; leave --resume out to begin anew"
+        "only an export to a raw file can be resumed; leave --resume out to start over"
     );
     ensure!(to_stdout || !arguments.file.exists(), "{} exists already", arguments.file.display());
     let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
@@ -111,14 +111,14 @@ fn export_to_file(
     exported
 }
 
-/// Where a new file is written before it is whole and can be taken for the image. What an earlier export has noted
-/// says nothing about it.
+/// Where a new file is written before it is whole and can be taken for the image. Notes of an earlier export are
+/// removed, because they do not describe the new file.
 pub fn partial_path(path: &Path) -> anyhow::Result<PathBuf> {
     raw_file::forget(path)?;
     Ok(path.with_added_extension("partial"))
 }
 
-/// What tells a source from others. One can go on with a snapshot only.
+/// Returns the identity of a source, which differs between sources. Only a snapshot can be resumed.
 pub fn identity(access: &ImageAccess, source: &str, resumes: bool) -> anyhow::Result<String> {
     match source.split_once('@') {
         Some((image, snapshot)) => {
@@ -127,15 +127,15 @@ pub fn identity(access: &ImageAccess, source: &str, resumes: bool) -> anyhow::Re
         }
         None if resumes => {
             bail!(
-                "one can go on with a snapshot only: image '{source}' may have changed meanwhile; leave --resume out to \
-                 begin anew"
+                "only an export of a snapshot can be resumed: image '{source}' may have changed meanwhile; leave \
+                 --resume out to start over"
             )
         }
         None => Ok("an image that is no snapshot".into()),
     }
 }
 
-/// Opens a snapshot, or an image that nobody writes to.
+/// Opens a snapshot, or an image without a writer.
 pub fn open(access: &ImageAccess, source: &str, purpose: &str) -> anyhow::Result<OpenImage> {
     let (client, bridge) = (access.client.clone(), access.bridge.clone());
     access.admin_call(|admin, _| async move {

@@ -1,5 +1,5 @@
-//! Flattening clones, and moving images to other pools: both copy what an image shows of its parent, while it is in
-//! use.
+//! Flattening clones, and moving images to other pools: both copy the blocks that an image reads from its parent,
+//! while it is in use.
 
 use std::time::Duration;
 
@@ -23,18 +23,18 @@ const POLL: Duration = Duration::from_millis(200);
 Examples:
   atoll image flatten vm1
   atoll image flatten vm1 --rate 50M               copy at most 50 MiB/s
-  atoll image flatten vm1 --no-wait                let whoever writes to it copy in the background
+  atoll image flatten vm1 --no-wait                let its writer copy in the background
   atoll image flatten vm1 --stop                   copy no more; what was copied stays
 
-The image can be in use meanwhile: whoever writes to it copies, and this command does while nobody does. If it is
-interrupted, the copying goes on whenever the image is written to, or when the command is given again.
-Snapshots that the clone has already go on to show the parent: its snapshot can be removed after them.")]
+The image can be in use meanwhile: its writer copies, or this command while there is no writer. After an interruption
+the copying resumes when the image is opened for writing, or when the command is repeated.
+Existing snapshots of the clone still read from the parent, whose snapshot can be removed after them.")]
 pub struct FlattenArguments {
     #[command(flatten)]
     pub output: OutputArguments,
     /// The clone
     pub name: String,
-    /// Copy at most so much per second, such as 50M
+    /// Copy at most this many bytes per second, such as 50M
     #[arg(long, value_parser = parse_size_bytes)]
     pub rate: Option<u64>,
     /// Do not wait for the end
@@ -51,16 +51,16 @@ Examples:
   atoll image migrate vm1 --pool fast
   atoll image migrate vm1 --pool archive --rate 50M    copy at most 50 MiB/s
   atoll image migrate vm1 --pool images --sealing on   seal an image that was not
-  atoll image migrate vm1 --cancel                     go back to the pool that it came from
+  atoll image migrate vm1 --cancel                     return to its previous pool
 
-The image stays in use: its writer goes over to the new pool within moments, and its data follows. Its snapshots come
-with it, and what they share is copied once. Until everything is there the image cannot be snapshotted, rolled back,
-cloned, shrunk, renamed or removed, nor its snapshots, and the old data is listed as IMAGE.before-NUMBER. If the command
-is interrupted, the copying goes on whenever the image is written to, or when the command is given again.
+The image stays in use: its writer switches to the new pool within moments, and its data follows. Its snapshots move
+with it, and data that they share is copied once. Until all data has moved, the image cannot be snapshotted, rolled back,
+cloned, shrunk, renamed or removed, nor its snapshots, and the old data is listed as IMAGE.before-NUMBER. After an
+interruption the copying resumes when the image is opened for writing, or when the command is repeated.
 An image whose snapshots have clones cannot be moved: flatten these first.
-With --cancel an image that is being moved is at once in its old pool again, and stays in use; what was written since
-is brought back, and what the new pool holds is listed as IMAGE.after-NUMBER until that is done. It is possible until
-all data is in the new pool. If nobody has written to the image since, the new pool need not answer.")]
+With --cancel an image that is being moved returns to its old pool at once, and stays in use. Writes since the move are
+copied back; until that is done, the data in the new pool is listed as IMAGE.after-NUMBER. A cancel is possible until
+all data is in the new pool. If the image was not written since, the new pool need not answer.")]
 pub struct MigrateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -69,10 +69,10 @@ pub struct MigrateArguments {
     /// The pool that is to hold its data
     #[arg(long, required_unless_present = "cancel")]
     pub pool: Option<String>,
-    /// Whether its blocks are sealed there [default: as they are]
+    /// Sealing of its blocks there [default: unchanged]
     #[arg(long, value_enum)]
     pub sealing: Option<SealingArgument>,
-    /// Copy at most so much per second, such as 50M
+    /// Copy at most this many bytes per second, such as 50M
     #[arg(long, value_parser = parse_size_bytes)]
     pub rate: Option<u64>,
     /// Do not wait until everything is copied
@@ -98,7 +98,7 @@ pub fn flatten(arguments: &FlattenArguments) -> anyhow::Result<()> {
     access.block_on_tokio(access.admin.begin_flatten(name, arguments.rate))?;
     if arguments.no_wait {
         let text =
-            format!("whoever writes to image '{name}' flattens it; 'atoll image info {name}' says how far it is");
+            format!("the writer of image '{name}' flattens it; 'atoll image info {name}' shows the progress");
         return say(&arguments.output, json!({ "flattening": name }), &text);
     }
     let has_parent = copy_until_done(&access, name, "flattening")?.parent().is_some();
@@ -122,7 +122,7 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
     let moved = access.block_on_tokio(access.admin.begin_move(name, (pool, is_sealed), arguments.rate))?;
     if arguments.no_wait {
         let text = format!(
-            "image '{name}' is in pool '{pool_name}' now; whoever writes to it copies its data there, and 'atoll image \
+            "image '{name}' is in pool '{pool_name}' now; its writer copies its data there, and 'atoll image \
              info {name}' says how far it is"
         );
         return say(&arguments.output, json!({ "moving": name, "pool": pool_name }), &text);
@@ -150,8 +150,8 @@ fn cancel(access: &ImageAccess, arguments: &MigrateArguments) -> anyhow::Result<
     let pool_name = access.block_on_tokio(images::pool_name(access.admin.state(), back.pool))?;
     if back.moving().is_some() && arguments.no_wait {
         let text = format!(
-            "image '{name}' is in pool '{pool_name}' again; whoever writes to it brings back what was written meanwhile, \
-             and 'atoll image info {name}' says how far it is"
+            "image '{name}' is in pool '{pool_name}' again; its writer copies the writes made meanwhile back, \
+             and 'atoll image info {name}' shows the progress"
         );
         return say(&arguments.output, json!({ "going_back": name, "pool": pool_name }), &text);
     }
@@ -185,7 +185,7 @@ fn say(output: &OutputArguments, json: serde_json::Value, text: &str) -> anyhow:
     Ok(())
 }
 
-/// Waits until an image shows nothing of its parent, and copies while nobody else writes to it.
+/// Waits until an image reads nothing from its parent, and copies while there is no writer.
 fn copy_until_done(access: &ImageAccess, name: &str, title: &'static str) -> anyhow::Result<ImageRecord> {
     let bridge = &access.bridge;
     access.admin_call(|admin, client| async move {

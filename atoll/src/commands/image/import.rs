@@ -23,13 +23,13 @@ Examples:
   atoll image import debian.raw disk1
   atoll image import debian.qcow2 disk1                      through qemu-img
   zstd -dc disk1.raw.zst | atoll image import - disk1 --size 20G
-  atoll image import disk1.full copy1                        what 'export --format changes' has written
-  atoll image import disk1.diff copy1                        what has changed since: copy1 must have that snapshot
+  atoll image import disk1.full copy1                        a file of 'export --format changes'
+  atoll image import disk1.diff copy1                        changes since a snapshot, which copy1 must have
 
-What has changed is imported into an image that has the snapshot it is since, and was not changed afterwards; the
-image gets the later snapshot, too. If that is interrupted, '--discard-changes' begins it again.
+Changes are imported into an image that has the snapshot that they start from and was not changed afterwards; the
+image gets the later snapshot, too. If that is interrupted, '--discard-changes' starts over.
 
-A new image cannot be used before it is whole. If the command is interrupted, the same one with '--resume' goes on.")]
+A new image cannot be used before it is whole. If the command is interrupted, repeat it with '--resume'.")]
 pub struct ImportArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -43,13 +43,13 @@ pub struct ImportArguments {
     /// The pool that holds its data [default: images]
     #[arg(long)]
     pub pool: Option<String>,
-    /// Whether its blocks are sealed [default: on]
+    /// Sealing of its blocks [default: on]
     #[arg(long, value_enum)]
     pub sealing: Option<SealingArgument>,
     /// Roll the image back to the snapshot first that the changes are since
     #[arg(long)]
     pub discard_changes: bool,
-    /// Go on with an import of the same file that was interrupted
+    /// Resume an interrupted import of the same file
     #[arg(long)]
     pub resume: bool,
 }
@@ -60,8 +60,8 @@ Examples:
   atoll image cp disk1@monday disk1-copy
   atoll image cp disk1@monday disk1-cold --pool cold --sealing on
 
-A copy needs nothing of its source; 'atoll image clone' makes one at once that does. It cannot be used before it is
-whole. If the command is interrupted, the same one with '--resume' goes on, if it copies a snapshot.")]
+A copy does not depend on its source; 'atoll image clone' makes a dependent one at once. It cannot be used before it is
+whole. If a copy of a snapshot is interrupted, repeat the command with '--resume'.")]
 pub struct CopyArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -72,10 +72,10 @@ pub struct CopyArguments {
     /// The pool that holds its data
     #[arg(long, default_value = POOL_IMAGES)]
     pub pool: String,
-    /// Whether its blocks are sealed
+    /// Sealing of its blocks
     #[arg(long, value_enum, default_value = "on")]
     pub sealing: SealingArgument,
-    /// Go on with a copy of the same snapshot that was interrupted
+    /// Resume an interrupted copy of the same snapshot
     #[arg(long)]
     pub resume: bool,
 }
@@ -118,7 +118,7 @@ pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
     input.by_ref().take(8).read_to_end(&mut first)?;
     if first.starts_with(b"QFI\xfb") {
         ensure!(!from_stdin, "qcow2 cannot be read from standard input; give its file");
-        ensure!(!arguments.resume, "an import of qcow2 cannot go on: begin anew, without --resume");
+        ensure!(!arguments.resume, "an import of qcow2 cannot be resumed: leave --resume out to start over");
         arguments.refuse("of qcow2", &["--size", "--discard-changes"])?;
         let file = &arguments.file;
         return super::qemu::import(&access, file, &arguments.name, arguments.pool(), arguments.is_sealed());
@@ -146,7 +146,7 @@ fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl
     arguments.refuse("of raw bytes", &["--discard-changes"])?;
     let Some(size_bytes) = arguments.size.or(file_bytes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES as u64)))
     else {
-        bail!("the size of what comes from standard input is not known: give it with --size");
+        bail!("the size of standard input is unknown: give it with --size");
     };
     let source = match file_bytes {
         Some(bytes) => format!("a raw file of {bytes} bytes"),
@@ -179,12 +179,12 @@ fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl
     Ok(written)
 }
 
-/// Reads so many bytes, which must be there.
+/// Reads exactly this many bytes; fewer are an error.
 fn skip(input: &mut impl Read, bytes: u64) -> anyhow::Result<()> {
     let skipped = std::io::copy(&mut input.take(bytes), &mut std::io::sink())?;
     ensure!(
         skipped == bytes,
-        "there are {skipped} bytes, of which {bytes} were imported before: this is another file"
+        "the file has {skipped} bytes, but {bytes} were imported before: this is another file"
     );
     Ok(())
 }
@@ -209,8 +209,7 @@ fn import_stream(
     let name = &arguments.name[..];
     let mut target = if header.from.is_empty() {
         arguments.refuse("of a whole stream", &["--size", "--discard-changes"])?;
-        let source =
-            format!("what has changed up to the snapshot '{}', of {} bytes", header.to, header.size_bytes);
+        let source = format!("changes up to the snapshot '{}', of {} bytes", header.to, header.size_bytes);
         Target::begin(access, arguments, header.size_bytes, &source)?
     } else {
         ensure!(
@@ -255,7 +254,7 @@ fn import_stream(
     Ok(bytes)
 }
 
-/// The image must be what it was at the snapshot that the changes are since.
+/// Checks that the image is unchanged since the snapshot that the changes start from.
 fn prepare_for_changes(
     access: &ImageAccess,
     arguments: &ImportArguments,
@@ -273,8 +272,8 @@ fn prepare_for_changes(
         access.admin_call(|admin, client| async move { admin.is_changed_since(&client, name, number).await })?;
     if is_changed && !arguments.discard_changes {
         bail!(
-            "image '{name}' was changed since its snapshot '{from}'; --discard-changes rolls it back to that, and what \
-             was written since is lost"
+            "image '{name}' was changed since its snapshot '{from}'; --discard-changes rolls it back to the \
+             snapshot, and later writes are lost"
         );
     }
     access.admin_call(|admin, client| async move {

@@ -1,4 +1,4 @@
-//! Who writes to images.
+//! Writers of images.
 
 use atoll_terminal::print_line;
 use clap::Subcommand;
@@ -22,7 +22,7 @@ Example:
         output: OutputArguments,
         /// The image
         name: String,
-        /// Yes: what the writer has not written yet is lost to it
+        /// Confirm: pending writes of the writer are lost
         #[arg(long)]
         yes: bool,
     },
@@ -54,8 +54,7 @@ fn break_lock(output: &OutputArguments, name: &str, yes: bool) -> anyhow::Result
         let (record, _) = access.block_on_tokio(access.admin.get(name))?;
         match access.block_on_tokio(access.admin.lock(&record.id))? {
             Some((lock, _)) => anyhow::bail!(
-                "this takes image '{name}' away from {}, and what it has not written yet is lost to it; if that is \
-                 what you want, add --yes",
+                "this takes image '{name}' away from {}, whose pending writes are lost; to confirm, add --yes",
                 writer_text(&lock)
             ),
             None => anyhow::bail!("image '{name}' has no writer"),

@@ -38,7 +38,7 @@ Examples:
   atoll image create --data ./atoll-data archive1 --size 1T --pool archive
   atoll image create --data ./atoll-data scratch --size 100G --sealing off
 
-Without sealing, who has a device or the root password of an OSD's host can read the image, and change it unnoticed
+Without sealing, anyone with a device or the root password of an OSD's host can read the image, and change it unnoticed
 (docs/reference/threat-model.md).
 
 'atoll image migrate NAME --pool POOL --sealing on' seals it later, while it is in use.")]
@@ -53,7 +53,7 @@ Without sealing, who has a device or the root password of an OSD's host can read
         /// The pool that holds its data; 'atoll pool ls' names them
         #[arg(long, default_value = POOL_IMAGES)]
         pool: String,
-        /// Whether its blocks are sealed (AES-256-GCM) before they leave this host
+        /// Sealing of its blocks (AES-256-GCM) before they leave this host
         #[arg(long, value_enum, default_value = "on")]
         sealing: SealingArgument,
     },
@@ -123,7 +123,7 @@ rest in the background; the same command again does it at once.")]
     Migrate(flatten::MigrateArguments),
     /// Write an image or a snapshot to a file or a pipe
     Export(export::ExportArguments),
-    /// Make an image from a file or a pipe, or import what has changed
+    /// Make an image from a file or a pipe, or import changes
     Import(import::ImportArguments),
     /// Copy an image or a snapshot to a new image
     Cp(import::CopyArguments),
@@ -151,7 +151,7 @@ rest in the background; the same command again does it at once.")]
 #[command(after_help = "\
 Examples:
   atoll image ls
-  atoll image ls --fast                 without the column USED, which counts what was written
+  atoll image ls --fast                 without the column USED, which counts written blocks
   atoll image ls --json | jq -r '.[].name'")]
 pub struct ListArguments {
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub struct ListArguments {
 
 const TIMEOUT_MS: u64 = 60_000;
 
-/// What commands that touch an image's data need: both runtimes and the client.
+/// Access to an image's data for commands: both runtimes and the client.
 pub(super) struct ImageAccess {
     pub runtime: LocalRuntime,
     pub client: LocalClient,
@@ -193,7 +193,7 @@ impl ImageAccess {
         self.tokio.block_on(call)
     }
 
-    /// Whether there is an image of this name.
+    /// Returns true if there is an image of this name.
     pub fn has_image(&self, name: &str) -> anyhow::Result<bool> {
         match self.block_on_tokio(self.admin.get(name)) {
             Ok(_) => Ok(true),
@@ -279,7 +279,7 @@ pub(super) fn print_image(output: &OutputArguments, image: &ImageSummary, what: 
     Ok(())
 }
 
-/// Whether an image is sealed, as one of the protections of a measurement.
+/// Returns the sealing of an image, as one of the protections of a measurement.
 pub(super) fn sealing_text(is_sealed: bool) -> &'static str {
     if is_sealed { "image sealed per 4 KiB block" } else { "image not sealed" }
 }

@@ -40,7 +40,7 @@ pub fn export(access: &ImageAccess, source: &str, file: &Path) -> anyhow::Result
     let (place, path) = (place(access, source)?, partial.to_string_lossy());
     let written = qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &place, &path]).and_then(|_| {
         qemu_img(&["compare", "-f", "raw", "-F", "qcow2", &place, &path])
-            .context("the file is not what the image is")
+            .context("the file differs from the image")
     });
     if let Err(error) = written {
         let _ = std::fs::remove_file(&partial);

@@ -1,4 +1,4 @@
-//! Exports to raw files, which can go on after they were interrupted.
+//! Exports to raw files, which can be resumed after an interruption.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -16,9 +16,9 @@ use super::target::NOTED_EVERY;
 /// How far an export is, beside its file.
 #[derive(Serialize, Deserialize)]
 struct Note {
-    /// What is exported.
+    /// The exported snapshot.
     source: String,
-    /// So many bytes from the beginning are in the file, and durable.
+    /// Bytes from the beginning that are in the file, durably.
     done_bytes: u64,
 }
 
@@ -59,14 +59,14 @@ fn note_path(path: &Path) -> PathBuf {
     path.with_added_extension("partial.json")
 }
 
-/// What an earlier export of this source has done; nothing if it ended before it could note anything.
+/// Returns the progress of an earlier export of this source; 0 if it ended before its first note.
 fn done_before(note_path: &Path, source: &str) -> anyhow::Result<u64> {
     let text = match std::fs::read(note_path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         text => text.with_context(|| format!("cannot read {}", note_path.display()))?,
     };
     let note: Note = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is damaged; leave --resume out to begin anew", note_path.display()))?;
+        .with_context(|| format!("{} is damaged; leave --resume out to start over", note_path.display()))?;
     ensure!(
         note.source == source,
         "{} is of another export: {}, and not {source}; remove it, or export to another file",
@@ -80,7 +80,7 @@ fn write_note(path: &Path, note: &Note) -> anyhow::Result<()> {
     Ok(atoll_files::replace(path, &serde_json::to_vec(note)?, Access::Everybody)?)
 }
 
-/// Removes what is noted of an export to this file, if anything is.
+/// Removes the notes of an export to this file, if there are any.
 pub fn forget(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(note_path(path)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),

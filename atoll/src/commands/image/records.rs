@@ -1,4 +1,4 @@
-//! Creating, showing and renaming images: what cluster state says of them.
+//! Creating, showing and renaming images: their records in cluster state.
 
 use atoll_admin::images::{self, ImageDetails};
 use atoll_terminal::print_line;
@@ -96,12 +96,12 @@ fn flattening_text(flattening: &ImageFlattening) -> String {
         None => "from its parent",
     };
     match flattening.all_bytes {
-        0 => format!("{why}, when somebody writes to it"),
+        0 => format!("{why}, when a writer opens it"),
         all => format!("{} of {} {why}", format_size(flattening.done_bytes), format_size(all)),
     }
 }
 
-/// Who writes.
+/// Returns the description of a writer.
 pub fn writer_text(lock: &ImageLockRecord) -> String {
     format!("{} (process {} on {}) for {}", lock.purpose, lock.process_id, lock.host, ago(lock.taken_unix_ms))
 }

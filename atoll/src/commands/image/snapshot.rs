@@ -11,14 +11,14 @@ use super::{ImageAccess, SnapshotName, TIMEOUT_MS};
 
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Take a snapshot: what was acknowledged before is in it, and writes go on meanwhile
+    /// Take a snapshot: it has all acknowledged writes, and the image stays in use
     #[command(after_help = "\
 Examples:
   atoll image snap create disk1@monday
   atoll image snap create data@monday log@monday        both at one instant: no write comes between them
   nbdinfo \"nbd+unix:///disk1@monday?socket=$PWD/atoll-data/nbd.sock\"     snapshots are served for reading
 
-A snapshot is what a crash at that moment would have left: file systems and databases recover from it.")]
+A snapshot has the state that a crash at that moment would leave: file systems and databases recover from it.")]
     Create {
         #[command(flatten)]
         output: OutputArguments,
@@ -57,7 +57,7 @@ Examples:
         /// Its new name, without the image's
         new_name: String,
     },
-    /// Make an image what it was at a snapshot; what was written since is lost unless a later snapshot has it
+    /// Roll an image back to a snapshot; later writes are lost unless a later snapshot has them
     Rollback {
         #[command(flatten)]
         output: OutputArguments,

@@ -13,7 +13,7 @@ pub const BLOCK_BYTES: usize = 4096;
 /// How often it is noted how far long work is.
 pub const NOTED_EVERY: Duration = Duration::from_secs(2);
 
-/// What says which image is filled.
+/// Describes the image that is filled.
 pub struct NewImage<'a> {
     name: &'a str,
     pool: &'a str,
@@ -86,7 +86,7 @@ impl<'a> Target<'a> {
         Ok(Target { access, image, filling: Some(filling) })
     }
 
-    /// So many bytes from the beginning were done before.
+    /// Returns the bytes from the beginning that an earlier command wrote.
     pub fn done_bytes(&self) -> u64 {
         self.filling.as_ref().map_or(0, |filling| filling.done_bytes)
     }
@@ -95,7 +95,7 @@ impl<'a> Target<'a> {
         self.access.admin_call(|_, _| self.image.write(offset, data))
     }
 
-    /// Writes what is not zeros, by blocks; returns how many bytes that were.
+    /// Writes the blocks that are not zeros; returns how many bytes they have.
     pub fn write_data(&self, offset: u64, data: &[u8]) -> anyhow::Result<u64> {
         let blocks: Vec<bool> =
             data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|byte| *byte != 0)).collect();

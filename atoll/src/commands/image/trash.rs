@@ -95,7 +95,7 @@ pub fn run(command: TrashCommand) -> anyhow::Result<()> {
     }
 }
 
-/// What scripts see of a removed image; its wrapped key is not for them.
+/// Public part of a removed image, without its wrapped key.
 #[derive(serde::Serialize)]
 struct Removed {
     id: String,

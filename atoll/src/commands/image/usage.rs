@@ -1,4 +1,4 @@
-//! What images take: the list of all, and one in detail.
+//! Space of images: the list of all, and one in detail.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::super::arguments::OutputArguments;
 use super::super::output::{explain, print_json, print_table};
 use super::{ImageAccess, ListArguments, TIMEOUT_MS};
 
-/// A list rather goes without what PGs do not say.
+/// Timeout after which a list leaves out PGs that do not answer.
 const LIST_TIMEOUT_MS: u64 = 5_000;
 /// Characters of a name in a table.
 const NAME_WIDTH_MAX: usize = 40;
@@ -69,7 +69,7 @@ pub fn list(arguments: &ListArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A long name keeps its beginning and its end, which tell more than its middle.
+/// A long name keeps its beginning and its end, which differ more than its middle.
 fn shortened(name: &str) -> String {
     let count = name.chars().count();
     if count <= NAME_WIDTH_MAX {
@@ -98,7 +98,7 @@ fn used_bytes(
         match counted {
             Ok(of_pool) => drop(used.insert(pool, of_pool)),
             Err(error) => {
-                print_note!("atoll: what is used in pool '{name}' cannot be counted now: {}", explain(&error));
+                print_note!("atoll: the used space in pool '{name}' cannot be counted now: {}", explain(&error));
             }
         }
     }
@@ -127,9 +127,7 @@ pub fn usage(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
     let rows: Vec<_> = snapshot_rows.chain([own]).collect();
     print_table(&["NAME", "PROVISIONED", "USED", "EXCLUSIVE"], &rows);
     if !usage.snapshots.is_empty() {
-        print_line!(
-            "What a snapshot has exclusively is free again when it is removed; the rest of it others share."
-        );
+        print_line!("Removing a snapshot frees its exclusive data; other images and snapshots share the rest.");
     }
     Ok(())
 }

@@ -113,7 +113,8 @@ fn print_config(arguments: &ConfigArguments) -> anyhow::Result<()> {
     }
     print_line!("scrape_configs:\n  - job_name: atoll\n    scheme: https");
     print_line!(
-        "    # The metrics' own labels hold, such as the host of an OSD that another host tells of.\n    honor_labels: true"
+        "    # Keeps the labels of the metrics themselves, such as the host of an OSD on another host.\n    \
+         honor_labels: true"
     );
     print_access("    ", token, &authority);
     print_line!("    http_sd_configs:\n      - url: https://{address}/metrics/targets");

@@ -18,12 +18,12 @@ Example:
     Create {
         #[command(flatten)]
         output: OutputArguments,
-        /// What the token is called, such as who uses it
+        /// Name of the token, such as its user
         name: String,
     },
     /// List tokens
     Ls(OutputArguments),
-    /// Remove a token: whoever has it can read nothing from then on
+    /// Remove a token: from then on it is refused
     #[command(after_help = "Example:\n  atoll metrics token rm prometheus")]
     Rm {
         #[command(flatten)]

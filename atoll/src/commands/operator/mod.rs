@@ -1,4 +1,4 @@
-//! Operators, who may log in to the console.
+//! Operators of the console.
 
 mod oidc;
 mod sessions;
@@ -62,7 +62,7 @@ Examples:
         #[command(flatten)]
         reach: ReachArgument,
     },
-    /// Remove an operator, who is logged out
+    /// Remove an operator and end the operator's sessions
     Rm {
         #[command(flatten)]
         output: OutputArguments,
@@ -87,7 +87,7 @@ Examples:
 
 #[derive(Args)]
 pub struct ReachArgument {
-    /// Refuse what makes, changes or removes an admin: the console asks for it on behalf of who is none
+    /// Refuse to make, change or remove an admin: the console sets this for operators who are not admins
     #[arg(long, hide = true)]
     no_admins: bool,
 }
@@ -120,7 +120,7 @@ pub enum RoleArgument {
     Storage,
     /// May manage accounts, users, policies and access keys of S3
     S3Accounts,
-    /// May manage operators, sessions, keys, and what decides how data is protected
+    /// May manage operators, sessions, keys, and the protection of data
     Security,
     /// May do all of it
     Admin,

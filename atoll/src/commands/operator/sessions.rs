@@ -11,7 +11,7 @@ use crate::commands::output::{ago, print_json, print_table, utc};
 
 #[derive(Subcommand)]
 pub enum SessionsCommand {
-    /// List sessions of the console that go on, on all hosts
+    /// List current sessions of the console, on all hosts
     #[command(after_help = "\
 Examples:
   atoll operator sessions ls

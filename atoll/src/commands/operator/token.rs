@@ -43,7 +43,7 @@ No token makes, changes or removes operators and tokens.")]
         #[command(flatten)]
         reach: ReachArgument,
     },
-    /// List tokens: what each may do, until when, and when it was used last
+    /// List tokens: the rights of each, its end, and its last use
     #[command(
         after_help = "Example:\n  atoll operator token ls --json | jq -r '.[] | select(.is_live | not) | .name'"
     )]
@@ -61,7 +61,7 @@ No token makes, changes or removes operators and tokens.")]
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct ScopeArguments {
-    /// It may do what an operator with this role may; several with commas between them
+    /// Roles of operators whose rights the token has; several with commas between them
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     role: Vec<RoleArgument>,
     /// It may make this call and no other, by its operationId in openapi.json; several with commas between them
@@ -118,7 +118,7 @@ pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
     }
 }
 
-/// A token, without what lets somebody in.
+/// Returns a token's record without its secret.
 fn told(record: &ApiTokenRecord) -> Value {
     let calls: Vec<&String> = match &record.scope {
         TokenScope::Roles(_) => Vec::new(),

@@ -36,7 +36,7 @@ Operators do it themselves in the console, by their name at the top of the page.
         /// Code that the authenticator shows
         code: String,
     },
-    /// Take the second factor away, of who has lost it and all recovery codes; sessions of the operator end
+    /// Remove the second factor of an operator who lost it and all recovery codes; the operator's sessions end
     #[command(after_help = "Example:\n  atoll operator totp reset ann")]
     Reset {
         #[command(flatten)]

@@ -40,7 +40,7 @@ pub struct OsdCreateArguments {
     /// Use only this much of the WAL device, and make the file if it is not there yet [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "wal_device")]
     pub wal_size: Option<u64>,
-    /// Destroy what the devices hold
+    /// Destroy the content of the devices
     #[arg(long)]
     pub wipe: bool,
     /// Make the devices LUKS2 volumes, unlocked by one of the following; 'cryptsetup' can read and change
@@ -54,7 +54,7 @@ pub struct OsdCreateArguments {
     pub id: Option<u32>,
 }
 
-/// What unlocks the devices of an OSD.
+/// Secrets that unlock the devices of an OSD.
 #[derive(Args, Clone)]
 #[group(id = "unlock", multiple = false)]
 pub struct UnlockArguments {
@@ -73,7 +73,7 @@ pub struct UnlockArguments {
 pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     let unlock_with = unlock_with(&arguments.unlock);
     if unlock_with.is_some() && !arguments.encrypt {
-        bail!("--passphrase-file, --key-file and --kms say what unlocks an encrypted OSD; give --encrypt, too");
+        bail!("--passphrase-file, --key-file and --kms name the secret of an encrypted OSD; give --encrypt, too");
     }
     let choices = OsdChoices {
         id: arguments.id.map(OsdId),
@@ -113,12 +113,12 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct CreatedAndDrives<'a> {
     #[serde(flatten)]
     created: &'a CreatedOsd,
-    /// What 'atoll preflight' says of those devices that are on other hosts.
+    /// Findings of 'atoll preflight' about devices on other hosts.
     remote_drives: Vec<Finding>,
 }
 
@@ -127,7 +127,7 @@ fn remote_drives(created: &CreatedOsd) -> Vec<Finding> {
     devices.into_iter().flatten().filter_map(|device| remote_drive(&Facts::of_this_host(), device)).collect()
 }
 
-/// What was named to unlock an OSD's devices, of which the command line allows one.
+/// Returns the secret named for an OSD's devices; the command line allows one.
 pub fn unlock_with(arguments: &UnlockArguments) -> Option<UnlockWith> {
     let passphrase_file = arguments.passphrase_file.clone().map(UnlockWith::PassphraseFile);
     let key_file = arguments.key_file.clone().map(UnlockWith::KeyFile);

@@ -1,4 +1,4 @@
-//! Looking at OSDs and changing what they are to hold.
+//! OSDs: showing them, and changing their state, class and weight.
 
 use anyhow::bail;
 use atoll_admin::osds::{self, HostStatus, NewLocation, OsdStatus, osd_statuses, osd_tree, weight};
@@ -64,7 +64,7 @@ pub struct OsdRmArguments {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll osd create --device /dev/disk/by-id/ata-D       makes osd.3, a part of the cluster, and says so
+  atoll osd create --device /dev/disk/by-id/ata-D       makes osd.3 a part of the cluster, and prints its number
   atoll osd add 3 --device-class hdd --weight 7.2       set what the cluster cannot detect
   atoll osd add 12 --public-key 5f3a... --device-size 2T --host store7    for an OSD made elsewhere
 
@@ -236,7 +236,7 @@ pub fn set_out(arguments: &OsdsArguments, is_out: bool) -> anyhow::Result<()> {
         Ok(changed)
     })?;
     print_osds(&arguments.output, &changed, |osd| match is_out {
-        true => format!("{} is out: what it holds moves to others ('atoll osd ls' counts its PGs)", osd.id),
+        true => format!("{} is out: its data moves to others ('atoll osd ls' counts its PGs)", osd.id),
         false => format!("{} is in", osd.id),
     })
 }
@@ -294,6 +294,6 @@ pub fn remove(arguments: &OsdRmArguments) -> anyhow::Result<()> {
         Ok(remove_osd(&open.directory, &state, arguments.id, arguments.lost).await?)
     })?;
     print_osds(&arguments.output, &[removed], |osd| {
-        format!("removed {}; its device is as it was, and may be used anew with 'atoll osd create --wipe'", osd.id)
+        format!("removed {}; its device is unchanged, and can be reused with 'atoll osd create --wipe'", osd.id)
     })
 }

@@ -23,7 +23,7 @@ pub enum OsdCommand {
     /// Set the location, class and weight of an OSD of this data directory, or add one from elsewhere to the cluster
     Add(OsdAddArguments),
     /// Mark OSDs out: their data moves to others
-    #[command(after_help = "Example:\n  atoll osd out 3\n\n'atoll osd ls' counts what is left on it.")]
+    #[command(after_help = "Example:\n  atoll osd out 3\n\n'atoll osd ls' counts the PGs left on it.")]
     Out(OsdsArguments),
     /// Mark OSDs in again
     #[command(after_help = "Example:\n  atoll osd in 3")]

@@ -17,7 +17,7 @@ use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
 
 const STATE_PATIENCE: Duration = Duration::from_secs(60);
 const STATE_POLL: Duration = Duration::from_millis(200);
-/// Cluster state has so long to take down why an OSD does not start.
+/// Longest wait for cluster state to record why an OSD does not start.
 const NOTE_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
@@ -48,7 +48,7 @@ fn parse_memory_target(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Runs an OSD. What unlocks its devices is remembered, unless something else is named.
+/// Runs an OSD. The secret that unlocks its devices is remembered, unless another is named.
 pub fn run(arguments: &OsdRunArguments) -> anyhow::Result<()> {
     let id = OsdId(arguments.id);
     let open = prepare(&arguments.daemon, &id.to_string())?;

@@ -1,4 +1,4 @@
-//! `atoll pg accept`: has a PG go on from copies that do not count by themselves.
+//! `atoll pg accept`: resumes a PG from copies that do not count by themselves.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ use crate::commands::output::print_json;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll pg why 1.2f                                    what is left, and the command that accepts it
-  atoll pg accept 1.2f --from osd.3                    says what is lost, and does nothing
+  atoll pg why 1.2f                                    the remaining copies, and the command that accepts one
+  atoll pg accept 1.2f --from osd.3                    shows the loss, and changes nothing
   atoll pg accept 1.2f --from osd.3 --yes
   atoll pg accept 3.a --from osd.1 --from osd.4 --yes  as many shards as the pool has data shards
 
-The PG goes on from the named copies, and all others become what these are. In a replicated pool that is one copy: \
+The PG resumes from the named copies, and all others are overwritten with these. In a replicated pool that is one copy: \
 copies are not merged. In an erasure-coded pool they are different shards that end with the same write. It is refused \
-while enough copies are whole. Nothing is changed if the PG has changed since it was looked at.
+while enough copies are whole. If the PG changed since its copies were read, the command changes nothing.
 
 Exit codes: 0 accepted (or PG serves meanwhile), 1 refused, failed, or --yes is missing, 2 wrong usage.")]
 pub struct PgAcceptArguments {
@@ -35,12 +35,12 @@ pub struct PgAcceptArguments {
     /// An OSD whose copy is accepted, as 3 or osd.3; may be given several times
     #[arg(long, value_name = "OSD", required = true, value_parser = parse_osd_id)]
     pub from: Vec<OsdId>,
-    /// Yes: what is lost is lost for good
+    /// Confirm: the loss is permanent
     #[arg(long)]
     pub yes: bool,
 }
 
-/// For so long the command waits until the PG serves.
+/// Longest wait for the PG to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_PAUSE: Duration = Duration::from_millis(300);
 
@@ -62,7 +62,7 @@ pub fn run(arguments: &PgAcceptArguments) -> anyhow::Result<()> {
         Ok((plan, serves))
     })?;
     if !yes {
-        bail!("{}\nIf that is what you want, add --yes. Nothing was changed", told(&plan));
+        bail!("{}\nTo confirm, add --yes. Nothing was changed", told(&plan));
     }
     if output.json {
         let mut document = json!(plan);
@@ -73,16 +73,19 @@ pub fn run(arguments: &PgAcceptArguments) -> anyhow::Result<()> {
     if serves {
         print_line!("{pg} serves");
     } else {
-        print_note!("atoll: {pg} does not serve yet; 'atoll pg why {pg}' says what it waits for");
+        print_note!("atoll: {pg} does not serve yet; 'atoll pg why {pg}' shows why");
     }
     Ok(())
 }
 
-/// What is accepted, and what that costs.
+/// Describes the accepted copies and the loss.
 fn told(plan: &Acceptance) -> String {
     let accepted: Vec<String> = plan.accepted.iter().map(OsdId::to_string).collect();
-    let mut text =
-        format!("{} goes on from what {} has, and other copies become that", plan.pg, accepted.join(" and "));
+    let mut text = format!(
+        "{} resumes from the copy of {}, and other copies are overwritten with it",
+        plan.pg,
+        accepted.join(" and ")
+    );
     if plan.losses.is_empty() {
         text += "; as far as is known, nothing is lost";
     }

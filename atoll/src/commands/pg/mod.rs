@@ -33,7 +33,7 @@ Examples:
         /// Only this pool
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
-        /// Only PGs of which this OSD is a member, as 3 or osd.3
+        /// Only PGs with this OSD as a member, as 3 or osd.3
         #[arg(long, value_name = "OSD", value_parser = parse_osd_id)]
         osd: Option<OsdId>,
         /// Only PGs that are not clean
@@ -60,9 +60,9 @@ Examples:
         #[arg(long, value_name = "NAME")]
         pool: String,
     },
-    /// Say why a PG does not serve, and what to do
+    /// Show why a PG does not serve, and the remedy
     Why(PgWhyArguments),
-    /// Have a PG go on from copies that do not count by themselves, although that may lose writes
+    /// Resume a PG from copies that do not count by themselves; this may lose writes
     Accept(PgAcceptArguments),
     /// Compare all copies or shards of the objects of PGs, and repair bad ones
     Scrub(PgScrubArguments),

@@ -96,7 +96,8 @@ async fn show(
     }
     if !not_examined.is_empty() {
         bail!(
-            "the members of {} PGs changed, and what these had was not examined: {}; see 'atoll health', and scrub again",
+            "the members of {} PGs changed, and their copies were not examined: {}; see 'atoll health', and \
+             scrub again",
             not_examined.len(),
             not_examined.join(", ")
         );

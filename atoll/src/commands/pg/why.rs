@@ -1,4 +1,4 @@
-//! `atoll pg why`: what a PG waits for, and what to do.
+//! `atoll pg why`: the reason why a PG does not serve, and the remedy.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,12 @@ use crate::commands::output::{print_json, print_table};
 #[command(after_help = "\
 Examples:
   atoll pg why                         all PGs that do not serve
-  atoll pg why 1.2f                    what each OSD has of one, what it waits for, and what to do
+  atoll pg why 1.2f                    the copies of one PG, the reason, and the remedy
   atoll pg why 1.2f --json | jq .accept_command
 
-OSDs are asked through the admin servers of their hosts; what they tell is at most a second old. PROMISED is the epoch \
-below which the OSD heeds nothing, HEAD the newest write of its history, COMMITTED the sequence up to which it knows that \
-all members had everything. An ELECTOR was a member when the PG was active last, and had everything that was \
-acknowledged.
+OSDs are asked through the admin servers of their hosts; their answers are at most a second old. PROMISED is the epoch below which the OSD ignores messages, HEAD the newest write of its history, COMMITTED the newest sequence that it knows all members to have. An ELECTOR was a member when the PG was last active, and had all acknowledged writes.
 
-Exit codes: 0 told, 1 failed, 2 wrong usage.")]
+Exit codes: 0 shown, 1 failed, 2 wrong usage.")]
 pub struct PgWhyArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -39,7 +36,7 @@ pub struct PgWhyArguments {
 /// A little more than the time between two looks of an OSD at its copies.
 const TOLD_EVERY: Duration = Duration::from_millis(1_100);
 
-/// What OSDs tell of PGs, and cluster state.
+/// Reports of OSDs about PGs, and cluster state.
 pub struct Told {
     pub map: ClusterMap,
     pub copies: Vec<PgCopy>,
@@ -56,8 +53,8 @@ impl Told {
         Ok(Told { map, copies, unanswered: everywhere.unanswered })
     }
 
-    /// The same, and all that is told is newer than what cluster state says: a PG that has served by the record that is in
-    /// force there tells so, and one that serves later has another record.
+    /// Asks like [`Self::ask`], and waits until all reports are newer than cluster state: a PG that has served by the
+    /// record in force there reports so, and one that serves later has another record.
     pub async fn ask_for_decision(open: &OpenCluster, state: &ClusterClient) -> anyhow::Result<Told> {
         let map = pg_copies::read_map(state).await?;
         let since = Instant::now();
@@ -71,7 +68,7 @@ impl Told {
                 None => return Ok(Told { map, ..told }),
                 Some(copy) if since.elapsed() > patience => {
                     anyhow::bail!(
-                        "{} has told nothing new for {} s: is its device slow?",
+                        "{} has reported nothing new for {} s: is its device slow?",
                         copy.osd,
                         patience.as_secs()
                     )
@@ -118,7 +115,7 @@ fn all(output: &OutputArguments, told: &Told) -> anyhow::Result<()> {
         };
         print_table(&["PG", "POOL", "WAITS FOR"], &all.iter().map(row).collect::<Vec<_>>());
         print_line!();
-        print_line!("'atoll pg why PGID' says what each OSD has of one, and what to do");
+        print_line!("'atoll pg why PGID' shows the copies of one, and the remedy");
     }
     say_unanswered(&told.unanswered);
     Ok(())
@@ -130,7 +127,7 @@ fn show(why: &PgWhy) {
     print_line!();
     let headings = ["OSD", "HOST", "UP", "ROLE", "STATE", "PROMISED", "HEAD", "COMMITTED", "SHARD", "COPY"];
     print_table(&headings, &why.copies.iter().map(row).collect::<Vec<_>>());
-    for (heading, lines) in [("waits for", &why.waits_for), ("what to do", &why.advice)] {
+    for (heading, lines) in [("waits for", &why.waits_for), ("remedy", &why.advice)] {
         if !lines.is_empty() {
             print_line!();
             print_line!("{heading}:");

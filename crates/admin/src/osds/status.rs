@@ -19,7 +19,7 @@ pub struct OsdStatus {
     pub rack: String,
     /// Where it is in the rack.
     pub host: String,
-    /// Whether it runs: `up` or `down` in JSON.
+    /// True if it runs: `up` or `down` in JSON.
     #[serde(rename = "state", serialize_with = "up_or_down")]
     pub is_up: bool,
     /// It is marked out, and so is to hold no data.

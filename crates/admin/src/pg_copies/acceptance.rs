@@ -1,4 +1,4 @@
-//! Having a PG go on from copies that do not count by themselves.
+//! Resuming a PG from copies that do not count by themselves.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use serde::Serialize;
 use super::{CopyStatus, Known, find, names, statuses};
 use crate::error::AdminError;
 
-/// A decision to have a PG go on from some copies.
+/// A decision to resume a PG from some copies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Acceptance {
     /// The PG.
     #[serde(serialize_with = "super::as_text")]
     pub pg: PgId,
-    /// The OSDs whose copies it goes on from.
+    /// The OSDs whose copies it resumes from.
     pub accepted: Vec<OsdId>,
-    /// What is lost, or may be, a sentence each.
+    /// Losses, certain or possible, a sentence each.
     pub losses: Vec<String>,
     /// The record that makes it so.
     #[serde(skip)]
@@ -29,13 +29,13 @@ pub struct Acceptance {
     revision: i64,
 }
 
-/// Whether a shard is of use with others.
+/// Returns true if a shard can be used with others.
 pub(super) fn is_usable_shard(copy: &PgCopy) -> bool {
     copy.shard.is_some() && !copy.incomplete.is_some_and(Incompleteness::is_torn)
 }
 
-/// What it means to have a PG go on from the copies of these OSDs. Refused if that would give wrong data, or if the PG can
-/// go on without.
+/// Returns the consequences of resuming a PG from the copies of these OSDs. Refused if that would give wrong data,
+/// or if the PG can resume without.
 pub fn plan(map: &ClusterMap, pg: PgId, told: &[PgCopy], from: &[OsdId]) -> Result<Acceptance, AdminError> {
     let (pool, record) = find(map, pg)?;
     let copies = statuses(map, pg, record, told);
@@ -46,7 +46,7 @@ pub fn plan(map: &ClusterMap, pg: PgId, told: &[PgCopy], from: &[OsdId]) -> Resu
         check_shards(&known, &chosen)?;
     } else if let [_, _, ..] = chosen[..] {
         return AdminError::refused(format!(
-            "name one copy of {pg}: copies are not merged, and all others become what the accepted one is"
+            "name one copy of {pg}: copies are not merged, and all others are overwritten with the accepted one"
         ));
     }
     let (_, revision) = map.pgs.get(&pg).ok_or(AdminError::NoSuchPg(pg))?;
@@ -55,7 +55,7 @@ pub fn plan(map: &ClusterMap, pg: PgId, told: &[PgCopy], from: &[OsdId]) -> Resu
     Ok(Acceptance { pg, accepted, losses, record: accepting(record, chosen), revision: *revision })
 }
 
-/// Has the PG go on, unless its record has changed since.
+/// Resumes the PG, unless its record has changed since.
 pub async fn accept(client: &ClusterClient, acceptance: &Acceptance) -> Result<(), AdminError> {
     let key = keys::pg(acceptance.pg);
     let change = Transaction::new().check(&key, acceptance.revision).put(&key, &acceptance.record)?;
@@ -64,14 +64,14 @@ pub async fn accept(client: &ClusterClient, acceptance: &Acceptance) -> Result<(
 }
 
 impl Acceptance {
-    /// Whether the PG has been active since the decision.
+    /// Returns true if the PG has been active since the decision.
     pub async fn is_done(&self, client: &ClusterClient) -> Result<bool, AdminError> {
         let found = client.get::<PgRecord>(&keys::pg(self.pg)).await?;
         Ok(found.is_some_and(|(record, _)| record.activated_epoch >= self.record.epoch))
     }
 }
 
-/// A PG that serves, or will by itself, needs no decision; and nobody may serve while it is made.
+/// Refuses a decision about a PG that serves, or will by itself; and no member may serve while it is made.
 fn refuse_unneeded(known: &Known<'_>) -> Result<(), AdminError> {
     let pg = known.pg;
     if known.serves() || known.copies.iter().filter_map(|copy| copy.told.as_ref()).any(PgCopy::serves) {
@@ -79,7 +79,7 @@ fn refuse_unneeded(known: &Known<'_>) -> Result<(), AdminError> {
     }
     if known.has_source() {
         return AdminError::refused(format!(
-            "{pg} goes on by itself, since enough {} are whole; 'atoll pg why {pg}' says what it waits for",
+            "{pg} resumes by itself, since enough {} are whole; 'atoll pg why {pg}' shows the reason for waiting",
             known.parts()
         ));
     }
@@ -89,7 +89,7 @@ fn refuse_unneeded(known: &Known<'_>) -> Result<(), AdminError> {
     if !silent.is_empty() {
         let one = names(silent);
         return AdminError::refused(format!(
-            "{one} is up and does not tell what it has: it might serve, or have a better {}. Stop it, or see \
+            "{one} is up and does not report its copy: it might serve, or have a better {}. Stop it, or see \
              'atoll pg why {pg}' for why it is silent",
             known.part()
         ));
@@ -105,7 +105,8 @@ fn chosen(known: &Known<'_>, told: &[PgCopy], from: &[OsdId]) -> Result<Vec<PgCo
         let copy = told.iter().find(|copy| copy.osd == *osd && copy.is_of(pg));
         copy.cloned().ok_or_else(|| {
             AdminError::Refused(format!(
-                "{osd} tells nothing of {pg}: it is down, has no {} of it, or its host's admin server does not answer",
+                "{osd} reports nothing about {pg}: it is down, has no {} of it, or its host's admin server does \
+                 not answer",
                 known.part()
             ))
         })
@@ -139,8 +140,9 @@ fn check_shards(known: &Known<'_>, chosen: &[PgCopy]) -> Result<(), AdminError> 
     match chosen.iter().find(|copy| copy.head > end && cannot_undo(copy)) {
         None => Ok(()),
         Some(copy) => AdminError::refused(format!(
-            "{} has writes up to {} that cannot be undone, of which fewer than {needed} of the named shards are left: \
-             with shards of different times the data would be wrong. Name {needed} that end with the same write",
+            "{} has writes up to {} that cannot be undone, and fewer than {needed} of the named shards have \
+             them: with shards of different times the data would be wrong. Name {needed} that end with the same \
+             write",
             copy.osd, copy.head
         )),
     }
@@ -153,7 +155,7 @@ fn end_of(known: &Known<'_>, chosen: &[PgCopy]) -> Version {
     heads.get(known.needed() - 1).copied().unwrap_or_default()
 }
 
-/// What is lost if a PG goes on from these copies.
+/// Returns the losses if a PG resumes from these copies.
 fn losses(known: &Known<'_>, chosen: &[PgCopy]) -> Vec<String> {
     let end = end_of(known, chosen);
     let mut losses: Vec<String> = chosen.iter().flat_map(|copy| of_chosen(known, copy)).collect();
@@ -178,16 +180,16 @@ fn of_chosen(known: &Known<'_>, copy: &PgCopy) -> Vec<String> {
     match copy.incomplete {
         None => Vec::new(),
         Some(why @ Incompleteness::Torn) => vec![format!(
-            "{osd}: {why}. Nobody can tell which: they read as absent or as they were, and deletes may be undone"
+            "{osd}: {why}. The affected objects are unknown: they read as absent or with old data, and deletes \
+             may be undone"
         )],
-        Some(why) => vec![format!(
-            "{osd}: {why}. Its newest write is {}; what was acknowledged after it is lost",
-            copy.head
-        )],
+        Some(why) => {
+            vec![format!("{osd}: {why}. Its newest write is {}; later acknowledged writes are lost", copy.head)]
+        }
     }
 }
 
-/// What a copy has that is not accepted.
+/// Returns the loss of a copy that is not accepted.
 fn of_other(copy: &CopyStatus, end: Version) -> Option<String> {
     let osd = copy.osd;
     match &copy.told {
@@ -200,7 +202,7 @@ fn of_other(copy: &CopyStatus, end: Version) -> Option<String> {
         }
         Some(_) => None,
         None if copy.is_elector || copy.is_member => {
-            Some(format!("{osd} is down: what only it has is lost, and its copy is replaced when it comes back"))
+            Some(format!("{osd} is down: data that only it has is lost, and its copy is replaced when it returns"))
         }
         None => None,
     }
@@ -226,9 +228,9 @@ mod tests {
         let two = map(copies(2), 2, &[0, 1]);
         let old = [copy(0, 9, OLD, None), copy(1, 7, OLD, None)];
         assert!(refusal(&two, &old, &[0, 1]).contains("not merged"));
-        assert!(refusal(&two, &old, &[5]).contains("osd.5 tells nothing"));
-        assert!(refusal(&two, &old[..1], &[0]).contains("osd.1 is up and does not tell"));
-        assert!(refusal(&two, &[copy(0, 9, None, None), old[1].clone()], &[1]).contains("goes on by itself"));
+        assert!(refusal(&two, &old, &[5]).contains("osd.5 reports nothing"));
+        assert!(refusal(&two, &old[..1], &[0]).contains("osd.1 is up and does not report"));
+        assert!(refusal(&two, &[copy(0, 9, None, None), old[1].clone()], &[1]).contains("resumes by itself"));
         let serving = PgCopy { state: "active".into(), ..copy(0, 9, OLD, None) };
         assert!(refusal(&two, &[serving, old[1].clone()], &[1]).contains("serves"));
 
@@ -266,6 +268,8 @@ mod tests {
         let empty = copy(0, 0, Some(Incompleteness::LacksPromise), None);
         let empty = PgCopy { head: Version::default(), ..empty };
         assert!(planned(&two, &[empty], &[0]).losses[0].contains("all objects of 1.0 are lost"));
-        assert!(planned(&two, &[copy(0, 9, TORN, None)], &[0]).losses[0].contains("Nobody can tell"));
+        assert!(
+            planned(&two, &[copy(0, 9, TORN, None)], &[0]).losses[0].contains("The affected objects are unknown")
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! What a PG waits for, and what an operator can do.
+//! The reason why a PG does not serve, and the remedy.
 
 use atoll_types::pg_copies::PgCopy;
 use atoll_types::{OsdId, Version};
 
 use super::{CopyStatus, Known, names};
 
-/// What is said of a PG.
+/// Reasons and remedies for a PG.
 #[derive(Default)]
 pub(super) struct Advice {
     pub waits_for: Vec<String>,
@@ -20,7 +20,7 @@ pub(super) fn of(known: &Known<'_>) -> Advice {
     if known.has_source() { with_source(known) } else { without_source(known) }
 }
 
-/// Enough copies are whole: the PG goes on by itself, if it has as many as min_size says.
+/// Enough copies are whole: the PG resumes by itself, if it has min_size of them.
 fn with_source(known: &Known<'_>) -> Advice {
     let members = known.copies.iter().filter(|copy| copy.is_member && copy.counts());
     let (whole, min_size) = (known.count(members), known.pool.redundancy.min_size() as usize);
@@ -44,7 +44,7 @@ fn with_source(known: &Known<'_>) -> Advice {
             waits_for.extend(copy.waits_for.iter().map(|what| format!("{}: {what}", copy.osd)));
         }
         Some(copy) if !copy.is_up => waits_for.push(format!("its primary {} is down", copy.osd)),
-        Some(copy) => waits_for.push(format!("its primary {} does not tell what it waits for", copy.osd)),
+        Some(copy) => waits_for.push(format!("its primary {} does not report the reason", copy.osd)),
         None => {}
     }
     if advice.is_empty() {
@@ -56,7 +56,7 @@ fn with_source(known: &Known<'_>) -> Advice {
     Advice { waits_for, advice, accept_command: None }
 }
 
-/// Too few copies are whole: somebody has to bring some back, or to decide.
+/// Too few copies are whole: an operator has to bring some back, or to decide.
 fn without_source(known: &Known<'_>) -> Advice {
     let electors: Vec<&CopyStatus> = known.electors().collect();
     let counting = known.count(electors.iter().copied().filter(|copy| copy.counts()));
@@ -72,12 +72,12 @@ fn without_source(known: &Known<'_>) -> Advice {
     }
     let down: Vec<&OsdId> = electors.iter().filter(|copy| !copy.is_up).map(|copy| &copy.osd).collect();
     if !down.is_empty() {
-        advice.push(format!("start {}: what was acknowledged may be there ('atoll osd ls')", names(down.clone())));
+        advice.push(format!("start {}: acknowledged writes may be there ('atoll osd ls')", names(down.clone())));
     }
     let silent: Vec<&OsdId> =
         electors.iter().filter(|copy| copy.is_up && copy.told.is_none()).map(|c| &c.osd).collect();
     if !silent.is_empty() {
-        advice.push(format!("find out why {} tell nothing: see their logs", names(silent)));
+        advice.push(format!("find out why {} do not report: see their logs", names(silent)));
     }
     let accept_command = best(known).map(|osds| {
         let from = osds.iter().map(|osd| format!(" --from {osd}"));
@@ -85,12 +85,12 @@ fn without_source(known: &Known<'_>) -> Advice {
     });
     advice.push(match (&accept_command, down.is_empty()) {
         (Some(command), true) => {
-            format!("if no better copy can be brought back, have the PG go on from what is left: {command}")
+            format!("if no better copy can be brought back, resume the PG from the remaining ones: {command}")
         }
         (Some(command), false) => {
-            format!("if they are lost for good, have the PG go on from what is left: {command}")
+            format!("if they are permanently lost, resume the PG from the remaining ones: {command}")
         }
-        (None, _) => "bring OSDs back: what runs is not enough to go on from".into(),
+        (None, _) => "bring OSDs back: the running ones do not have enough to resume from".into(),
     });
     Advice { waits_for, advice, accept_command }
 }
@@ -106,7 +106,7 @@ fn missing(copy: &CopyStatus) -> Option<String> {
                 told.shard.map_or("objects of several shards, or none".into(), |shard| format!("shard {shard}"));
             Some(format!("{osd} holds {held}, and not the shard that is listed"))
         }
-        None if copy.is_up => Some(format!("{osd} is up and does not tell what it has")),
+        None if copy.is_up => Some(format!("{osd} is up and does not report its copy")),
         None => Some(format!("{osd} is down")),
     }
 }

@@ -1,4 +1,4 @@
-//! What is said of PGs of a made-up cluster.
+//! Advice on PGs of a made-up cluster.
 
 use atoll_types::pg_copies::Incompleteness;
 use atoll_types::records::{FailureDomain, OsdUpRecord};
@@ -119,7 +119,7 @@ fn shards_of_one_time_are_proposed() {
     let told = [copy(0, 50, OLD, Some(0)), copy(2, 90, None, Some(2))];
     let of_two = why(&map, PG, &told).unwrap();
     assert_eq!(command(&of_two), None, "no two are of one time");
-    assert!(of_two.waits_for.iter().any(|what| what.contains("osd.1 is up and does not tell")));
+    assert!(of_two.waits_for.iter().any(|what| what.contains("osd.1 is up and does not report")));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct PoolStatus {
     /// The pool.
     #[serde(flatten)]
     pub pool: PoolRecord,
-    /// What a byte takes on all devices together.
+    /// Space that a byte takes on all devices together.
     pub space_factor: f64,
     /// Bytes that its objects take on all devices together; none if an OSD does not know its part.
     pub used_bytes: Option<u64>,
@@ -55,7 +55,7 @@ pub fn used_bytes<'a>(usage: impl IntoIterator<Item = &'a OsdUsageRecord>, pool:
     usage.into_iter().map(of_osd).sum()
 }
 
-/// What is stored in a pool whose objects take so many bytes on all devices.
+/// Returns the stored bytes of a pool whose objects take `used_bytes` on all devices.
 pub fn stored_bytes(used_bytes: u64, pool: &PoolRecord) -> u64 {
     (used_bytes as f64 / pool.redundancy.space_factor()).round() as u64
 }
@@ -74,7 +74,7 @@ pub async fn list(client: &ClusterClient) -> Result<Vec<PoolStatus>, AdminError>
     Ok(pools.into_iter().map(|(_, pool, _)| status(pool)).collect())
 }
 
-/// Whether the NBD server and the gateway find this pool by its name.
+/// Returns true if the NBD server and the gateway find this pool by its name.
 pub fn is_built_in(name: &str) -> bool {
     [POOL_IMAGES, POOL_OBJECTS].contains(&name)
 }
@@ -86,7 +86,8 @@ pub(crate) async fn refuse_before_first_pools(client: &ClusterClient) -> Result<
     match [POOL_IMAGES, POOL_OBJECTS].into_iter().find(|name| !exists(name)) {
         None => Ok(()),
         Some(missing) => AdminError::refused(format!(
-            "the pool '{missing}' is made first, as soon as OSDs of enough hosts have joined ('atoll up' says what it waits for)"
+            "the pool '{missing}' is made first, as soon as OSDs of enough hosts have joined ('atoll up' shows \
+             the missing ones)"
         )),
     }
 }
@@ -97,7 +98,7 @@ pub async fn wait_for_pgs(client: &ClusterClient, pool: PoolRecord) -> Result<Po
     wait_for(client, pool, all).await
 }
 
-/// The same until so many are there.
+/// The same until `pgs_least` PGs are there.
 pub(crate) async fn wait_for(
     client: &ClusterClient,
     pool: PoolRecord,

@@ -1,4 +1,4 @@
-//! The thread that sends what is in a spool, the oldest first.
+//! The thread that sends a spool, the oldest lines first.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use crate::writer::unix_ms;
 
 /// Bytes of lines that are sent together.
 const BATCH_BYTES: u64 = 256 << 10;
-/// Pauses before what was not taken is sent again. The last one goes on.
+/// Pauses before failed deliveries are repeated. The last one repeats.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
@@ -23,10 +23,10 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// What was sent is noted so often. A process that is killed makes so much be sent again.
+/// Interval of notes about sent lines. After a process was killed, lines of this interval are sent again.
 const NOTE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends what is in a spool.
+/// Sends the lines of a spool.
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     collector: Collector,
@@ -84,7 +84,7 @@ impl Sender {
         }
     }
 
-    /// Reads the next whole lines. Goes on to the next file behind the end of one.
+    /// Reads the next whole lines. Continues with the next file behind the end of one.
     fn read(&mut self, next: Position, end: Position) -> io::Result<Option<Batch>> {
         let mut room = self.batch_bytes;
         let mut bytes = Vec::new();

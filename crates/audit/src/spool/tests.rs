@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{AuditLog, LogConfig, OnFailure, Target, Verdict, log_statuses};
 
-/// A collector that keeps what it takes. It refuses while it is away.
+/// A collector that keeps accepted lines. It refuses while it is away.
 struct TestCollector {
     url: String,
     taken: Arc<Mutex<String>>,
@@ -119,7 +119,8 @@ fn lines_wait_on_disk_until_the_collector_takes_them_and_nobody_waits() {
     assert!(collector.verdict().is_whole(), "{:?}", collector.verdict().problems);
 }
 
-/// A process that is killed does nothing at its end: its spool is copied while it runs, and another one goes on with that.
+/// A killed process does nothing at its end: its spool is copied while it runs, and another one continues with the
+/// copy.
 #[test]
 fn what_a_killed_process_leaves_is_sent_by_the_next() {
     let (away, collector, directory) =

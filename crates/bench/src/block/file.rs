@@ -33,7 +33,7 @@ pub struct FileTarget {
 }
 
 impl FileTarget {
-    /// Opens an existing file or a block device that nobody else uses.
+    /// Opens an existing file or a block device that no other process uses.
     pub fn open(runtime: &LocalRuntime, path: &Path, durability: Durability) -> Result<Self, BenchError> {
         let device = |error: std::io::Error| BenchError::Device { path: path.into(), detail: error.to_string() };
         let file = DirectFile::open(path).map_err(device)?;

@@ -1,5 +1,5 @@
 //! Runs of fio as a load generator: on an image or a pool of a Ceph cluster, by its rbd and rados engines, which
-//! Ceph's own users trust; and on a plain file or device, which is what a disk can do at all.
+//! Ceph's own users trust; and on a plain file or device, as the limit of a disk.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -21,7 +21,7 @@ const EXIT_INTERRUPTED: i32 = 128;
 /// Of objects in a pool.
 const OBJECT_BYTES: u64 = 4 << 20;
 
-/// What fio works on.
+/// Target of fio.
 #[derive(Clone, Debug)]
 pub enum FioTarget {
     /// A pool of a Ceph cluster.
@@ -35,16 +35,16 @@ pub enum FioTarget {
         /// The Ceph client's name.
         client: String,
     },
-    /// A file or block device, past the page cache, each write durable when it is done. Nobody serves it:
-    /// fio's own CPU time counts as the servers'.
+    /// A file or block device, past the page cache, each write durable when it is done. It has no server: fio's
+    /// own CPU time counts as the servers'.
     File(PathBuf),
 }
 
 /// A run of fio on it.
 pub struct FioBench {
-    /// What it works on.
+    /// Target of the run.
     pub target: FioTarget,
-    /// How fio is started: `fio`, or what runs it elsewhere.
+    /// Command that starts fio: `fio`, or a wrapper that runs it elsewhere.
     pub command: Vec<String>,
     /// Which blocks are accessed, and how.
     pub pattern: AccessPattern,
@@ -54,7 +54,7 @@ pub struct FioBench {
     pub block_bytes: u64,
     /// The part of the image, or of all objects, that is used.
     pub working_set_bytes: u64,
-    /// Whether that is written before.
+    /// True if the working set is written before.
     pub is_filled_before: bool,
     /// Depth and lengths.
     pub plan: Plan,

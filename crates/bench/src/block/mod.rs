@@ -34,7 +34,7 @@ pub trait BlockTarget {
     /// Writes; done when the bytes are durable.
     fn write(&self, offset: u64, data: Bytes) -> impl Future<Output = Result<(), BenchError>>;
 
-    /// Parts of a range in order, each with its length in bytes and whether nothing was ever
-    /// written there. A target that cannot tell says that of all.
+    /// Parts of a range in order, each with its length in bytes and whether nothing was ever written there. A
+    /// target without this knowledge reports all as written.
     fn extents(&self, offset: u64, length: u64) -> impl Future<Output = Result<Vec<(u64, bool)>, BenchError>>;
 }

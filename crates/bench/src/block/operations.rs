@@ -1,5 +1,5 @@
-//! The operations of a client on blocks: where each goes, what it writes, and, if asked for, whether
-//! what it reads is what was written.
+//! The operations of a client on blocks: their places, their data, and, if requested, a comparison of read data
+//! with written data.
 
 use std::cell::{Cell, RefCell};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,15 +14,15 @@ use crate::load::{Done, Operations, Random};
 
 /// The most that one operation moves.
 const BLOCK_BYTES_MAX: u64 = 256 << 20;
-/// What targets take: whole blocks of this many bytes at least.
+/// Smallest block of targets; others are multiples of it.
 const SECTOR_BYTES: u64 = 512;
-/// Different data for that many writes; what is compressible or equal would flatter some targets.
+/// Amount of different data for writes; compressible or equal data would flatter some targets.
 const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 const PAYLOADS_MAX: usize = 16;
-/// Each so many bytes have a stamp of their own.
+/// Bytes that share one stamp.
 const STAMPED_BYTES: usize = BLOCK_BYTES;
 
-/// What a client does.
+/// Work of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockWorkload {
     /// Which blocks are accessed, and how.
@@ -33,8 +33,8 @@ pub struct BlockWorkload {
     pub block_bytes: u64,
     /// The part of the target that is used, from its beginning.
     pub working_set_bytes: u64,
-    /// Whether each 4 KiB that are written say who wrote them and when, and each that are read are
-    /// compared with that. Takes a copy and two checksums per operation.
+    /// True if each written 4 KiB are stamped with their writer and time, and read ones are compared with the
+    /// stamp. Takes a copy and two checksums per operation.
     pub is_verified: bool,
     /// Draws places and data.
     pub seed: u64,
@@ -52,7 +52,7 @@ pub struct BlockOperations<T> {
 }
 
 impl<T: BlockTarget> BlockOperations<T> {
-    /// Checks what is asked for against the target.
+    /// Checks the workload against the target.
     pub fn new(target: T, workload: BlockWorkload) -> Result<Self, BenchError> {
         let working_set_bytes = workload.working_set_bytes.min(target.size_bytes());
         let slots = working_set_bytes.checked_div(workload.block_bytes).unwrap_or(0);
@@ -79,12 +79,12 @@ impl<T: BlockTarget> BlockOperations<T> {
         })
     }
 
-    /// What it works on.
+    /// Returns the target.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// What compares, if something does.
+    /// Returns the verifier, if there is one.
     pub fn verifier(&self) -> Option<&Verifier> {
         self.verifier.as_ref()
     }
@@ -161,7 +161,7 @@ impl<T: BlockTarget> Operations for BlockOperations<T> {
     }
 }
 
-/// Knows what was written.
+/// Knows the written data.
 pub struct Verifier {
     writer: u64,
     block_bytes: u64,
@@ -198,7 +198,7 @@ impl Verifier {
         (Bytes::from(data), sequence)
     }
 
-    /// Stamps what is written before the run.
+    /// Stamps data that is written before the run.
     pub(super) fn stamp_prefill(&self, data: &mut [u8], offset: u64) {
         self.stamp(data, offset, 0);
     }
@@ -236,7 +236,8 @@ impl Verifier {
             }
             if !(acknowledged..=newest).contains(&stamp.sequence) {
                 return Err(BenchError::WrongData(format!(
-                    "the block at {place} is not what operations {acknowledged} to {newest} left there: {stamp}"
+                    "the block at {place} does not have the data of operations {acknowledged} to {newest}: \
+                     {stamp}"
                 )));
             }
         }
@@ -327,7 +328,7 @@ mod tests {
     async fn a_write_that_was_lost_is_noticed() {
         let measured = run(20).await;
         let error = measured.first_error.expect("a lost write is an error");
-        assert!(error.contains("is not what operations"), "{error}");
+        assert!(error.contains("does not have the data of operations"), "{error}");
     }
 
     #[test]

@@ -48,17 +48,17 @@ impl AccessPattern {
         }
     }
 
-    /// Whether it does nothing but write.
+    /// Returns true for patterns of writes alone.
     pub fn is_write(self) -> bool {
         matches!(self, AccessPattern::RandomWrite | AccessPattern::Write)
     }
 
-    /// Whether it reads as well as writes.
+    /// Returns true for patterns of reads and writes.
     pub fn is_mixed(self) -> bool {
         matches!(self, AccessPattern::RandomMixed | AccessPattern::Mixed)
     }
 
-    /// Whether places are random.
+    /// Returns true for random places.
     pub fn is_random(self) -> bool {
         matches!(self, AccessPattern::RandomWrite | AccessPattern::RandomRead | AccessPattern::RandomMixed)
     }

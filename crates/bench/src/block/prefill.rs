@@ -1,5 +1,5 @@
-//! Writing, before a run, what it will read or overwrite: reads of blocks that were never written,
-//! and first writes, cost something other than later ones.
+//! Writing, before a run, the blocks that it will read or overwrite: reads of unwritten blocks, and first writes,
+//! have other costs than later ones.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::load::Random;
 const WRITE_BYTES: u64 = 1 << 20;
 const DEPTH: usize = 8;
 
-/// What is written before a run.
+/// Data to write before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Prefill {
     /// Parts that were never written.
@@ -23,7 +23,7 @@ pub enum Prefill {
     Nothing,
 }
 
-/// Writes the working set, in order, before a run. `progress` is told bytes done and of all.
+/// Writes the working set, in order, before a run. `progress` gets the written bytes and the number of all.
 pub async fn prefill(
     target: &impl BlockTarget,
     working_set_bytes: u64,
@@ -38,7 +38,7 @@ pub async fn prefill(
         let extents =
             if what == Prefill::All { vec![(left, true)] } else { target.extents(position, left).await? };
         if extents.iter().all(|(length, _)| *length == 0) {
-            return Err(BenchError::Invalid(format!("the target says nothing about what is at {position}")));
+            return Err(BenchError::Invalid(format!("the target reports nothing about the range at {position}")));
         }
         for (length, is_hole) in extents {
             let end = (position + length).min(working_set_bytes);

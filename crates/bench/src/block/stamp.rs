@@ -1,4 +1,4 @@
-//! What a block says about itself: who wrote it, as which of its operations, where and when.
+//! The stamp of a block: its writer, the operation's number, the place and the time.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Latency, LatencyHistogram};
 
-/// Counts while a run goes on.
+/// Counters during a run.
 #[derive(Default)]
 pub struct Counts {
     histogram: LatencyHistogram,

@@ -50,17 +50,17 @@ pub struct ProcessTimes {
 pub struct CpuByRole(BTreeMap<String, u64>);
 
 impl CpuByRole {
-    /// What one role used, known in another way.
+    /// Returns the time of one role, known in another way.
     pub(crate) fn of(role: &str, us: u64) -> Self {
         CpuByRole(BTreeMap::from([(role.to_owned(), us)]))
     }
 
-    /// What all roles used.
+    /// Returns the time of all roles.
     pub fn total_us(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// What each used.
+    /// Returns the time of each role.
     pub fn us_by_role(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(role, &us)| (role.as_str(), us))
     }

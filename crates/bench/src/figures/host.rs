@@ -1,4 +1,4 @@
-//! What machine a run was on, and who else was at work on it meanwhile.
+//! The machine of a run, and the load of other processes meanwhile.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -108,7 +108,7 @@ pub struct Noise {
 /// Looks at the machine's processors over an interval.
 pub struct NoiseWatch(MachineTimes);
 
-/// What the whole machine did.
+/// Work of the whole machine.
 pub struct MachineWork {
     all: f64,
     busy: f64,

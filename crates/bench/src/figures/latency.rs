@@ -56,7 +56,7 @@ impl LatencyHistogram {
         self.0.saturating_record_n(latency_us.max(1), count);
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: &LatencyHistogram) {
         self.0.add(&other.0).expect("both have the same bounds");
     }
@@ -85,7 +85,7 @@ impl LatencyHistogram {
     /// The histogram in HdrHistogram's own format (V2, deflated) in base64, as its tools read it.
     pub fn to_text(&self) -> String {
         let mut bytes = Vec::new();
-        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).expect("a vector takes what is written to it");
+        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).expect("writing to a vector does not fail");
         STANDARD.encode(bytes)
     }
 

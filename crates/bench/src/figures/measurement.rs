@@ -53,7 +53,7 @@ pub struct ClientMeasurement {
     pub errors: u64,
     /// The first error, if there was one.
     pub first_error: Option<String>,
-    /// Operations whose data was compared with what was written.
+    /// Operations whose data was compared with the written data.
     pub verified: u64,
     /// CPU time of the load generator, in microseconds.
     pub client_cpu_us: u64,
@@ -77,7 +77,7 @@ pub struct KindMeasurement {
     pub latency_us: Latency,
 }
 
-/// What a run was asked to do, for its result.
+/// Setting of a run, for its result.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
     /// Such as `randwrite` or `put`.
@@ -95,7 +95,7 @@ pub struct Setting {
 /// The result of one run; printed as one JSON object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What was done, such as `randwrite`.
+    /// Kind of operations, such as `randwrite`.
     pub operation: String,
     /// Bytes per operation; the mean if they differ.
     pub size_bytes: u64,
@@ -124,7 +124,7 @@ pub struct Measurement {
     pub errors: u64,
     /// The first error, if there was one.
     pub first_error: Option<String>,
-    /// Operations whose data was compared with what was written, if that was asked for.
+    /// Operations whose data was compared with the written data, if requested.
     #[serde(default)]
     pub verified: u64,
     /// Operations a second.
@@ -160,7 +160,7 @@ pub struct Measurement {
     pub series: Vec<Second>,
     /// Durability and protections that were on.
     pub protections: String,
-    /// Who else was at work, if that was looked at.
+    /// Load of other processes, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
 }
@@ -184,7 +184,7 @@ impl ClientMeasurement {
 }
 
 impl Measurement {
-    /// What all clients together have measured, with the servers' CPU time over the same interval.
+    /// Returns the sum of all clients' measurements, with the servers' CPU time over the same interval.
     pub fn of_clients(setting: Setting, clients: &[ClientMeasurement], cpu: &CpuByRole) -> Self {
         let mut by_kind: BTreeMap<String, KindCounts> = BTreeMap::new();
         for (kind, counts) in clients.iter().flat_map(|client| &client.by_kind) {

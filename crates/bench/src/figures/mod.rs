@@ -1,4 +1,4 @@
-//! What runs measure: operations, latency, CPU time, and what machine it was.
+//! Measurements of runs: operations, latency, CPU time, and the machine.
 
 mod counts;
 mod cpu;

@@ -15,7 +15,7 @@ use super::Pace;
 use crate::error::BenchError;
 use crate::figures::{ClientMeasurement, KindCounts, LatencyHistogram, Second};
 
-/// A target that is lost gives errors at once: so many end the run.
+/// Errors that end a run: a lost target fails at once.
 const ERRORS_MAX: u64 = 100;
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait after the interval for operations that are still in flight.
@@ -32,28 +32,28 @@ pub struct Plan {
     pub warm_up: Duration,
     /// How long to measure.
     pub duration: Duration,
-    /// The measurement ends early when so many bytes were moved in it.
+    /// Bytes after whose transfer the measurement ends early.
     pub bytes_max: Option<u64>,
 }
 
-/// What an operation was.
+/// A completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Such as `read`.
     pub kind: &'static str,
     /// Bytes moved.
     pub bytes: u64,
-    /// Whether its data was compared with what was written.
+    /// True if its data was compared with the written data.
     pub is_verified: bool,
 }
 
-/// What a client does over and over.
+/// The repeated work of a client.
 pub trait Operations {
     /// Does the next one.
     fn perform(&self) -> impl Future<Output = Result<Done, BenchError>>;
 }
 
-/// What a client waits with.
+/// Timer of a client.
 #[derive(Clone)]
 pub enum Timer {
     /// On a reactor's runtime.
@@ -142,7 +142,7 @@ pub async fn run_client(
 }
 
 impl<O: Operations> Client<'_, O> {
-    /// Calls `at_edge` at both ends of what is measured. The end may come early.
+    /// Calls `at_edge` at both ends of the measured interval. The end may come early.
     async fn watch_edges(&self, ends_early: oneshot::Receiver<()>, at_edge: &dyn Fn()) {
         self.timer.sleep(self.measure_from.saturating_duration_since(Instant::now())).await;
         at_edge();
@@ -391,7 +391,7 @@ mod tests {
         assert!(measured.seconds < 10.0 && measured.bytes <= 400_000, "{} {}", measured.seconds, measured.bytes);
     }
 
-    /// Has so many operations in it.
+    /// Has a number of operations in it.
     struct RunsOut(Cell<u64>);
 
     impl Operations for RunsOut {

@@ -1,5 +1,5 @@
-//! Clients at work: how many operations at once or how many a second, for how long, and what is
-//! counted meanwhile. What an operation is, the targets say.
+//! Clients at work: operations at once or per second, the duration, and the counts. The targets define an
+//! operation.
 
 mod client;
 mod pace;

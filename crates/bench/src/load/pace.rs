@@ -13,14 +13,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// From now on, so many a second.
+    /// Returns a pace of this rate from now on.
     pub fn new(rate_per_second: f64) -> Self {
         Pace { due: Cell::new(Instant::now()), interval: Duration::from_secs_f64(1.0 / rate_per_second) }
     }
 
-    /// When the next operation is due; it may be in the past. Latency counts from then: what
-    /// waits because others are late has waited since it was due (G. Tene, "How NOT to measure
-    /// latency": coordinated omission).
+    /// When the next operation is due; it may be in the past. Latency counts from then: an operation delayed by
+    /// earlier ones has waited since it was due (G. Tene, "How NOT to measure latency": coordinated omission).
     pub fn next(&self) -> Instant {
         self.due.replace(self.due.get() + self.interval)
     }

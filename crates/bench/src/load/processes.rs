@@ -1,8 +1,8 @@
-//! Clients in processes of their own: what the first process and they say to each other.
+//! Clients in processes of their own, and their messages with the first process.
 //!
-//! The first gives each its job in a line of JSON on its standard input. Each says in lines on its
-//! standard output how far it is with preparing and that it is ready, begins when all are, and says
-//! at last what it has measured. A client whose first process is gone ends.
+//! The first gives each its job in a line of JSON on its standard input. Each reports on its standard output its
+//! progress of preparing and that it is ready, begins when all are, and finally reports its measurements. A client
+//! whose first process is gone ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::figures::{
     ClientMeasurement, CpuByRole, MachineWork, Measurement, NoiseWatch, ProcessTimes, Processes, Setting,
 };
 
-/// What a client says.
+/// Messages of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Said {
@@ -32,7 +32,7 @@ enum Said {
 }
 
 fn say(said: &Said) {
-    let text = serde_json::to_string(said).expect("what a client says can be written as JSON");
+    let text = serde_json::to_string(said).expect("messages of clients can be written as JSON");
     // When the first process is gone, nothing reads this, and this process ends as well.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -51,7 +51,7 @@ impl ClientVoice {
         Ok((job, ClientVoice(())))
     }
 
-    /// Tells of preparing.
+    /// Reports progress of preparing.
     pub fn preparing(&self, done: u64, all: u64) {
         say(&Said::Preparing(done, all));
     }
@@ -62,7 +62,7 @@ impl ClientVoice {
         read_line().map(drop)
     }
 
-    /// Says what it has measured, or why it could not.
+    /// Reports its measurements, or its error.
     pub fn finish(self, outcome: Result<ClientMeasurement, String>) {
         say(&match outcome {
             Ok(measured) => Said::Measured(Box::new(measured)),
@@ -70,7 +70,7 @@ impl ClientVoice {
         });
     }
 
-    /// For [`super::run_client`]: tells of both ends of the interval that is measured.
+    /// Returns the callback for [`super::run_client`]: it reports both ends of the measured interval.
     pub fn edges(&self) -> impl Fn() + use<> {
         let has_begun = std::cell::Cell::new(false);
         move || say(if has_begun.replace(true) { &Said::Over } else { &Said::Begun })
@@ -85,7 +85,7 @@ fn read_line() -> Result<String, BenchError> {
     Ok(line)
 }
 
-/// What all clients measured, and what the servers and others did meanwhile.
+/// Measurements of all clients, and of the servers and others meanwhile.
 pub struct Outcome {
     /// One for each client.
     pub clients: Vec<ClientMeasurement>,
@@ -96,7 +96,7 @@ pub struct Outcome {
 }
 
 impl Measurement {
-    /// What a run measured.
+    /// Returns the measurement of a run.
     pub fn of(setting: Setting, outcome: &Outcome) -> Self {
         let measured = Measurement::of_clients(setting, &outcome.clients, &outcome.cpu);
         measured.with_machine(&outcome.machine, outcome.cpu.total_us())
@@ -153,8 +153,8 @@ fn listen(number: usize, stdout: impl BufRead, said: &mpsc::Sender<(usize, Said)
     }
 }
 
-/// Runs clients at the same time, each with a job, and reads the servers' CPU time when the first
-/// begins to measure and when the first has done so. `progress` is told of preparing.
+/// Runs clients at the same time, each with a job, and reads the servers' CPU time when the first begins to
+/// measure and when the first has done so. `progress` gets the progress of preparing.
 pub fn run_processes<J: Serialize>(
     mut command: Command,
     jobs: &[J],

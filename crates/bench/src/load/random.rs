@@ -23,7 +23,7 @@ impl Random {
         (self.next() >> 11) % bound
     }
 
-    /// So many bytes.
+    /// Returns `length` random bytes.
     pub fn fill(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.0.fill_bytes(&mut bytes);

@@ -1,5 +1,5 @@
-//! What objects hold: made piece by piece while it is sent, compared piece by piece as it comes, so
-//! that large objects need no buffer of their size.
+//! Content of objects: made piece by piece while it is sent, compared piece by piece as it comes, so that large
+//! objects need no buffer of their size.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::load::Random;
 const POOL_BYTES: u64 = 8 << 20;
 /// The most that is handed to the connection at once.
 const PIECE_BYTES_MAX: u64 = 256 << 10;
-/// Each so many bytes of an object have a stamp, if objects are verified.
+/// Bytes of an object that share one stamp, if objects are verified.
 const UNIT_BYTES: u64 = 4096;
 /// Objects that are verified have a stamp at least.
 pub(super) const VERIFIED_BYTES_MIN: u64 = STAMP_BYTES as u64 + 1;
@@ -32,14 +32,14 @@ impl Payloads {
         Payloads(Bytes::from(random.fill(length.min(POOL_BYTES) as usize)))
     }
 
-    /// An object's data; with a stamp it is what [`Check`] expects.
+    /// Returns an object's data; with a stamp it has the content that [`Check`] expects.
     pub fn body(&self, number: u64, size_bytes: u64, stamp: Option<ObjectStamp>) -> ObjectBody {
         let units = self.0.len() as u64 / UNIT_BYTES;
         ObjectBody { pool: self.0.clone(), start: number % units * UNIT_BYTES, position: 0, size_bytes, stamp }
     }
 }
 
-/// Who writes an object, as which of its operations, and when.
+/// Writer of an object, number of its operation, and time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObjectStamp {
     pub writer: u64,
@@ -125,7 +125,7 @@ impl Body for ObjectBody {
     }
 }
 
-/// Compares an object with what was written, as it comes.
+/// Compares an object with the written one, as it comes.
 pub(super) struct Check {
     writer: u64,
     number: u64,

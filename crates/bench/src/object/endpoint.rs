@@ -95,7 +95,7 @@ impl Endpoint {
         Ok((status, answer(response).await?))
     }
 
-    /// Makes the bucket if need be; `pool` is what a service of several places calls its location.
+    /// Makes the bucket if need be; `pool` is the location in a service of several places.
     pub async fn create_bucket(&self, pool: Option<&str>) -> Result<(), BenchError> {
         let url = self.bucket.create_bucket(&self.credentials).sign(URL_LIFETIME);
         let configuration = pool.map_or_else(ObjectBody::empty, |pool| {

@@ -1,4 +1,4 @@
-//! What an endpoint answers to LIST (Amazon S3, "ListObjectsV2", response syntax).
+//! An endpoint's answer to LIST (Amazon S3, "ListObjectsV2", response syntax).
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -9,7 +9,7 @@ use crate::error::BenchError;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub keys: Vec<String>,
-    /// Whether there are more behind them.
+    /// True if there are more behind them.
     pub is_truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is done with objects, and how often.
+//! Operations on objects, and their shares.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::load::Random;
 /// The largest weight of an operation; only their proportions matter.
 const WEIGHT_MAX: u32 = 1_000_000;
 
-/// What to do with objects.
+/// Operation on objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ObjectOperation {
@@ -52,12 +52,12 @@ impl OperationMix {
         if let [(operation, _)] = self.0.as_slice() { operation.name() } else { "mixed" }
     }
 
-    /// Whether this operation is among them.
+    /// Returns true if this operation is among them.
     pub fn has(&self, operation: ObjectOperation) -> bool {
         self.0.iter().any(|(one, _)| *one == operation)
     }
 
-    /// Whether there are several.
+    /// Returns true if there are several.
     pub fn is_mixed(&self) -> bool {
         self.0.len() > 1
     }

@@ -17,10 +17,10 @@ const PREFILL_DEPTH: usize = 8;
 /// Names in one answer to LIST, the most that S3 gives.
 const PAGE_KEYS: usize = 1000;
 
-/// What a client does.
+/// Work of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObjectWorkload {
-    /// What to do, and how often.
+    /// Operations and their shares.
     pub mix: OperationMix,
     /// Bytes per object.
     pub sizes: SizeDistribution,
@@ -28,9 +28,9 @@ pub struct ObjectWorkload {
     pub object_count: u64,
     /// Which of all clients this is; each has keys of its own.
     pub client: u32,
-    /// Whether objects of an earlier run that have the right size need not be uploaded before.
+    /// True if objects of an earlier run that have the right size need not be uploaded before.
     pub keeps_objects: bool,
-    /// Whether each object says who wrote it and when, and GETs and LISTs are compared with that.
+    /// True if each object has a stamp of its writer and time, and GETs and LISTs are compared with it.
     pub is_verified: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct ObjectOperations {
     population: RefCell<Population>,
     random: RefCell<Random>,
     next: Cell<u64>,
-    /// Says whose objects they are; drawn anew for each run.
+    /// Random id of the writer; a new one for each run.
     writer: u64,
 }
 

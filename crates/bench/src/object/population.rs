@@ -1,5 +1,4 @@
-//! Which of a client's objects there are, which operations are on their way to them, and what an
-//! answer may therefore say.
+//! Existing objects of a client, pending operations on them, and the possible answers.
 
 use std::ops::Range;
 
@@ -8,7 +7,7 @@ use crate::error::BenchError;
 /// The most objects of one client; each takes some 40 bytes of memory.
 pub(super) const OBJECTS_MAX: u64 = 100_000_000;
 
-/// Whether there is an object.
+/// Existence of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Absent,
@@ -20,7 +19,7 @@ enum State {
 #[derive(Clone, Copy)]
 struct Object {
     state: State,
-    /// The change, counted over all objects, that made the state what it is.
+    /// Number, over all objects, of the change that made this state.
     since: u64,
     is_being_changed: bool,
     readers: u32,
@@ -81,8 +80,8 @@ impl Population {
         self.objects[number as usize].acknowledged
     }
 
-    /// Whether a GET may see this PUT: one from the last that was acknowledged when it began to the
-    /// last that was begun before it ended.
+    /// Checks if a GET may see this PUT: one from the last that was acknowledged when it began to the last that
+    /// was begun before it ended.
     pub fn check_get(&self, number: u64, acknowledged: u64, seen: u64) -> Result<(), BenchError> {
         let newest = self.objects[number as usize].begun;
         if (acknowledged..=newest).contains(&seen) {
@@ -90,8 +89,8 @@ impl Population {
         }
         let age = if seen < acknowledged { "older" } else { "newer" };
         Err(BenchError::WrongData(format!(
-            "object {number} is of operation {seen}, which is {age} than what operations {acknowledged} to {newest} \
-             left there"
+            "object {number} is of operation {seen}, which is {age} than the data of operations {acknowledged} \
+             to {newest}"
         )))
     }
 
@@ -154,8 +153,8 @@ impl Population {
         self.changes
     }
 
-    /// Whether a LIST that began `since` may have named these objects, and no others, of a range.
-    /// What changed meanwhile may be in it or not.
+    /// Checks if a LIST that began `since` may have named these objects, and no others, of a range. Objects that
+    /// changed meanwhile may be in it or not.
     pub fn check_list(&self, range: Range<u64>, listed: &[u64], since: u64) -> Result<(), BenchError> {
         let mut listed = listed.iter().copied().peekable();
         for number in range {

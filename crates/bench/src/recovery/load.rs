@@ -1,4 +1,4 @@
-//! Clients that go on all the while.
+//! Clients that run during all phases.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -66,12 +66,12 @@ impl Load {
         self.has_ended.set(true);
     }
 
-    /// Forgets what was counted so far.
+    /// Drops the counts so far.
     pub fn begin_phase(&self) {
         self.counts.take();
     }
 
-    /// What was done since the phase began.
+    /// Returns the counts since the phase began.
     pub fn end_phase(&self) -> Counts {
         self.counts.take()
     }

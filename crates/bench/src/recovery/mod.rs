@@ -1,8 +1,8 @@
-//! What it costs clients that an OSD's data moves to others and back: latency before, while it
-//! moves, and after, how fast it moves, and at what cost in CPU.
+//! The cost for clients when an OSD's data moves to others and back: latency before, while it moves, and after,
+//! the speed of the move, and its cost in CPU.
 //!
-//! The OSD is marked out and in again, so every copy stays until the one in its place is whole, and
-//! the OSD itself goes on serving meanwhile.
+//! The OSD is marked out and in again, so every copy stays until the one in its place is whole, and the OSD itself
+//! serves meanwhile.
 
 mod load;
 mod report;
@@ -21,7 +21,7 @@ use self::report::Measured;
 pub use self::report::{RecoveryPhase, RecoveryReport};
 use crate::error::BenchError;
 
-/// What the cluster does, as the run sees it.
+/// The state of the cluster, as the run sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecoveryView {
     /// PGs.
@@ -32,7 +32,7 @@ pub struct RecoveryView {
     pub recovered_bytes: u64,
     /// Objects that the OSD holds.
     pub objects_on_osd: u64,
-    /// What each OSD may read for that per second while clients are at work; the lowest of all.
+    /// Bytes that each OSD may read for that per second while clients are at work; the lowest of all.
     pub recovery_bytes_per_second: u64,
 }
 
@@ -45,7 +45,7 @@ pub trait RecoveryCluster {
     fn look(&self) -> impl Future<Output = Result<RecoveryView, BenchError>>;
 }
 
-/// What clients do all the while.
+/// Work of clients during all phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLoad {
     /// Bytes per operation.
@@ -63,17 +63,17 @@ pub struct ClientLoad {
 pub struct RecoveryBench {
     /// Bytes of the image that are written before, and that clients use.
     pub size_bytes: u64,
-    /// What clients do; nothing if there is none.
+    /// Work of clients; none without clients.
     pub load: Option<ClientLoad>,
     /// How long to measure before and after.
     pub duration: Duration,
     /// The servers.
     pub servers: Processes,
-    /// What was on, for the report.
+    /// Protections in use, for the report.
     pub protections: String,
 }
 
-/// What a run is doing, for a progress display.
+/// Step of a run, for a progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryStep {
     /// The image is being written; bytes.
@@ -86,9 +86,9 @@ pub enum RecoveryStep {
 
 /// How often the cluster is looked at while data moves.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// OSDs report what they have read every three seconds.
+/// Pause after which OSDs have reported their reads, which they do every three seconds.
 const REPORT_PAUSE: Duration = Duration::from_secs(4);
-/// After the image is written, checkpoints go on for a moment.
+/// Pause for the checkpoints that follow the writing of the image.
 const CALM_PAUSE: Duration = Duration::from_secs(3);
 /// For how long the OSD may take to delete its stray copies.
 const REMOVAL_MAX: Duration = Duration::from_secs(300);
@@ -179,8 +179,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
         Ok(measured)
     }
 
-    /// Waits until the OSD has deleted its stray copies: what it still has would not have to be
-    /// copied back.
+    /// Waits until the OSD has deleted its stray copies: copies that it still has would not be copied back.
     async fn wait_for_removal(&self) -> Result<(), BenchError> {
         let started = Instant::now();
         loop {

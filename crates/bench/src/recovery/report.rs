@@ -1,4 +1,4 @@
-//! What a run found.
+//! Results of a run.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::RecoveryBench;
 
-/// What was measured in one phase.
+/// Measurements of one phase.
 pub(super) struct Measured {
     pub elapsed: Duration,
     pub recovered_bytes: u64,
@@ -26,8 +26,8 @@ pub struct RecoveryPhase {
     pub recovered_bytes: u64,
     /// The same in megabytes (10^6 bytes) a second.
     pub recovered_mb_per_s: f64,
-    /// CPU time of all server processes per MiB (2^20 bytes), less what the clients' operations cost
-    /// before; or, without clients, less what the processes used before.
+    /// CPU time of all server processes per MiB (2^20 bytes), less the cost of the clients' operations before; or,
+    /// without clients, less the processes' use before.
     pub recovery_cpu_us_per_mib: Option<f64>,
     /// Clients' operations a second.
     pub iops: f64,
@@ -56,7 +56,7 @@ pub struct RecoveryReport {
     pub rate_per_second: Option<u32>,
     /// Reads among 100 operations.
     pub read_percent: Option<u32>,
-    /// What each OSD might read per second for backfill while clients were active.
+    /// Bytes that each OSD might read per second for backfill while clients were active.
     pub recovery_bytes_per_second: u64,
     /// The phases, in order.
     pub phases: Vec<RecoveryPhase>,

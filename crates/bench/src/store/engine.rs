@@ -45,11 +45,11 @@ impl Engine {
         Ok(Engine { store, traffic, reactor, device, requests_in_flight: 0, events, checkpoint_edges: 0 })
     }
 
-    /// One turn of the loop: starts what the store wants and waits until some of it is done.
+    /// One turn of the loop: starts the store's requests and waits until some of them are done.
     pub fn turn(&mut self) -> Result<(), BenchError> {
         self.start_requests();
         if self.requests_in_flight == 0 {
-            return Err(BenchError::Store("it waits for nothing and does not go on".into()));
+            return Err(BenchError::Store("it waits for nothing and does not continue".into()));
         }
         let mut events = std::mem::take(&mut self.events);
         self.reactor.poll(None, &mut events)?;
@@ -76,8 +76,8 @@ impl Engine {
         self.checkpoint_edges
     }
 
-    /// Whether a checkpoint ran at any time since `moment`. Asking only whether one runs at the end
-    /// would miss operations that waited for its end.
+    /// Returns true if a checkpoint ran at any time since `moment`. Asking only whether one runs at the end would
+    /// miss operations that waited for its end.
     pub fn was_beside_checkpoint(&self, moment: u64) -> bool {
         self.checkpoint_edges != moment || !moment.is_multiple_of(2)
     }
@@ -88,7 +88,7 @@ impl Engine {
         self.hand_over();
     }
 
-    /// Hands what the store wants to the loop.
+    /// Hands the store's requests to the loop.
     pub fn hand_over(&mut self) {
         while let Some(request) = self.store.next_request() {
             self.traffic.count(&request.operation);

@@ -22,7 +22,7 @@ pub(crate) enum WriteSync {
     Call,
 }
 
-/// A run, and what its latencies are without.
+/// A run, and the latency of the calls that its figures leave out.
 pub(crate) struct FioRun {
     pub figures: RunFigures,
     /// Mean of the calls after writes, which the figures' latency does not have in it.

@@ -19,7 +19,7 @@ use crate::load::Random;
 /// When a run ends.
 #[derive(Clone, Copy)]
 pub(super) enum Until {
-    /// After so many operations.
+    /// After this many operations.
     Operations(u64),
     /// After some time.
     Elapsed(Duration),
@@ -88,7 +88,7 @@ fn forget_resident_max() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Runs the load. `progress` is told of every operation.
+/// Runs the load. `progress` is called for every operation.
 pub(super) fn run_load(
     engine: &mut Engine,
     objects: &mut Objects,
@@ -250,7 +250,7 @@ impl Load<'_> {
             StoreEvent::Scrubbed { .. } => unreachable!("a load scrubs nothing"),
             StoreEvent::Poisoned { cause } => return Err(BenchError::Store(cause)),
         };
-        let began = self.in_flight.remove(&id).expect("what ends was in flight");
+        let began = self.in_flight.remove(&id).expect("a completed operation was in flight");
         let latency = began.time.elapsed();
         self.counts.done(latency);
         if self.engine.was_beside_checkpoint(began.moment) {

@@ -1,4 +1,4 @@
-//! What a run found, and what several rounds of both sides come to.
+//! Results of a run, and of several rounds of both sides.
 
 use std::time::Duration;
 
@@ -56,10 +56,10 @@ pub struct StoreFigures {
 /// One run on the store, or the medians of several.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreRun {
-    /// What fio has too.
+    /// Figures that fio has, too.
     #[serde(flatten)]
     pub figures: RunFigures,
-    /// What only a store has.
+    /// Figures of a store alone.
     #[serde(flatten)]
     pub store: StoreFigures,
 }
@@ -67,13 +67,13 @@ pub struct StoreRun {
 /// Figures of the store divided by those of fio in the same round; medians of all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratios {
-    /// Of operations a second.
+    /// Ratio of operations a second.
     pub iops: f64,
-    /// Of the mean latency.
+    /// Ratio of the mean latency.
     pub latency_mean: f64,
-    /// Of the median latency.
+    /// Ratio of the median latency.
     pub latency_p50: f64,
-    /// Of the 99th percentile.
+    /// Ratio of the 99th percentile.
     pub latency_p99: f64,
     /// Of the 99.9th percentile, if all runs have one.
     pub latency_p999: Option<f64>,
@@ -200,8 +200,8 @@ fn store_medians(runs: &[StoreRun]) -> StoreRun {
     }
 }
 
-/// Medians of the ratios of each round. The two runs of a round are close in time: what else the
-/// machine did from round to round would be in a ratio of medians, but is not in these.
+/// Medians of the ratios of each round. The two runs of a round are close in time: changes of the machine from
+/// round to round would be in a ratio of medians, but are not in these.
 fn ratios(store: &[StoreRun], fio: &[RunFigures]) -> Ratios {
     let rounds: Vec<(&RunFigures, &RunFigures)> = store.iter().map(|run| &run.figures).zip(fio).collect();
     let ratio = |figure: fn(&RunFigures) -> f64| {

@@ -21,7 +21,7 @@ pub(crate) struct Region {
     pub path: PathBuf,
     pub offset: u64,
     pub size_bytes: u64,
-    /// Whether the file exists only for this run.
+    /// True if the file exists only for this run.
     is_scratch: bool,
 }
 
@@ -192,7 +192,7 @@ impl Drop for Target {
     }
 }
 
-/// Refuses what is not a file, and what holds anything unless `wipe`.
+/// Refuses anything but a file, and a file with content unless `wipe`.
 fn check_file(region: &Region, wipe: bool) -> Result<(), BenchError> {
     let Ok(metadata) = region.path.metadata() else { return Ok(()) };
     if !metadata.is_file() {

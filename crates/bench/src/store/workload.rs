@@ -1,4 +1,4 @@
-//! What a run does: operation, size and depth, with a name such as `4k-randwrite-qd32`.
+//! Work of a run: operation, size and depth, with a name such as `4k-randwrite-qd32`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::block::AccessPattern;
 
 const DEPTH_MAX: u32 = 1024;
 
-/// What a run does.
+/// Work of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Bytes per operation: a power of two from one block to a whole object.

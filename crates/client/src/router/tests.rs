@@ -1,4 +1,4 @@
-//! Where requests go, when they go again, and to which OSDs the client does not connect.
+//! Targets and repetitions of requests, and OSDs that the client does not connect to.
 
 use super::*;
 use atoll_types::frames::{FrameMode, FrameModes, FrameScope, FramesRecord};
@@ -270,7 +270,7 @@ fn the_ways_to_an_osd_are_those_of_the_keys_role() {
     assert!(ways.iter().all(|way| way.mode == FrameMode::Secure128), "{ways:?}");
 }
 
-/// What the next write says: its sequence, what it says was answered, and what was known.
+/// Returns the fields of the next write: its sequence, `answered_below`, and the known state.
 fn sent(router: &mut Router) -> Option<(u64, u64, (u64, u64))> {
     std::iter::from_fn(|| router.next_action()).find_map(|action| match action {
         RouterAction::Send { message: Message::Write { id, answered_below, known, .. }, .. } => {

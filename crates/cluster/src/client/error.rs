@@ -1,4 +1,4 @@
-//! What can go wrong between a process and its cluster state.
+//! Errors between a process and its cluster state.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ pub enum ClusterError {
     Options {
         /// As given.
         endpoints: String,
-        /// What is wrong with them.
+        /// The reason.
         cause: String,
     },
     /// No answer, and nothing was changed.
@@ -20,19 +20,19 @@ pub enum ClusterError {
     Unreachable {
         /// All that were tried.
         endpoints: String,
-        /// What was asked.
+        /// The request.
         operation: String,
         /// The last failure.
         cause: String,
     },
-    /// Somebody answers, but not in a way that can be trusted or understood.
+    /// A server answers, but not in a way that can be trusted or understood.
     #[error("cluster state at {endpoints}: {advice} ({cause})")]
     Tls {
         /// All that were tried.
         endpoints: String,
-        /// What the layers below say.
+        /// Errors of the layers below.
         cause: String,
-        /// What it most likely means.
+        /// Most likely cause.
         advice: &'static str,
     },
     /// The connection broke while a write was under way.
@@ -42,7 +42,7 @@ pub enum ClusterError {
     Unclear {
         /// All that were tried.
         endpoints: String,
-        /// What was asked.
+        /// The request.
         operation: String,
         /// The failure.
         cause: String,
@@ -54,18 +54,18 @@ pub enum ClusterError {
         endpoints: String,
         /// The user, if one was given.
         user: Option<String>,
-        /// What the server says.
+        /// The server's error.
         cause: String,
     },
     /// The user has no right to do this.
     #[error(
-        "cluster state at {endpoints} refuses {operation} to the user {user:?}, who has no right to it; do it on a host that \
-         may ('atoll host ls' tells what each host may be)"
+        "cluster state at {endpoints} refuses {operation} to the user {user:?}, who has no right to it; do it on \
+         a host that has the right ('atoll host ls' shows each host's role)"
     )]
     Forbidden {
         /// All that were tried.
         endpoints: String,
-        /// What was asked.
+        /// The request.
         operation: String,
         /// The user.
         user: Option<String>,
@@ -75,13 +75,13 @@ pub enum ClusterError {
     Refused {
         /// All that were tried.
         endpoints: String,
-        /// What was asked.
+        /// The request.
         operation: String,
-        /// What the server says.
+        /// The server's error.
         cause: String,
     },
     /// A key that was to be made is there.
-    #[error("{key} exists already in cluster state; choose another name or change what is there")]
+    #[error("{key} exists already in cluster state; choose another name or change the existing one")]
     AlreadyExists {
         /// The key.
         key: String,
@@ -98,31 +98,31 @@ pub enum ClusterError {
         /// The one it has.
         found: i64,
     },
-    /// A value is not what this release can read.
+    /// This release cannot read a value.
     #[error(
         "the value of {key} in cluster state cannot be read: {cause}; was it written by a later release or by hand?"
     )]
     Decode {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         cause: String,
     },
-    /// A record is not what a holder of the key service has written.
+    /// A record was not written by a holder of the key service.
     #[error(
-        "{key} in cluster state is not what this cluster has signed ({cause}), so it is refused: somebody without the \
-         key service has written it; 'atoll cluster sign' shows it, and signs it if it is right"
+        "{key} in cluster state has no valid signature of this cluster ({cause}), so it is refused: it was written without \
+         the key service; 'atoll cluster sign' shows it, and signs it if it is right"
     )]
     Untrusted {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         cause: String,
     },
-    /// The keys by which records are signed cannot be had now.
+    /// The keys that sign records are not available now.
     #[error("signed records of cluster state cannot be verified: {cause}")]
     KeyService {
-        /// What the key service says.
+        /// The key service's error.
         cause: String,
     },
     /// A record must be signed, and this process cannot.
@@ -139,12 +139,12 @@ pub enum ClusterError {
     Encode {
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         source: serde_json::Error,
     },
 }
 
-/// What a failure says about the request's fate.
+/// A failure's meaning for the request's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It never left this host.

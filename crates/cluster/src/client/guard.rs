@@ -13,7 +13,8 @@ use crate::{keys, kinds};
 /// record that follows is signed for the revision at which the key was made.
 pub const RESERVED: &[u8] = br#"{"reserved":true}"#;
 
-/// A record's place in the history of cluster state, which nobody who only writes there can give to another record.
+/// A record's place in the history of cluster state, which a mere writer of cluster state cannot give to another
+/// record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// Its key.
@@ -29,7 +30,7 @@ pub struct Place<'a> {
 pub enum GuardFault {
     /// It has to read its keys first.
     Stale,
-    /// The record is not what a holder of the keys has written in this place.
+    /// The record was not written in this place by a holder of the keys.
     Refused(String),
 }
 
@@ -39,7 +40,7 @@ pub trait RecordGuard: fmt::Debug + Send + Sync {
     fn open(&self, place: &Place<'_>, stored: &[u8]) -> Result<Vec<u8>, GuardFault>;
     /// Returns a record as it is to be stored.
     fn seal(&self, place: &Place<'_>, record: &[u8]) -> Result<Vec<u8>, GuardFault>;
-    /// Returns the revision of [`keys::AUTHORITY`] by which it seals; 0 if there is none.
+    /// Returns the revision of [`keys::AUTHORITY`] with which it seals; 0 if there is none.
     fn authority_revision(&self) -> i64;
     /// Returns whether the cluster has a manifest of records that must be there.
     fn has_manifest(&self) -> Result<bool, GuardFault>;
@@ -65,7 +66,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Takes over what a response has; `Err` with the key if its name is not UTF-8.
+    /// Takes over an entry of a response; `Err` with the key if its name is not UTF-8.
     pub(super) fn from_entry(entry: KeyValue) -> Result<Stored, String> {
         let (mod_revision, version) = (entry.mod_revision(), entry.version());
         let create_revision = entry.create_revision();
@@ -110,7 +111,7 @@ impl ClusterClient {
         }
     }
 
-    /// Verifies what was read; why it is refused, if it is.
+    /// Verifies a read record; returns the reason if it is refused.
     pub(super) async fn opened(&self, stored: &Stored) -> Result<Result<Vec<u8>, String>, ClusterError> {
         let Some(guard) = self.guard.as_ref().filter(|_| kinds::is_signed(&stored.key)) else {
             return Ok(Ok(stored.value.clone()));

@@ -1,4 +1,4 @@
-//! What a host asks of the embedded cluster state for itself: to join, and to change what is its own.
+//! Requests of a host to the embedded cluster state for itself: to join, and to change its own records.
 
 use atoll_types::hosts::{HOST_USER_PREFIX, HostChange, HostRequest};
 use atoll_types::join::{JOIN_USER_PREFIX, JoinAnswer, JoinRequest};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{ClusterClient, ClusterError, ConnectOptions, Repeat, decode, etcd_options, repeat};
 
-/// How the server says that somebody else was faster.
+/// The server's code for a lost race.
 const CHANGED_MEANWHILE: tonic::Code = tonic::Code::Aborted;
 
 impl ClusterClient {
@@ -22,15 +22,15 @@ impl ClusterClient {
         decode("the answer to a join token", answer.as_bytes())
     }
 
-    /// Asks the embedded cluster state to change what is this host's own. Fails with [`ClusterError::Conflict`] if
-    /// somebody else was faster.
+    /// Asks the embedded cluster state to change this host's own records. Fails with [`ClusterError::Conflict`] if
+    /// another process was faster.
     pub async fn change_own(options: &ConnectOptions, change: HostChange) -> Result<(), ClusterError> {
         let (user, password) =
             (options.user.clone().unwrap_or_default(), options.password.clone().unwrap_or_default());
         let without = ConnectOptions { user: None, password: None, ..options.clone() };
         let request = HostRequest { password, change };
         let asked =
-            ask(&without, &format!("{HOST_USER_PREFIX}{user}"), &request, "change what is this host's").await;
+            ask(&without, &format!("{HOST_USER_PREFIX}{user}"), &request, "change this host's own records").await;
         asked.map(drop)
     }
 }

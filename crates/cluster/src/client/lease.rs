@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::error::{ClusterError, Fate, fate};
 use super::{Answer, ClusterClient, FIRST_PAUSE, Repeat, next_pause};
 
-/// Whether the lease can be counted on.
+/// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStatus {
     /// Its term has not run out, counted from the moment the last renewal was sent.
@@ -43,14 +43,14 @@ impl TermEnd {
     }
 
     fn get(&self) -> Instant {
-        *self.0.lock().expect("nobody panics with it")
+        *self.0.lock().expect("its holders never panic")
     }
 
     fn set(&self, ends: Instant) {
-        *self.0.lock().expect("nobody panics with it") = ends;
+        *self.0.lock().expect("its holders never panic") = ends;
     }
 
-    /// Whether it is still to come.
+    /// Returns true if it is still to come.
     pub fn is_ahead(&self) -> bool {
         Instant::now() < self.get()
     }
@@ -215,7 +215,7 @@ impl Renewer {
         }
     }
 
-    /// The etcd client tells a missing lease and a lost connection apart only by its text.
+    /// The etcd client distinguishes a missing lease and a lost connection only by its text.
     async fn look(&self, cause: String) -> Broken {
         let mut leases = self.client.session.etcd().lease_client();
         match tokio::time::timeout_at(self.limit(), leases.time_to_live(self.id, None)).await {
@@ -230,7 +230,7 @@ impl Renewer {
     }
 }
 
-/// Whether the server knows the lease.
+/// Returns true if the server knows the lease.
 async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<bool, etcd_client::Error> {
     keeper.keep_alive().await?;
     match answers.message().await? {

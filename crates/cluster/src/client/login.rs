@@ -1,5 +1,5 @@
-//! The connection under a client, and who it logs in as. A host's password changes while its processes run: whoever is
-//! refused looks whether there is another one, and goes on with that.
+//! The connection under a client, and its user. A host's password changes while its processes run: a refused
+//! client looks for another one, and continues with that.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -81,7 +81,7 @@ impl Session {
         self.lock().etcd.clone()
     }
 
-    /// Who it logs in as.
+    /// Returns the user that it logs in as.
     pub fn user(&self) -> Option<String> {
         self.lock().login.as_ref().map(|(user, _)| user.clone())
     }

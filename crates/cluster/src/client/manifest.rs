@@ -42,7 +42,7 @@ impl ClusterClient {
         Ok(!is_there && self.names(guard, manifest).await?.contains(key))
     }
 
-    /// Reads what the manifest names, with the keys that hold now.
+    /// Reads the names in the manifest, with the current keys.
     async fn names(
         &self,
         guard: &dyn RecordGuard,

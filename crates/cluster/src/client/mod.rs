@@ -53,7 +53,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where cluster state is and who asks.
+/// Address of cluster state, and the caller's credentials.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// `http://HOST:PORT` or `https://HOST:PORT` of each etcd member or of the embedded server.
@@ -115,7 +115,7 @@ pub struct Listing<T> {
     pub entries: Vec<(String, T, i64)>,
 }
 
-/// What a request will be answered. Boxed, so that the layers below (gRPC, HTTP/2, TLS) are compiled here, once, and
+/// Future answer of a request. Boxed, so that the layers below (gRPC, HTTP/2, TLS) are compiled here, once, and
 /// not again in each crate that asks.
 pub type Answer<'a, R> = Pin<Box<dyn Future<Output = Result<R, ClusterError>> + Send + 'a>>;
 
@@ -145,7 +145,7 @@ impl std::fmt::Debug for ClusterClient {
 }
 
 impl ClusterClient {
-    /// Connects, and makes sure that somebody answers.
+    /// Connects, and checks that a server answers.
     pub fn connect(options: &ConnectOptions) -> Answer<'_, ClusterClient> {
         Box::pin(Self::connect_to(options))
     }
@@ -167,7 +167,7 @@ impl ClusterClient {
         Ok(client)
     }
 
-    /// Whether this client, or a copy of it, has changed anything that lasts: what goes with a lease does not count.
+    /// Returns true if this client, or a copy of it, has changed a lasting record: keys with a lease do not count.
     pub fn has_changed_records(&self) -> bool {
         self.has_changed.load(Ordering::Relaxed)
     }
@@ -211,8 +211,8 @@ impl ClusterClient {
         Ok(Listing { revision: raw.revision, entries })
     }
 
-    /// The records under a prefix that can be used. The others are in the log, and in [`Self::left_out`]. This is for what
-    /// is shown or served one by one: who decides by what is not there needs [`Self::list`].
+    /// The records under a prefix that can be used. The others are in the log, and in [`Self::left_out`]. This is
+    /// for commands that show or serve them one by one: decisions by missing records need [`Self::list`].
     pub async fn list_usable<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listing<T>, ClusterError> {
         let raw = self.list_verified(prefix).await?;
         let mut entries = Vec::with_capacity(raw.entries.len());
@@ -420,7 +420,7 @@ impl ClusterClient {
     }
 }
 
-/// What the etcd client wants to know.
+/// Returns the options of the etcd client.
 fn etcd_options(options: &ConnectOptions) -> Result<etcd_client::ConnectOptions, ClusterError> {
     let mut etcd_options = etcd_client::ConnectOptions::new()
         .with_connect_timeout(options.request_timeout)

@@ -16,7 +16,7 @@ use crate::keys;
 /// How often a signed record is written again because others changed it, or the keys, at the same moment.
 const ATTEMPTS_MAX: usize = 16;
 
-/// What has come of an attempt.
+/// Result of an attempt.
 enum Attempt {
     /// It was done at this revision.
     Done(i64),
@@ -26,7 +26,7 @@ enum Attempt {
     Again,
 }
 
-/// What is there, by key.
+/// Found records, by key.
 type Found = BTreeMap<String, Stored>;
 
 fn untrusted(key: &str, cause: String) -> ClusterError {
@@ -127,7 +127,7 @@ impl ClusterClient {
     }
 }
 
-/// What follows from an answer: a conflict about keys that the caller has not checked is not the caller's.
+/// Returns the outcome by an answer: a conflict about keys that the caller has not checked is not the caller's.
 fn outcome(done: Result<i64, ClusterError>, wanted: &Transaction) -> Result<Attempt, ClusterError> {
     match done {
         Ok(at) => Ok(Attempt::Done(at)),
@@ -137,7 +137,7 @@ fn outcome(done: Result<i64, ClusterError>, wanted: &Transaction) -> Result<Atte
     }
 }
 
-/// Returns what the manifest names after a transaction, if that is something else than before.
+/// Returns the manifest's names after a transaction, if they change.
 fn names_after(
     guard: &dyn RecordGuard,
     wanted: &Transaction,
@@ -160,7 +160,7 @@ pub(super) fn is_stale(guard: &dyn RecordGuard, stored: &Stored) -> bool {
     !stored.is_reserved() && guard.open(&stored.place(), &stored.value) == Err(GuardFault::Stale)
 }
 
-/// Reads what the manifest names. One that is not there was removed by hand.
+/// Reads the names in the manifest. One that is not there was removed by hand.
 pub(super) fn names_of(
     guard: &dyn RecordGuard,
     manifest: Option<&Stored>,

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 
 use super::{ClusterClient, ClusterError, Repeat};
 
-/// What the parts of a state's file are a multiple of.
+/// Alignment of the parts of a state's file.
 const ALIGNMENT_BYTES: u64 = 512;
 
 /// Why a snapshot was not taken.
@@ -54,7 +54,8 @@ impl ClusterClient {
     }
 }
 
-/// Whether a file is a whole snapshot: its last 32 bytes are the SHA-256 of all others. Gives the length of these.
+/// Checks that a file is a whole snapshot: its last 32 bytes are the SHA-256 of all others. Gives the length of
+/// these.
 pub fn verify_snapshot(path: &Path) -> io::Result<Option<u64>> {
     let mut file = std::fs::File::open(path)?;
     let digest_bytes = SHA256_OUTPUT_LEN as u64;

@@ -1,4 +1,4 @@
-//! TLS to cluster state: what the client trusts, and what it shows of itself.
+//! TLS to cluster state: the client's trusted authorities, and its own certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub struct TlsFiles {
     pub server_name: Option<String>,
 }
 
-/// What the etcd client wants, or nothing for plain HTTP.
+/// Returns the TLS options of the etcd client, or nothing for plain HTTP.
 pub(super) fn options(connect: &ConnectOptions) -> Result<Option<TlsOptions>, ClusterError> {
     let wrong = |cause: String| ClusterError::Options { endpoints: connect.endpoints.join(", "), cause };
     let endpoints = &connect.endpoints;
@@ -67,8 +67,7 @@ fn read_pem(path: &Path, what: &str, wrong: &impl Fn(String) -> ClusterError) ->
     if is_there { Ok(bytes) } else { Err(wrong(format!("there is no PEM {what} in {}", path.display()))) }
 }
 
-/// What to do about a handshake that failed, judged by the words of rustls; nothing if it is not
-/// about TLS.
+/// Returns the remedy for a failed handshake, judged by the words of rustls; nothing if it is not about TLS.
 pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> {
     if endpoints.iter().all(|url| url.starts_with(PLAIN)) {
         return None;
@@ -91,8 +90,7 @@ pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> 
     }
 }
 
-/// What it most likely means when every attempt ended with a broken connection, until the time was
-/// over.
+/// Returns the most likely cause when every attempt ended with a broken connection, until the time was over.
 pub(super) fn advice_after_all(cause: &str, endpoints: &[String]) -> Option<&'static str> {
     let words =
         ["broken pipe", "connection closed", "connection reset", "frame with invalid size", "reset by peer"];

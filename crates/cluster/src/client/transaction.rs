@@ -10,7 +10,7 @@ use super::guard::Stored;
 use super::{Answer, ClusterClient, Repeat, encode};
 use crate::kinds::{is_named, is_signed};
 
-/// What to check and what to change.
+/// Checks and changes of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
     checks: Vec<Check>,
@@ -119,7 +119,7 @@ impl Transaction {
         reserved
     }
 
-    /// Returns what it checks, without its changes.
+    /// Returns its checks, without its changes.
     pub(super) fn only_checks(&self) -> Transaction {
         Transaction { checks: self.checks.clone(), changes: Vec::new() }
     }
@@ -185,7 +185,7 @@ impl Check {
         }
     }
 
-    /// What conflicts with it, in what was found on failure.
+    /// Returns its conflict with the records found on failure.
     fn conflict(&self, found: &GetResponse) -> Option<ClusterError> {
         let mod_revision = |entry: &KeyValue| entry.mod_revision();
         let (key, expected, found) = match self {

@@ -1,4 +1,4 @@
-//! How large cluster state is, and forgetting what it was.
+//! Size of cluster state, and compacting its history.
 
 use etcd_client::{AlarmAction, AlarmType};
 
@@ -9,7 +9,7 @@ use super::{ClusterClient, ClusterError, Repeat};
 pub struct StateSize {
     /// Its newest revision.
     pub revision: i64,
-    /// What counts for the quota, in bytes: of an etcd what its file has, whether in use or not.
+    /// Bytes that count for the quota: of an etcd the size of its file, with unused parts.
     pub bytes: u64,
     /// Most bytes that it takes; none if it does not report that, as an etcd before 3.6.
     pub quota_bytes: Option<u64>,
@@ -39,8 +39,8 @@ impl ClusterClient {
         })
     }
 
-    /// Forgets what keys were before this revision; whoever watches from before it begins anew. What somebody else has
-    /// forgotten already is no error.
+    /// Compacts the history before this revision; a watch from before it starts over. An earlier compaction by
+    /// another process is no error.
     pub async fn compact(&self, revision: i64) -> Result<(), ClusterError> {
         let compacted =
             self.call("compact cluster state", Repeat::Freely, |mut kv| async move {

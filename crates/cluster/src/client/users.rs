@@ -38,8 +38,8 @@ impl ClusterClient {
         Ok(asked.await?.users().to_vec())
     }
 
-    /// Makes the roles of hosts what this release says that they are, and a user with some of them who may use these
-    /// grants, too. One that is there gets this password.
+    /// Sets the roles of hosts to those of this release, and makes a user with some of them and with these grants.
+    /// One that is there gets this password.
     pub async fn make_user(
         &self,
         user: &str,

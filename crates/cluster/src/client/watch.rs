@@ -19,7 +19,7 @@ const QUEUE: usize = 1024;
 /// How long the server may take to confirm a new watch.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What happened under a prefix.
+/// Event under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A key was written.
@@ -90,7 +90,7 @@ impl ClusterClient {
 struct Follower {
     client: ClusterClient,
     prefix: String,
-    /// The revision to go on from; 0 while nothing was heard yet.
+    /// The revision to continue from; 0 before the first answer.
     next: i64,
     queue: mpsc::Sender<WatchEvent>,
 }

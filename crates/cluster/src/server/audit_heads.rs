@@ -1,5 +1,5 @@
-//! The latest lines of audit logs: what a host has said of them stays as it is, so nobody who has the host can make its logs
-//! anew unseen. A host says the lines of an hour in that hour, and only its own; after a month they may go.
+//! The latest lines of audit logs: a host's entries cannot be changed, so an intruder on the host cannot rewrite
+//! its logs unnoticed. A host says the lines of an hour in that hour, and only its own; after a month they may go.
 
 use atoll_types::hosts::HostRecord;
 use atoll_types::record_json::read_record;
@@ -14,9 +14,9 @@ use super::status;
 use crate::keys;
 
 const HOUR_MS: u64 = 3_600_000;
-/// Clocks of hosts may be wrong by so much.
+/// Largest error of hosts' clocks.
 const CLOCK_MS: u64 = 300_000;
-/// What is older may be removed.
+/// Age after which entries may be removed.
 const KEPT_MS: u64 = 31 * 24 * HOUR_MS;
 /// Bytes of one.
 const VALUE_BYTES_MAX: usize = 2_048;
@@ -89,7 +89,7 @@ mod tests {
     use crate::server::change::Change;
     use crate::server::host_records::put_record;
 
-    /// Two hosts, of which one may write everything.
+    /// Returns a state with two hosts; one may write everything.
     fn state() -> State {
         let state = State::new();
         let mut change = Change::begin(&state);

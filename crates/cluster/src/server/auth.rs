@@ -14,7 +14,7 @@ use crate::roles::Grant;
 /// The role that may do everything; the user of this name must have it before others are asked for theirs.
 pub const ROOT: &str = "root";
 
-/// What may be done with keys.
+/// Kind of access to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -29,7 +29,7 @@ impl Access {
     }
 }
 
-/// What a role may do with a range of keys.
+/// Right of a role to a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permission {
     pub access: Access,
@@ -52,7 +52,7 @@ impl Permission {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// Nobody logs in as a user without one.
+    /// A user without one cannot log in.
     pub password: Option<PasswordDigest>,
     pub roles: BTreeSet<String>,
 }
@@ -73,12 +73,12 @@ pub struct Auth {
     pub roles: BTreeMap<String, Role>,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Somebody without a token.
+    /// A caller without a token.
     Nobody,
-    /// The user of the server's own data directory, who may do everything.
+    /// The user of the server's own data directory, who has all rights.
     Owner,
     /// A user of the state.
     User(Arc<str>),
@@ -253,7 +253,7 @@ impl Interval {
         Interval { start: key.to_vec(), end }
     }
 
-    /// Whether these, in order, leave no gap in it.
+    /// Returns true if these, in order, leave no gap in it.
     fn is_covered_by(&self, allowed: &[Interval]) -> bool {
         let mut reached = self.start.as_slice();
         for interval in allowed {

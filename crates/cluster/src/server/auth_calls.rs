@@ -1,4 +1,4 @@
-//! The calls about users and roles. They are not behind the gate: who asks is looked at here.
+//! The calls about users and roles. They are not behind the gate: the caller is checked here.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,7 +44,7 @@ impl Services {
         Ok(state)
     }
 
-    /// Changes users and roles for somebody who may.
+    /// Changes users and roles for a caller with the right to.
     async fn change_auth<T>(
         &self,
         asked: Asked<T>,

@@ -14,11 +14,11 @@ use super::span::Span;
 use super::state::{Entry, Key, LeaseState, State};
 use super::status;
 
-/// What happened to one key.
+/// Change of one key.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub key: Key,
-    /// What it holds now; nothing when it was deleted.
+    /// Its new entry; none after a deletion.
     pub now: Option<Arc<Entry>>,
     pub before: Option<Arc<Entry>>,
 }
@@ -39,7 +39,7 @@ pub struct Finished {
     pub events: Vec<Event>,
     pub leases: Vec<(i64, Option<i64>)>,
     pub compacted: bool,
-    /// Users or roles are not what they were.
+    /// True if users or roles have changed.
     pub has_new_auth: bool,
 }
 

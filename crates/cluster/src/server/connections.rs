@@ -1,4 +1,5 @@
-//! Connections to the server: who has shown a token keeps its own, and strangers have few, for a while.
+//! Connections to the server: a connection that has shown a token keeps its place, and strangers have few places,
+//! for a while.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The state on disk, twice: each commit is in both files when it is answered. What one file has lost, to a flipped bit
-//! or a device that forgets, the other one has.
+//! The state on disk, twice: each commit is in both files when it is answered. Data that one file has lost, to a
+//! flipped bit or a device that forgets, is in the other.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,7 +15,7 @@ use super::state_file::{Content, FORMAT, StateFile};
 
 const FIRST: &str = "state.redb";
 const SECOND: &str = "state.copy.redb";
-/// How long after the second file could not be written it is made anew.
+/// Pause before the second file, which could not be written, is made again.
 const SECOND_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why the files cannot be used.
@@ -24,7 +24,7 @@ pub enum DiskError {
     /// Files and directories.
     #[error("{path}: {source}")]
     Io {
-        /// What was touched.
+        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
@@ -35,12 +35,12 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
-    /// What is in the file is not what was written.
+    /// The content of the file differs from the written one.
     #[error("{path} is damaged: {detail}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// Both files are damaged.
@@ -50,7 +50,7 @@ pub enum DiskError {
         first: Box<DiskError>,
         /// The other.
         second: Box<DiskError>,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// The database's own complaint.
@@ -58,7 +58,7 @@ pub enum DiskError {
     Database {
         /// The file.
         path: PathBuf,
-        /// What redb says.
+        /// Error of redb.
         source: Box<redb::Error>,
     },
     /// Written by a later release.
@@ -86,7 +86,7 @@ impl DiskError {
         }
     }
 
-    /// Whether trying again does not mend it: another file does, or another release.
+    /// Returns true if a repetition cannot help: another file does, or another release.
     pub fn is_lasting(&self) -> bool {
         self.is_damage() || matches!(self, DiskError::Format { .. })
     }
@@ -100,7 +100,7 @@ impl DiskError {
     }
 }
 
-/// What redb says of bytes that are none of its own.
+/// Returns true for redb's errors about bytes that are not its own.
 fn is_of_content(kind: std::io::ErrorKind) -> bool {
     matches!(kind, std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
 }
@@ -201,7 +201,7 @@ impl Disk {
         Ok((disk, state, identity))
     }
 
-    /// The first file, made anew from the second if that has more.
+    /// Opens the first file, or makes it again from the second if that has more.
     fn first_of(directory: &Path, first: Opened, second: &Opened) -> Opened {
         let (error, copied) = match (first, second) {
             (Ok((file, content)), Ok((_, copied))) if copied.age() > content.age() => {
@@ -218,7 +218,7 @@ impl Disk {
         };
         let (path, aside) = (directory.join(FIRST), directory.join("state.redb.damaged"));
         tracing::error!(
-            "{error}; it is made anew from {SECOND}, which has all, and what it was is {}",
+            "{error}; it is restored from {SECOND}, which is complete, and the old file is {}",
             aside.display()
         );
         if path.exists() {
@@ -236,7 +236,7 @@ impl Disk {
     fn both_damaged(directory: &Path, first: DiskError, second: &DiskError) -> DiskError {
         let remedy = match newest_snapshot(directory) {
             Some(path) => format!(
-                "Go back to the newest snapshot with 'atoll state restore --replace {}': what has changed since is lost",
+                "Go back to the newest snapshot with 'atoll state restore --replace {}': later changes are lost",
                 path.display()
             ),
             None => "Put back a snapshot with 'atoll state restore --replace FILE'".into(),
@@ -250,8 +250,8 @@ impl Disk {
         &self.directory
     }
 
-    /// Makes the batch durable, together with the numbers of the state it leads to, in both files. Without the second
-    /// one it goes on: that is no worse than a single file.
+    /// Makes the batch durable, together with the numbers of the state it leads to, in both files. Without the
+    /// second one it continues: that is no worse than a single file.
     pub fn commit(&mut self, batch: &Batch, state: &State) -> Result<(), DiskError> {
         self.commits += 1;
         self.first.commit(batch, state, self.commits)?;

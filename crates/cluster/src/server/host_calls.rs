@@ -1,5 +1,5 @@
-//! What a host asks the embedded server for itself, with its password: another password, and its OSDs. It may do neither
-//! by requests about users and keys, for with these it could do as much to others.
+//! A host's requests to the embedded server for itself, with its password: another password, and its OSDs. It may
+//! do neither by requests about users and keys, for with these it could do as much to others.
 
 use atoll_types::hosts::{HOST_USER_PREFIX, HostChange, HostRecord, HostRequest};
 use atoll_types::limits::{HOST_OSDS_MAX, OSD_ID_MAX, OSD_WEIGHT_MAX};

@@ -1,4 +1,5 @@
-//! What the calls of hosts have in common: records that the server reads and writes itself, and the roles that it makes.
+//! Common parts of the calls of hosts: records that the server reads and writes itself, and the roles that it
+//! makes.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -50,14 +51,15 @@ pub fn role_names(roles: &[Role]) -> impl Iterator<Item = &'static str> {
     roles.iter().map(|role| role.name())
 }
 
-/// Makes the roles what this release says that they are.
+/// Sets the roles to those of this release.
 pub fn set_roles(auth: &mut Auth) {
     for role in Role::ALL {
         auth.set_role(role.name(), &grants(role));
     }
 }
 
-/// Whether the roles that there are say something else than this release. Without any there are no hosts to have them.
+/// Returns true if the present roles differ from those of this release. Without any there are no hosts to have
+/// them.
 pub fn has_old_roles(state: &State) -> bool {
     let mut wanted = (*state.auth).clone();
     set_roles(&mut wanted);

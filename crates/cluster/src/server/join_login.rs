@@ -1,5 +1,5 @@
-//! Hosts that join. A token is used in the transaction that makes the host's user: the host draws its password itself, so
-//! that nothing is told, and a token that was used, has expired or was revoked opens nothing.
+//! Hosts that join. A token is used in the transaction that makes the host's user: the host draws its password
+//! itself, so no password is sent to a host, and a token that was used, has expired or was revoked opens nothing.
 
 use atoll_types::events::Severity;
 use atoll_types::hosts::HostRecord;
@@ -19,7 +19,7 @@ use super::tokens::same;
 use crate::keys;
 use crate::roles::{own_grants, roles_of};
 
-/// Events of refused uses of one token come at most once in so long.
+/// Shortest interval of events about refused uses of one token.
 const REFUSALS_PAUSE_MS: u64 = 60_000;
 
 /// The id of the token that a user's name stands for.
@@ -27,14 +27,14 @@ pub fn token_of(user: &str) -> Option<&str> {
     user.strip_prefix(JOIN_USER_PREFIX)
 }
 
-/// What becomes of a request to join.
+/// Result of a request to join.
 pub enum Outcome {
     Joined(JoinAnswer),
     /// The refusal was noted.
     Refused(Status),
 }
 
-/// A request with what was made of its password beforehand.
+/// A request with the digest of its password.
 pub struct Asked {
     pub token: String,
     pub request: JoinRequest,
@@ -43,7 +43,7 @@ pub struct Asked {
 }
 
 /// Takes the token and makes the host's user, both or neither. A host that asks again, because it did not hear the
-/// answer, gets it again if it has the same key and password: that tells nobody anything.
+/// answer, gets it again if it has the same key and password: that discloses nothing.
 pub fn join(change: &mut Change, asked: &Asked) -> Result<Outcome, Status> {
     let key = keys::join_token(&asked.token);
     let found = change.state().keys.get(key.as_bytes()).and_then(|entry| read_record(&entry.value).ok());
@@ -86,7 +86,7 @@ fn joined_before(change: &Change, asked: &Asked, token: &JoinTokenRecord) -> Opt
     is_same.then_some(JoinAnswer { user: record.user, role: record.role })
 }
 
-/// Refuses what is no name or key, and the name of a host that is there.
+/// Refuses invalid names or keys, and the name of an existing host.
 fn check_name(change: &Change, asked: &Asked) -> Result<(), Status> {
     let JoinRequest { host, public_key, gateway_key, password, .. } = &asked.request;
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);

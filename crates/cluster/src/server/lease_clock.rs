@@ -12,7 +12,7 @@ use super::state::State;
 #[derive(Debug, Default)]
 pub struct LeaseClock {
     ends: HashMap<i64, Instant>,
-    /// Users who granted leases, other than root. Nobody knows those of before a restart.
+    /// Users who granted leases, other than root. Those from before a restart are unknown.
     owners: HashMap<i64, Arc<str>>,
     last_tick: Option<Instant>,
 }
@@ -23,7 +23,7 @@ impl LeaseClock {
         self.ends.insert(id, now + term(seconds));
     }
 
-    /// Whether a user may have one lease more.
+    /// Returns true if a user may have one lease more.
     pub fn has_room(&self, user: &str) -> bool {
         self.owned_by(user).count() < limits::LEASES_OF_USER
     }

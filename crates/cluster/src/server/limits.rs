@@ -42,7 +42,7 @@ pub const LEASE_TICK: Duration = Duration::from_millis(250);
 pub const TOKENS: usize = 10_000;
 /// A token not used for this long is forgotten, as in etcd.
 pub const TOKEN_IDLE: Duration = Duration::from_secs(300);
-/// A connection on which no request has shown a token is closed after so long.
+/// Time after which a connection is closed if no request has shown a token.
 pub const LOGIN: Duration = Duration::from_secs(30);
 /// Log-ins of one network at a time whose passwords are slow to compare, and of all.
 pub const SLOW_LOGINS_OF_NETWORK: usize = 2;

@@ -1,4 +1,4 @@
-//! What the embedded server measures (docs/reference/metrics.md).
+//! Metrics of the embedded server (docs/reference/metrics.md).
 
 use std::pin::Pin;
 use std::sync::LazyLock;
@@ -9,7 +9,8 @@ use atoll_metrics::{Counter, Family, Gauge, Latency, register};
 use tonic::codegen::http::{Request, Response};
 use tower_service::Service;
 
-/// Of etcd's API, what this server has. Strangers may ask for anything, and names of series must not be theirs.
+/// Methods of etcd's API that this server has. Strangers may ask for anything, and names of series must not be
+/// theirs.
 const METHODS: [&str; 31] = [
     "Range",
     "Put",

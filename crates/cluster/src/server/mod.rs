@@ -29,7 +29,7 @@ mod txn;
 mod watch;
 mod writer;
 
-/// What `build.rs` makes of `proto/`.
+/// Code that `build.rs` generates from `proto/`.
 #[allow(missing_docs, clippy::all)]
 mod proto {
     /// The generated code of each package expects the others as its neighbours.
@@ -117,10 +117,10 @@ impl From<std::net::TcpListener> for Listen {
     }
 }
 
-/// Who may come in, and whether others on the way can listen.
+/// Protection of the server: its credentials and TLS.
 #[derive(Clone, Default)]
 pub struct Protection {
-    /// User and password of somebody who may do everything; with them every call but the one for a token needs a token.
+    /// User and password of a user with all rights; with them every call but the one for a token needs a token.
     pub credentials: Option<(String, String)>,
     /// Where that user has another password when one is refused, so that it can be changed without a stop.
     pub login_source: Option<LoginSource>,
@@ -134,7 +134,7 @@ impl From<Option<(String, String)>> for Protection {
     }
 }
 
-/// What all services of one server share.
+/// Shared state of all services of one server.
 struct Shared {
     identity: Identity,
     writer: WriterHandle,
@@ -162,7 +162,7 @@ impl Shared {
     }
 }
 
-/// A running server. Dropping it stops it too, without waiting for what is under way.
+/// A running server. Dropping it stops it too, without waiting for pending requests.
 #[derive(Debug)]
 pub struct EmbeddedServer {
     address: SocketAddr,
@@ -249,8 +249,8 @@ impl EmbeddedServer {
         Ok(EmbeddedServer { address, stop, serving, expiring, keeping, writer })
     }
 
-    /// Has the state in a directory, which nobody serves, go on behind this revision, as if all before were compacted:
-    /// who watches from a revision that this state has not come to would otherwise miss what comes next.
+    /// Continues the state in a directory, which no server has open, behind this revision, as if all before were
+    /// compacted: a watch from a revision that this state has not reached would otherwise miss the next changes.
     pub fn pass_over_revisions(directory: &Path, to: i64) -> Result<(), StartError> {
         let (mut disk, mut state, _) = Disk::open(directory)?;
         state.revision = state.revision.saturating_add(1).max(to);
@@ -271,7 +271,7 @@ impl EmbeddedServer {
         while states.changed().await.is_ok() {}
     }
 
-    /// Ends all streams, answers what is under way and closes the file.
+    /// Ends all streams, answers pending requests and closes the file.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         self.expiring.abort();

@@ -13,7 +13,7 @@ use super::status;
 use crate::keys;
 use crate::roles::Role;
 
-/// Prefixes of what processes say of one OSD each.
+/// Prefixes of processes' records of one OSD each.
 const OF_OSDS: [&str; 5] = [keys::OSD_UP, keys::OSD_USAGE, keys::OSD_STORES, keys::OSD_FAILURES, keys::OSD_ENDS];
 /// Prefixes of records of one PG each.
 const OF_PGS: [&str; 4] = [keys::PGS, keys::PG_TARGETS, keys::PG_SCRUBS, keys::SCRUB_REQUESTS];
@@ -29,7 +29,8 @@ fn osd_host<'a>(auth: &Auth, caller: &'a Caller) -> Option<&'a str> {
 }
 
 impl State {
-    /// Refuses a host with OSDs only what is another's. `value` is what is to be written, if something is.
+    /// Refuses another host's records to a host with OSDs only. `value` is the value to be written, if there is
+    /// one.
     pub fn check_own(
         &self,
         caller: &Caller,
@@ -54,7 +55,7 @@ impl State {
         self.keys.get(key.as_bytes()).map(|entry| read_record(&entry.value).ok())
     }
 
-    /// A number that no OSD has is nobody's.
+    /// A number that no OSD has belongs to no host.
     fn is_osd_of(&self, host: &str, osd: OsdId) -> bool {
         match self.record::<OsdRecord>(&keys::osd(osd)) {
             Some(record) => record.is_some_and(|record| record.host == host),
@@ -158,7 +159,7 @@ mod tests {
         assert!(state.check_own(&one, b"/atoll/osd_usage/", b"/atoll/osd_usage0", None).is_err(), "a range");
     }
 
-    /// Says what it costs; run it with --nocapture.
+    /// Prints its cost; run it with --nocapture.
     #[test]
     fn a_check_costs_microseconds() {
         const CHECKS: u32 = 20_000;

@@ -1,4 +1,4 @@
-//! What is kept of passwords of users: a digest from which they do not follow.
+//! Stored digests of users' passwords.
 
 use std::num::NonZeroU32;
 
@@ -9,8 +9,8 @@ use tonic::Status;
 
 use super::tokens::same;
 
-/// A password of so many hexadecimal digits was drawn at random, and nobody guesses it: one pass is enough, and hosts that
-/// log in cost nothing.
+/// Hexadecimal digits from which a password counts as random, and cannot be guessed: one pass is enough, and hosts
+/// that log in cost nothing.
 const RANDOM_DIGITS: usize = 32;
 const PASSES_FOR_CHOSEN: u32 = 100_000;
 const PASSES_FOR_RANDOM: u32 = 0;
@@ -36,18 +36,18 @@ impl PasswordDigest {
         Ok(PasswordDigest { salt, passes, digest })
     }
 
-    /// Whether this is the password. Takes as long as [`Self::of`].
+    /// Returns true if this is the password. Takes as long as [`Self::of`].
     pub fn is_of(&self, password: &str) -> bool {
         same(derive(&self.salt, self.passes, password).as_bytes(), self.digest.as_bytes())
     }
 
-    /// Whether comparing takes long enough to leave the threads of the runtime.
+    /// Returns true if comparing takes long enough to leave the threads of the runtime.
     pub fn is_slow(&self) -> bool {
         self.passes > 0
     }
 }
 
-/// Whether a password was drawn at random, as those of hosts are.
+/// Returns true if a password was drawn at random, as those of hosts are.
 pub fn is_random(password: &str) -> bool {
     password.len() >= RANDOM_DIGITS && password.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

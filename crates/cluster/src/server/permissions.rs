@@ -1,4 +1,4 @@
-//! What each request needs a permission for.
+//! Permission that each request needs.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl State {
         self.auth.check_range(caller, &request.key, &request.range_end, Access::Read)
     }
 
-    /// With a lease, all keys of which may be written, because they go together.
+    /// With a lease, all keys of the lease must be writable, because they go together.
     pub fn check_put_allowed(&self, caller: &Caller, request: &PutRequest) -> Result<(), Status> {
         self.auth.check_range(caller, &request.key, &[], Access::Write)?;
         audit_heads::check_put(self, caller, request)?;
@@ -39,7 +39,7 @@ impl State {
         Ok(())
     }
 
-    /// Whichever branch is taken: which one it is tells something, too.
+    /// Checks both branches: the choice of a branch discloses something, too.
     pub fn check_txn_allowed(&self, caller: &Caller, txn: &TxnRequest) -> Result<(), Status> {
         for comparison in &txn.compare {
             self.auth.check_range(caller, &comparison.key, &comparison.range_end, Access::Read)?;
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// Whether the caller may write all keys of a lease, and so may end it.
+    /// Checks that the caller may write all keys of a lease, and so may end it.
     pub fn check_lease_allowed(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
         let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
         for key in &lease.keys {
@@ -71,7 +71,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the caller may read the names of all keys of a lease.
+    /// Checks that the caller may read the names of all keys of a lease.
     pub fn check_lease_readable(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
         let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
         for key in &lease.keys {
@@ -80,8 +80,8 @@ impl State {
         Ok(())
     }
 
-    /// The user who is to own a lease that the caller grants, if the number of that user's leases is bounded. Who may
-    /// write nothing needs no lease.
+    /// The user who is to own a lease that the caller grants, if the number of that user's leases is bounded. A
+    /// caller that may write nothing needs no lease.
     pub fn check_grant_allowed(&self, caller: &Caller, seconds: i64) -> Result<Option<Arc<str>>, Status> {
         let Caller::User(name) = caller else {
             return self.auth.check_root(caller).map(|()| None);
@@ -99,12 +99,12 @@ impl State {
         Ok(Some(Arc::clone(name)))
     }
 
-    /// Whether the caller may forget what keys were: that is the coordinator's to do.
+    /// Checks that the caller may compact the history: only the coordinator may.
     pub fn check_compact_allowed(&self, caller: &Caller) -> Result<(), Status> {
         self.auth.check_range(caller, keys::COORDINATOR.as_bytes(), &[], Access::Write)
     }
 
-    /// Whether the caller is still known: a stream may be older than that.
+    /// Checks that the caller is still known: a stream may be older than that.
     pub fn check_known(&self, caller: &Caller) -> Result<(), Status> {
         match caller {
             Caller::User(name) if !self.auth.users.contains_key(&**name) => Err(status::invalid_token()),

@@ -248,7 +248,7 @@ impl Services {
         self.shared.writer.submit(end).await
     }
 
-    /// A term of zero tells the holder that the lease is lost.
+    /// A term of zero informs the holder that the lease is lost.
     fn keep_alive(&self, caller: &Caller, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
         let state = self.shared.state()?;
         state.check_known(caller)?;

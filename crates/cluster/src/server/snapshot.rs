@@ -1,5 +1,5 @@
-//! Copies of the state while it is served: as `etcdctl snapshot save` takes it, the file in pieces, and its SHA-256 behind
-//! it; and each hour a file of the same form, of which the newest are kept.
+//! Copies of the state while it is served: as `etcdctl snapshot save` takes it, the file in pieces, and its
+//! SHA-256 behind it; and each hour a file of the same form. The newest are kept.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use super::state_file::{Content, StateFile};
 
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A file that goes when nobody reads it any more.
+/// A file that is removed after its last reader.
 struct TemporaryFile {
     path: PathBuf,
 }

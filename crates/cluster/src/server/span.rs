@@ -23,12 +23,12 @@ impl Span {
         }
     }
 
-    /// Whether no key can be in it.
+    /// Returns true if no key can be in it.
     pub fn is_empty(&self) -> bool {
         matches!(self, Span::Range(start, end) if start >= end)
     }
 
-    /// Whether `key` is in it.
+    /// Returns true if `key` is in it.
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
             Span::One(one) => one == key,

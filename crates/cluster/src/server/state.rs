@@ -15,7 +15,7 @@ use tonic::Status;
 /// A key. Shared, because maps, lease sets and events all hold it.
 pub type Key = Arc<[u8]>;
 
-/// What a key holds.
+/// Entry of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub create_revision: i64,
@@ -66,7 +66,7 @@ pub struct State {
     pub leases: OrdMap<i64, LeaseState>,
     /// Bytes of all keys and values, held under [`super::limits::STORED_BYTES`].
     pub stored_bytes: u64,
-    /// Who may do what with them.
+    /// Users and roles with rights to them.
     pub auth: Arc<Auth>,
 }
 
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Answers a range request; the header is left to the caller, who knows the cluster's name.
+    /// Answers a range request; the caller, which knows the cluster's name, sets the header.
     pub fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
         use range_request::{SortOrder, SortTarget};
 

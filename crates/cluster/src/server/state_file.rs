@@ -30,7 +30,7 @@ pub struct StateFile {
     path: PathBuf,
 }
 
-/// What a file holds.
+/// Content of a file.
 pub struct Content {
     pub state: State,
     pub identity: Identity,
@@ -96,7 +96,7 @@ impl StateFile {
         atoll_files::rename(&unfinished, path).map_err(io_error)
     }
 
-    /// Writes a file that nobody takes for the state until it is whole.
+    /// Writes a file that is not taken for the state until it is whole.
     pub fn write_new(path: &Path, content: &Content) -> Result<(), DiskError> {
         let failure = |error: redb::Error| DiskError::of(path, error);
         let database = create(path).map_err(|error| failure(error.into()))?;

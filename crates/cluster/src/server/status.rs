@@ -89,7 +89,7 @@ pub fn stopped() -> Status {
     Status::unavailable("etcdserver: server stopped")
 }
 
-/// After a failed write to disk nothing more is accepted: what is on disk is not known any more.
+/// After a failed write to disk nothing more is accepted: the content of the disk is unknown.
 pub fn disk_failed() -> Status {
     Status::unavailable(
         "the embedded server could not write to its disk and accepts nothing more; see its log, then restart it",
@@ -150,7 +150,8 @@ pub fn invalid_auth_management() -> Status {
     Status::invalid_argument("etcdserver: invalid auth management")
 }
 
-/// Only this server says this: its data directory has the password of one user, who can then not be changed by requests.
+/// Only this server returns this: its data directory has the password of one user, who can then not be changed by
+/// requests.
 pub fn owner_is_fixed() -> Status {
     Status::failed_precondition(
         "the user of the embedded server is that of its data directory and is not changed here",

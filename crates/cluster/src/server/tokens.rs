@@ -1,4 +1,4 @@
-//! Who asks: passwords, and the tokens given out for them.
+//! Callers: passwords, and the tokens given out for them.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -26,7 +26,7 @@ pub struct Gate {
     tokens: Arc<Mutex<HashMap<String, Token>>>,
     writer: WriterHandle,
     pub connections: Connections,
-    /// Of users whose passwords are slow to compare.
+    /// Turns of users whose passwords are slow to compare.
     pub login_turns: LoginTurns,
 }
 
@@ -50,7 +50,7 @@ impl Owner {
         self.password.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the password, or the data directory says that it is from now on.
+    /// Returns true if this is the password, or the data directory has it from now on.
     fn has_password(&self, given: &str) -> bool {
         if same(given.as_bytes(), self.password().text.as_bytes()) {
             return true;
@@ -68,9 +68,10 @@ impl Owner {
 
 struct Token {
     caller: Caller,
-    /// Of the owner, how often the password had been changed when the token was given.
+    /// For the owner: the number of changes of the password when the token was given.
     changes: u64,
-    /// Of the user when the token was given: with another password, or another user of that name, it is void.
+    /// Password of the user when the token was given: with another password, or another user of that name, it is
+    /// void.
     password: Option<PasswordDigest>,
     last_used: Instant,
 }
@@ -89,18 +90,18 @@ impl Gate {
         self.owner.as_deref().map(|owner| owner.name.as_str())
     }
 
-    /// Whether callers have to say who they are.
+    /// Returns true if callers have to authenticate.
     pub fn is_shut(&self, auth: &Auth) -> bool {
         self.owner.is_some() || auth.is_enabled
     }
 
-    /// Whether these are the credentials of the owner.
+    /// Returns true if these are the credentials of the owner.
     pub fn is_owner(&self, user: &str, password: &str) -> bool {
         let Some(owner) = self.owner.as_deref() else { return false };
         same(user.as_bytes(), owner.name.as_bytes()) && owner.has_password(password)
     }
 
-    /// A new token for somebody whose password was compared.
+    /// Returns a new token for a user whose password was compared.
     pub fn issue(&self, caller: Caller, password: Option<PasswordDigest>) -> Result<String, Status> {
         let mut bytes = [0u8; 16];
         std::fs::File::open("/dev/urandom")
@@ -118,7 +119,7 @@ impl Gate {
         Ok(text)
     }
 
-    /// Who sends a request. Without a token it is nobody.
+    /// Returns the caller of a request. Without a token it is anonymous.
     pub fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
         let state = self.writer.state();
         let value = metadata.get("token").or_else(|| metadata.get("authorization"));
@@ -169,7 +170,7 @@ impl Interceptor for Gate {
     }
 }
 
-/// Who sends a request that has passed the gate.
+/// Returns the caller of a request that has passed the gate.
 pub fn caller_of(extensions: &Extensions) -> Caller {
     extensions.get::<Caller>().cloned().expect("the gate has put it there")
 }

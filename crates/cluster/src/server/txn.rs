@@ -15,7 +15,7 @@ use super::span::Span;
 use super::state::{Entry, State};
 use super::status;
 
-/// Refuses what is invalid in every state: too many operations, empty keys, a key written twice.
+/// Refuses requests that are invalid in every state: too many operations, empty keys, a key written twice.
 pub fn check(txn: &TxnRequest) -> Result<(), Status> {
     check_sizes(txn, limits::TXN_OPERATIONS)?;
     check_overlaps(&txn.success)?;
@@ -23,7 +23,7 @@ pub fn check(txn: &TxnRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether no branch writes, so that it need not wait for the writer.
+/// Returns true if no branch writes, so that it need not wait for the writer.
 pub fn is_read_only(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|operation| match &operation.request {
         Some(Request::RequestRange(_)) | None => true,
@@ -180,7 +180,7 @@ fn check_sizes(txn: &TxnRequest, budget: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// What one list of operations may write.
+/// Keys that one list of operations may write.
 #[derive(Default)]
 struct Writes {
     puts: HashSet<Vec<u8>>,
@@ -199,8 +199,8 @@ impl Writes {
     }
 }
 
-/// No key may be put twice, nor put and deleted, since one revision can tell only one of them.
-/// The two branches of a nested transaction may write the same key: only one is taken.
+/// No key may be put twice, nor put and deleted, since one revision can have only one of them. The two branches of
+/// a nested transaction may write the same key: only one is taken.
 fn check_overlaps(operations: &[RequestOp]) -> Result<Writes, Status> {
     let mut writes = Writes::default();
     for operation in operations {

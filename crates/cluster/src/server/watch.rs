@@ -99,7 +99,7 @@ struct Session {
     watches: BTreeMap<i64, Watch>,
     next_id: i64,
     caller: Caller,
-    /// What the watches were last compared with.
+    /// Rights that the watches were last compared with.
     auth: Arc<Auth>,
 }
 
@@ -220,7 +220,7 @@ impl Session {
         self.answer(refusal).await
     }
 
-    /// Ends the watches of somebody who may not have them any more. An etcd has them go on.
+    /// Ends the watches of a user without the right to them any more. An etcd continues them.
     async fn check_rights(&mut self) -> Result<(), Gone> {
         let auth = self.states.borrow().auth.clone();
         if Arc::ptr_eq(&auth, &self.auth) {
@@ -239,7 +239,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends every watch what it has not seen up to the newest revision.
+    /// Sends every watch its missing events up to the newest revision.
     async fn catch_up(&mut self) -> Result<(), Gone> {
         self.check_rights().await?;
         let newest = self.states.borrow_and_update().revision;

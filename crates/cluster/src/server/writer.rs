@@ -17,10 +17,10 @@ use super::metrics;
 use super::state::State;
 use super::status;
 
-/// Tells the requester the outcome, once the commit has succeeded or failed.
+/// Informs the requester of the outcome, once the commit has succeeded or failed.
 type Deliver = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
-/// A request: what to do, and whether its effects are to be kept.
+/// A request: its work, and if its effects are to be kept.
 type Job = Box<dyn FnOnce(&mut Change) -> (bool, Deliver) + Send>;
 
 enum Message {
@@ -28,7 +28,7 @@ enum Message {
     Stop,
 }
 
-/// The way to the writer, and what it last published.
+/// The way to the writer, and the writer's last published state.
 #[derive(Clone)]
 pub struct WriterHandle {
     queue: mpsc::Sender<Message>,
@@ -62,8 +62,8 @@ impl WriterHandle {
         read(&self.history.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Applies `work` and returns its answer when it is durable. The work goes on even if the
-    /// caller stops waiting.
+    /// Applies `work` and returns its answer when it is durable. The work continues even if the caller stops
+    /// waiting.
     pub async fn submit<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Change) -> Result<R, Status> + Send + 'static,
@@ -82,7 +82,7 @@ impl WriterHandle {
         answer.await.map_err(|_| status::stopped())?
     }
 
-    /// Lets it finish what is queued and end.
+    /// Lets it finish the queue and end.
     pub async fn stop(&self) {
         // An error means that it has ended already.
         let _ = self.queue.send(Message::Stop).await;
@@ -94,8 +94,8 @@ struct Writer {
     state: State,
     history: Arc<Mutex<History>>,
     publish: watch::Sender<Arc<State>>,
-    /// After a failed commit the content of the disk is unknown: nothing more is accepted, and the thread ends. Who
-    /// opens the file again finds what was answered.
+    /// After a failed commit the content of the disk is unknown: nothing more is accepted, and the thread ends. A
+    /// later opening of the file finds all answered commits.
     broken: bool,
 }
 

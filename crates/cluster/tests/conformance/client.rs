@@ -74,8 +74,8 @@ async fn transactions(client: &ClusterClient) {
     assert_eq!(keys, ["/x/2", "/x/3"]);
 }
 
-/// Fails as soon as a lease is lost within this time.
-/// A check that nobody has written below a prefix since it was listed.
+/// Fails as soon as a lease is lost within this time. A check that no key below a prefix has changed since it was
+/// listed.
 async fn prefixes(client: &ClusterClient) {
     let nobody_came = |revision| Transaction::new().check_prefix("/p/", revision);
     let listed = async || client.list::<u32>("/p/").await.unwrap().revision;

@@ -89,7 +89,7 @@ async fn etcdctl_brings_credentials() {
     server.shutdown().await;
 }
 
-/// Debian's etcdctl checks the digest; what it has saved is served again, with all keys, leases and revisions.
+/// Debian's etcdctl checks the digest; its snapshot is served again, with all keys, leases and revisions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcdctl_saves_a_snapshot() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The users of hosts may do what the table of roles says and nothing else, on both servers.
+//! The users of hosts have the rights in the table of roles and no others, on both servers.
 
 use atoll_cluster::roles::{KINDS, Kind, Role, own_grants, roles_of};
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};

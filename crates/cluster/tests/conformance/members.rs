@@ -1,4 +1,4 @@
-//! An etcd of three members, of which one dies.
+//! An etcd of three members, one of which dies.
 
 use std::process::Child;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What was acknowledged is there after the server is killed without warning.
+//! Acknowledged changes are there after the server is killed without warning.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -184,7 +184,7 @@ async fn transactions(server: &Server) {
     }
 }
 
-/// A lease is as much somebody's as its keys are.
+/// A lease has the same owners as its keys.
 async fn leases(root: &mut Client, server: &Server) {
     let mut writer = log_in(server, "writer", "writer's").await.unwrap();
     let lease = root.lease_grant(60, None).await.unwrap().id();
@@ -267,7 +267,7 @@ async fn management(root: &mut Client, server: &Server) {
     assert_eq!(code(nobody.role_add("x").await), nameless);
 }
 
-/// What is taken away is gone for those who are logged in, too.
+/// Revoked rights are gone for logged-in users, too.
 async fn changes_take_effect(root: &mut Client, server: &Server) {
     let mut reader = log_in(server, "reader", "reader's").await.unwrap();
     root.role_grant_permission("read", Permission::read("/secret")).await.unwrap();
@@ -313,8 +313,8 @@ async fn users_and_roles_survive_a_restart() {
     assert!(snapshot.is_ok());
 }
 
-/// The owner's password is changed in the data directory while the server runs: whoever knows the new one is let in, and
-/// from then on nobody with the old one.
+/// The owner's password is changed in the data directory while the server runs: the new one is accepted, and from
+/// then on the old one is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_owner_has_another_password() {
     use std::sync::{Arc, Mutex};

@@ -71,7 +71,7 @@ impl Server {
         server
     }
 
-    /// What our client needs.
+    /// Returns the options of our client.
     pub fn connect_options(&self) -> ConnectOptions {
         let tls = self.certificates.as_ref().map(Certificates::client_files).unwrap_or_default();
         ConnectOptions::new([self.endpoint()]).with_tls(tls)
@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// What the plain etcd client needs for TLS.
+    /// Returns the TLS options of the plain etcd client.
     pub fn tls_options(&self) -> Option<etcd_client::TlsOptions> {
         self.certificates.as_ref().map(Certificates::etcd_client_options)
     }
@@ -152,8 +152,8 @@ pub async fn start(directory: &Path) -> EmbeddedServer {
     EmbeddedServer::start(listener, directory, None).await.unwrap()
 }
 
-/// A port that nobody has and that this process gives out once. It is below those that the kernel gives
-/// to sockets of its choice, so none of them can take it before the server that it is meant for.
+/// Returns a free port, which this process gives out once. It is below those that the kernel gives to sockets of
+/// its choice, so none of them can take it before the server that it is meant for.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     loop {

@@ -1,4 +1,4 @@
-//! Comparisons, branches, nesting and what is refused.
+//! Comparisons, branches, nesting and refusals.
 
 use etcd_client::{Client, Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse};
 use tonic::Code;

@@ -13,7 +13,7 @@ use crate::server::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The operator of a session approves or denies what another has asked for.
+/// The operator of a session approves or denies the request of another.
 pub(super) async fn decide(
     shared: &Arc<Shared>,
     given: &Given,

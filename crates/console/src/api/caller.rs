@@ -17,7 +17,7 @@ use crate::server::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Somebody who has proved who he is.
+/// An authenticated caller.
 pub(super) enum Caller {
     Session(Box<Session>),
     Token(Box<ApiTokenRecord>),
@@ -81,7 +81,7 @@ impl Caller {
         }
     }
 
-    /// Refuses fields that it may not give. Who may make a call by its name may give all of it.
+    /// Refuses fields that it may not give. A caller that may make a call by its name may give all of its fields.
     pub fn check_fields(&self, operation: &Operation, given: &Given) -> Result<(), Refusal> {
         let roles = match self {
             Caller::Session(session) => &session.roles,

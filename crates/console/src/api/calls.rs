@@ -12,7 +12,7 @@ use crate::commands::{Command, CommandFailure};
 use crate::copies::{COPIES_MAX, CopyJob, Turn};
 use crate::server::Shared;
 
-/// What is listed at most, unless less is asked for.
+/// Largest length of a list by default.
 const LISTED_MAX: usize = 10_000;
 
 /// Makes a call whose answer is that of a command.
@@ -61,12 +61,12 @@ fn copy_of(shared: &Shared, id: &str, given: &Given, user: &str) -> Result<Optio
     Ok(Some((turn, CopyJob { runner: Arc::clone(&shared.commands), command, user: user.to_owned() })))
 }
 
-/// Whether a call that begins to copy found nothing to copy.
+/// Returns true if a call that begins to copy found nothing to copy.
 fn is_done(answer: &Value) -> bool {
     answer.get("cancelled").is_some()
 }
 
-/// What `confirm` has to be, for calls that take something away.
+/// Returns the required value of `confirm`, for calls that remove something.
 fn confirmation(id: &str, given: &Given) -> Option<String> {
     let name = |name| given.name(name);
     Some(match id {
@@ -267,7 +267,7 @@ fn image_command(id: &str, given: &Given) -> Option<Command> {
     })
 }
 
-/// Who uses images, and where their data is.
+/// Returns the commands for users of images, and for their places.
 fn image_use_command(id: &str, given: &Given) -> Option<Command> {
     let image = || given.name("image");
     Some(match id {
@@ -285,7 +285,7 @@ fn image_use_command(id: &str, given: &Given) -> Option<Command> {
     })
 }
 
-/// What copies an image to its end.
+/// Returns the command that copies an image to its end.
 fn copy_command(id: &str, given: &Given) -> Option<Command> {
     let copy = match id {
         "flattenImage" => command("image flatten"),
@@ -416,7 +416,7 @@ fn shaped(id: &str, given: &Given, answer: Value) -> Value {
     }
 }
 
-/// What of a list comes after an item, and not too much of it.
+/// Returns the items of a list after one, up to the limit.
 fn page(answer: Value, key: &str, given: &Given) -> Value {
     let Value::Array(items) = answer else { return answer };
     let after = given.asked("after");

@@ -1,5 +1,5 @@
-//! The API's document, `openapi.json`: it says which calls there are, who may make them, and what they take. What it
-//! does not say is refused.
+//! The API's document, `openapi.json`: it defines the calls, their roles, and their parameters. Everything else is
+//! refused.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ pub(crate) const TEXT: &str = include_str!("../../openapi.json");
 /// Condition for making a call, or for giving a field a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Anybody, without a session.
+    /// No session is needed.
     Nothing,
     /// A session of any role.
     AnyRole,
@@ -24,7 +24,7 @@ pub(crate) enum Needs {
 }
 
 impl Needs {
-    /// As the document says it. What it does not say, or says wrongly, only admins may do.
+    /// As the document says it. A missing or wrong entry restricts the call to admins.
     fn read(listed: &Value) -> Needs {
         let names = listed.as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>());
         match names.as_deref() {
@@ -37,7 +37,7 @@ impl Needs {
         }
     }
 
-    /// Returns whether somebody with these roles may do it.
+    /// Returns true if a user with these roles may do it.
     pub fn are_met_by(&self, roles: &OperatorRoles) -> bool {
         match self {
             Needs::Nothing | Needs::AnyRole => true,
@@ -47,7 +47,7 @@ impl Needs {
         }
     }
 
-    /// The roles in words, for who has none of them.
+    /// Returns the roles in words, for a user without them.
     fn in_words(&self) -> String {
         let listed: &[OperatorRole] = if let Needs::Roles(listed) = self { listed } else { &[] };
         let names = listed.iter().chain([&OperatorRole::Admin]).map(|role| role.name());
@@ -61,13 +61,13 @@ pub(crate) struct Operation {
     method: String,
     segments: Vec<Segment>,
     pub needs: Needs,
-    /// What its query may have, and the type of each.
+    /// Parameters of its query, with the type of each.
     query: BTreeMap<String, Value>,
-    /// Of its body.
+    /// Schema of its body.
     body: Option<Value>,
     /// Only sessions make it, and no token.
     pub is_of_sessions: bool,
-    /// Whether it is in the audit log although it changes nothing.
+    /// True if it is in the audit log although it changes nothing.
     pub is_audited: bool,
     /// The command that does the same.
     #[cfg(test)]
@@ -84,12 +84,12 @@ enum Segment {
     Name(String),
 }
 
-/// What a call was given.
+/// Parameters of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    /// Of the path.
+    /// Parameters of the path.
     pub names: BTreeMap<String, String>,
-    /// Of the query; a name may come several times.
+    /// Parameters of the query; a name may come several times.
     pub query: Vec<(String, String)>,
     pub body: Map<String, Value>,
 }
@@ -105,7 +105,7 @@ impl Given {
         self.query.iter().rev().find(|(given, _)| given == name).map(|(_, value)| &value[..])
     }
 
-    /// Whether a field of the body is there and true.
+    /// Returns true if a field of the body is there and true.
     pub fn is_true(&self, name: &str) -> bool {
         self.body.get(name) == Some(&Value::Bool(true))
     }
@@ -129,7 +129,7 @@ static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
     paths.iter().flat_map(of_path).collect()
 });
 
-/// What a reference stands for.
+/// Returns the target of a reference.
 fn resolved(value: &Value) -> &Value {
     match value["$ref"].as_str().and_then(|reference| DOCUMENT.pointer(reference.trim_start_matches('#'))) {
         Some(found) => resolved(found),
@@ -190,7 +190,7 @@ pub(crate) fn find(method: &str, parts: &[String]) -> Option<(&'static Operation
     })
 }
 
-/// The calls that somebody with these roles may make.
+/// Returns the calls that a user with these roles may make.
 pub(crate) fn calls_of(roles: &OperatorRoles) -> Vec<&'static str> {
     let open = operations().iter().filter(|operation| operation.needs.are_met_by(roles));
     open.map(|operation| &operation.id[..]).collect()
@@ -201,7 +201,7 @@ pub fn is_call_of_tokens(id: &str) -> bool {
     operations().iter().any(|operation| operation.id == id && !operation.is_of_sessions)
 }
 
-/// The settings that somebody with these roles may set.
+/// Returns the settings that a user with these roles may set.
 pub(crate) fn settings_of(roles: &OperatorRoles) -> Vec<&'static str> {
     let body =
         operations().iter().find(|operation| operation.id == "setSetting").and_then(|set| set.body.as_ref());
@@ -219,7 +219,7 @@ impl Operation {
         }
     }
 
-    /// Refuses fields to who may make the call, and not give them their values.
+    /// Refuses fields to a user that may make the call, and may not give them their values.
     pub fn check_fields_of_roles(&self, user: &str, roles: &OperatorRoles, given: &Given) -> Result<(), Refusal> {
         let fields = self.body.as_ref().and_then(|schema| schema["properties"].as_object());
         for (name, value) in &given.body {
@@ -234,7 +234,7 @@ impl Operation {
         Ok(())
     }
 
-    /// Refuses what the document does not have.
+    /// Refuses parameters that the document does not have.
     pub fn check(&self, given: &Given) -> Result<(), Refusal> {
         for (name, value) in &given.query {
             let Some(schema) = self.query.get(name) else {
@@ -433,7 +433,7 @@ mod tests {
         assert!(found > operations().len(), "{found}");
     }
 
-    /// The areas do not overlap, by what the commands of the calls are about.
+    /// The areas do not overlap, by the commands of the calls.
     #[test]
     fn each_role_changes_its_own_area_only() {
         let areas: [(OperatorRole, &[&str]); 4] = [

@@ -24,10 +24,10 @@ use crate::server::Shared;
 /// A wrong password is not answered sooner.
 const WRONG_AFTER: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
-/// What a log-in sends in place of a session's token: a form of another site cannot.
+/// Value of a log-in in place of a session's token: a form of another site cannot send it.
 const LOGIN_CSRF: &str = "login";
 
-/// Somebody says who he is.
+/// An attempt to log in.
 pub(super) struct Attempt<'a> {
     pub user: &'a str,
     pub password: &'a str,

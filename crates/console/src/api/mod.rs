@@ -1,4 +1,4 @@
-//! The admin API: who calls, what the call takes, and what it does. `openapi.json` says which calls there are.
+//! The admin API: its callers, parameters and calls. `openapi.json` says which calls there are.
 
 mod approvals;
 mod caller;
@@ -43,10 +43,10 @@ pub(crate) use sessions::Sessions;
 
 /// The cookie with the token of a session.
 const COOKIE_NAME: &str = "atoll_session";
-/// What audit logs call calls of the admin API.
+/// Name of calls of the admin API in audit logs.
 pub const AUDIT_SOURCE: &str = "admin";
 const CSRF_HEADER: &str = "x-atoll-csrf";
-/// Says that nobody is at the page: the call is no use of the session.
+/// Header of calls without a user at the page: the call is no use of the session.
 const IDLE_HEADER: &str = "x-atoll-idle";
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -88,7 +88,7 @@ struct Call {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
-    /// Who calls, once that is proved.
+    /// The authenticated user.
     user: OnceLock<String>,
     /// Who that is at the OpenID Connect provider, whose names may change.
     subject: OnceLock<String>,
@@ -105,7 +105,7 @@ impl Call {
         }
     }
 
-    /// Whether it is to be refused, because its line could be neither written nor spooled.
+    /// Returns true if it is to be refused, because its line could be neither written nor spooled.
     fn is_unaudited(&self) -> bool {
         let is_refusing = self.shared.audit.as_ref().is_some_and(AuditLog::is_refusing) && self.is_recorded();
         if let Some(peer) = self.peer.as_ref().filter(|_| is_refusing) {
@@ -141,8 +141,8 @@ impl Call {
         }
     }
 
-    /// Looks at the session first, then at what protects it from other sites, then at the role, and only then at what
-    /// the call is about: nobody learns of things that he may not see.
+    /// Checks the session first, then its protection from other sites, then the role, and only then the call's
+    /// subject: a caller learns nothing that it may not see.
     async fn answer(&self) -> Result<Response, Refusal> {
         let parts = decoded_parts(self.uri.path());
         let found = document::find(self.method.as_str(), &parts);

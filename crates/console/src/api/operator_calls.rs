@@ -1,4 +1,5 @@
-//! Calls about operators and their sessions: which command each is, and what nobody may do to himself.
+//! Calls about operators and their sessions: the command of each, and the calls that operators may not make about
+//! themselves.
 
 use serde_json::Value;
 
@@ -46,7 +47,7 @@ fn with_roles(command: Command, given: &Given) -> Command {
     roles.filter_map(Value::as_str).fold(command, |command, role| command.option("role", role))
 }
 
-/// Nobody changes his own roles, and nobody with only a session of somebody else changes his password.
+/// Operators do not change their own roles, and a stolen session does not change its operator's password.
 pub(super) fn check_not_oneself(id: &str, given: &Given, user: &str) -> Result<(), Refusal> {
     if ["setOperator", "removeOperator", "resetTotp"].contains(&id) && given.name("operator") == user {
         return Err(Refusal::conflict(
@@ -57,8 +58,8 @@ pub(super) fn check_not_oneself(id: &str, given: &Given, user: &str) -> Result<(
     Ok(())
 }
 
-/// The command as it is run for its caller: who is no admin makes, changes and removes none, and who makes a token is
-/// its maker.
+/// Returns the command as it is run for its caller: a caller that is no admin makes, changes and removes none, and
+/// the caller that makes a token is its maker.
 pub(super) fn on_behalf(id: &str, command: Command, caller: &Caller) -> Command {
     let is_limited =
         ["createOperator", "setOperator", "removeOperator", "resetTotp", "createApiToken"].contains(&id);

@@ -19,7 +19,7 @@ use crate::server::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Changes the password of who has a session, which goes on; all others of the operator end.
+/// Changes the password of a session's operator; that session stays valid, and all others of the operator end.
 pub(super) async fn change(
     shared: &Arc<Shared>,
     peer: Option<&Peer>,

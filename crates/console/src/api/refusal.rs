@@ -1,4 +1,4 @@
-//! Answers that are not what was asked for.
+//! Error answers.
 
 use atoll_types::operators::OperatorRoles;
 use axum::Json;
@@ -25,7 +25,7 @@ impl Refusal {
     }
 
     pub fn invalid(message: String) -> Self {
-        let action = "See openapi.json for what the call takes.";
+        let action = "See openapi.json for the parameters of the call.";
         Refusal::new(StatusCode::BAD_REQUEST, "INVALID", message, action)
     }
 
@@ -98,7 +98,7 @@ impl Refusal {
         Self::try_later("There were too many wrong codes.".into(), seconds)
     }
 
-    /// The operator has to set up what the settings require first.
+    /// The operator has to set up the factor that the settings require first.
     pub fn no_second_factor(user: &str) -> Self {
         let message = format!("{user} needs a second factor (the setting totp_required_roles).");
         let action = "Set it up: the page of one's own log-in, or the calls enrolTotp and confirmTotp.";
@@ -134,7 +134,7 @@ impl Refusal {
 
     pub fn wrong_confirmation(name: &str) -> Self {
         let message = format!("The field confirm is not '{name}'.");
-        let action = "Give confirm the name of what is to be changed or removed.";
+        let action = "Give confirm the name of the object to change or remove.";
         Refusal::new(StatusCode::FORBIDDEN, "CONFIRM_WRONG", message, action)
     }
 
@@ -153,7 +153,8 @@ impl Refusal {
 
     pub fn unaudited() -> Self {
         let message = "The audit log takes no lines, and calls that change something are refused until it does.";
-        let action = "Give the collector, or the file system of the log, what it lacks: 'atoll health' says what.";
+        let action =
+            "Restore the collector, or free space on the log's file system: 'atoll health' names the cause.";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "UNAUDITED", message.into(), action)
     }
 
@@ -169,7 +170,7 @@ impl From<CommandFailure> for Refusal {
         match kind {
             FailureKind::Invalid => Refusal::invalid(message),
             FailureKind::NotFound => Refusal::not_found(message, "Look at the list; it may have been removed."),
-            FailureKind::Conflict => Refusal::conflict(message, "Change what is in the way, then try again."),
+            FailureKind::Conflict => Refusal::conflict(message, "Resolve the conflict, then try again."),
             FailureKind::Unavailable => Refusal::unavailable(message),
         }
     }

@@ -1,7 +1,7 @@
-//! Sessions in cluster state: beginning one, looking whether it goes on, and ending it.
+//! Sessions in cluster state: beginning one, checking if it is live, and ending it.
 //!
 //! A host with OSDs only may write none there, and cannot sign: it keeps its sessions in memory, and they end with
-//! what its operators' records say.
+//! their operators' records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,9 +116,10 @@ fn confirmed(
     })
 }
 
-/// The session of a token, if it goes on: it ends with a new password, other roles and the removal of its operator, and
-/// when somebody ends it on any host. While cluster state does not answer, it goes on for [`UNCONFIRMED_MAX`]: then it may
-/// look, and change nothing. A call that is no use of it (`is_idle`) does not keep it from ending.
+/// Returns the session of a token, if it is live: it ends with a new password, other roles and the removal of its
+/// operator, and when an operator ends it on any host. While cluster state does not answer, it stays valid for
+/// [`UNCONFIRMED_MAX`]: then it may read, and change nothing. A call that is no use of it (`is_idle`) does not
+/// keep it from ending.
 pub(super) async fn current(shared: &Arc<Shared>, token: &str, is_idle: bool) -> Option<Session> {
     let id = sessions::id_of(token);
     let known = shared.sessions.known(&id);
@@ -187,7 +188,7 @@ pub(super) async fn end(shared: &Arc<Shared>, session: &Session) -> Result<(), R
     ended.map_err(|error| Refusal::unavailable(format!("The session cannot be ended on all hosts: {error}.")))
 }
 
-/// Has a session go on although its operator's record has changed, by who has it.
+/// Keeps a session live although its own operator has changed the operator's record.
 pub(super) async fn go_on(client: &ClusterClient, id: &str, operator: &OperatorRecord) -> Result<(), AdminError> {
     let key = atoll_cluster::keys::operator_session(id);
     let Some((session, revision)) = client.get::<SessionRecord>(&key).await? else { return Ok(()) };

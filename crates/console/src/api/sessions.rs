@@ -1,4 +1,4 @@
-//! What this server knows of sessions, which are in cluster state, and of wrong passwords.
+//! This server's copy of sessions, which are in cluster state, and its count of wrong passwords.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::document::{calls_of, settings_of};
 
 /// Sessions that are remembered for when cluster state does not answer.
 const SESSIONS_MAX: usize = 1_024;
-/// So many wrong passwords for one user from one address, within a minute, are answered without a pause.
+/// Wrong passwords for one user from one address, within a minute, that are answered without a pause.
 const FREE_ATTEMPTS: u32 = 3;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The pause after the next one, which doubles.
@@ -196,7 +196,7 @@ pub(super) mod tests {
         let mut idle = session;
         idle.record.used_unix_ms -= 30_000;
         sessions.remember(&idle);
-        assert!(sessions.known("a").is_none(), "nobody has used it");
+        assert!(sessions.known("a").is_none(), "it was not used");
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn limit(given: &Given, otherwise: usize) -> usize {
     given.asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(otherwise)
 }
 
-/// What has happened, as `atoll events` tells it.
+/// Returns past events, as `atoll events` does.
 pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
     let filter = EventFilter {
         after: given.asked("after").and_then(|after| after.parse().ok()),
@@ -39,7 +39,7 @@ pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value,
     document(listed.map_err(|error| Refusal::unavailable(format!("Events cannot be read: {error}.")))?)
 }
 
-/// What the last scrub of a PG has found, as `atoll pg query` tells it.
+/// Returns the result of a PG's last scrub, as `atoll pg query` does.
 pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
     let name = given.name("pg");
     let pg: PgId = name.parse().map_err(|_| Refusal::invalid(format!("'{name}' is no PG, such as 1.1f.")))?;
@@ -59,7 +59,7 @@ fn document(told: impl Serialize) -> Result<Value, Refusal> {
     serde_json::to_value(told).map_err(|error| Refusal::internal(error.to_string()))
 }
 
-/// The steps of an operation. What one in flight waits for is the last.
+/// The steps of an operation. The reason of a pending one is the last.
 fn steps_of(operation: &SlowOperation) -> Vec<SlowStep> {
     let waits = operation.waits_for.iter();
     let last = waits.map(|what| SlowStep {

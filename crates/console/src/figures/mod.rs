@@ -1,5 +1,5 @@
-//! Figures of the last ten minutes for live charts, made of what processes tell as metrics. One value stands for each
-//! second. Each admin server keeps those of its host's processes; who looks gets what those of all hosts have kept.
+//! Figures of the last ten minutes for live charts, made of processes' metrics. One value stands for each second.
+//! Each admin server keeps those of its host's processes; a viewer gets those of all hosts.
 
 mod samples;
 mod series;
@@ -20,15 +20,15 @@ use crate::hosts::{Unanswered, ask_processes};
 use crate::server::Shared;
 use span::{Figure, Span, is_summed};
 
-/// Kinds of which there may be many, and the console has no charts.
+/// Kinds that may be many, without charts in the console.
 const WITHOUT_CHARTS: [&str; 2] = ["bucket", "client"];
 /// Seconds that are kept.
 const KEPT: u64 = 600;
 /// How often processes are asked, in seconds: all seconds between have the same values.
 const STEP_SECONDS: u64 = 2;
-/// A host that is so many seconds behind is not waited for.
+/// Seconds behind after which a host is not waited for.
 const LATE_MAX: u64 = 10;
-/// A host that has not answered is not asked again for so long: the console asks every two seconds.
+/// Pause before a silent host is asked again: the console asks every two seconds.
 const SILENT_PAUSE: Duration = Duration::from_secs(15);
 
 /// The figures of this host.
@@ -39,19 +39,20 @@ pub(crate) struct Figures {
     silent: Mutex<BTreeMap<String, (Instant, Unanswered)>>,
 }
 
-/// What somebody wants to see.
+/// Requested figures.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// All, if there are none.
     kinds: Vec<String>,
     /// All, if there are none.
     names: Vec<String>,
-    /// The last so many milliseconds.
+    /// Milliseconds back from now.
     last_ms: u64,
 }
 
 impl Wanted {
-    /// Of the query of the API, which says since when by the clock of this host, or of the one by which other hosts ask.
+    /// Reads the query of the API, with its begin by the clock of this host, or of the one with which other hosts
+    /// ask.
     pub fn of(query: &[(String, String)], now_unix_ms: u64) -> Wanted {
         let all = |wanted: &str| -> Vec<String> {
             query.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect()
@@ -121,7 +122,7 @@ impl Figures {
         }
     }
 
-    /// What this host tells another one, or itself.
+    /// Returns the figures of this host for another one, or for itself.
     pub fn own(&self, wanted: &Wanted, now_unix_ms: u64) -> HostFigures {
         let oldest = now_unix_ms.saturating_sub(wanted.last_ms) / 1_000;
         let newer: Vec<Arc<Span>> = self.kept().iter().filter(|span| span.until > oldest).cloned().collect();
@@ -163,7 +164,8 @@ impl Figures {
     }
 }
 
-/// The figures of this host and of others, all after a second. What only a part of the hosts have told yet is not told.
+/// The figures of this host and of others, all after a second. Figures that only a part of the hosts have reported
+/// yet are left out.
 fn joined(own: HostFigures, others: Vec<HostFigures>, since: Option<u64>) -> Value {
     let now = own.now_unix_ms / 1_000;
     let last = |host: &HostFigures| host.spans.last().map(|span| span.until);

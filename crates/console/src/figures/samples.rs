@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What processes have told at one time.
+/// Metrics of processes at one time.
 pub struct Samples {
     pub(super) unix_ms: u64,
     /// By host and process.
@@ -10,7 +10,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Reads what processes, given by host and name, have told when they were asked at this time.
+    /// Reads the metrics of processes, given by host and name, at this time.
     pub fn read(unix_ms: u64, told: Vec<(String, String, String)>) -> Self {
         let parsed = told.into_iter().map(|(host, process, text)| ((host, process), parse(&text)));
         Samples { unix_ms, by_process: parsed.collect() }
@@ -49,7 +49,7 @@ fn parse_line(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value: rest.trim().parse().ok()? })
 }
 
-/// The labels up to the brace that ends them, and what follows it.
+/// Parses the labels up to the brace that ends them; returns the rest, too.
 fn parse_labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     let mut rest = text;

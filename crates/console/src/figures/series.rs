@@ -1,4 +1,4 @@
-//! What changes of counters say about OSDs, pools, images, gateways and the cluster.
+//! Rates of OSDs, pools, images, gateways and the cluster from the changes of counters.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::samples::{Sample, Samples};
 use super::span::Values;
 
-/// What there are figures of.
+/// Kinds of subjects with figures.
 pub const KINDS: [&str; 8] = ["cluster", "osd", "pool", "client", "image", "gateway", "bucket", "account"];
 
-/// What figures are about.
+/// Subject of figures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// `cluster`, `osd`, `pool`, `client`, `image`, `gateway`, `bucket` or `account`.
@@ -20,7 +20,8 @@ pub struct Subject {
     pub name: String,
 }
 
-/// Figures of one time; none: not known, or nothing to tell. Of a bucket or an account all requests count as reads.
+/// Figures of one time; none: unknown, or without operations. Of a bucket or an account all requests count as
+/// reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it, with their units")]
 pub struct Point {
@@ -96,12 +97,12 @@ impl Subject {
 struct Direction {
     count: f64,
     bytes: f64,
-    /// Operations of at most so many microseconds, by that number; not cumulative over processes, but in itself. None
-    /// if there was no operation.
+    /// Operations of at most this many microseconds, by that number; not cumulative over processes, but in itself.
+    /// None if there was no operation.
     buckets: BTreeMap<u64, f64>,
 }
 
-/// What a subject has done in a second. Those of several processes and hosts add up, as quantiles do not.
+/// Operations of a subject in a second. Those of several processes and hosts add up, as quantiles do not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     directions: [Direction; 2],
@@ -109,7 +110,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Adds what another host tells of the same subject.
+    /// Adds another host's rates of the same subject.
     pub fn add(&mut self, other: &Rates) {
         for (direction, other) in self.directions.iter_mut().zip(&other.directions) {
             direction.count += other.count;
@@ -123,7 +124,7 @@ impl Rates {
         }
     }
 
-    /// What was added up, in `seconds`, by the second. Other hosts are sent it, so it has few digits.
+    /// Returns the sum over `seconds` by the second. Other hosts are sent it, so it has few digits.
     fn over(mut self, seconds: f64) -> Rates {
         let rate = |value: &mut f64| *value = (*value / seconds * 1e3).round() / 1e3;
         for direction in &mut self.directions {
@@ -156,7 +157,7 @@ impl Rates {
     }
 }
 
-/// What has happened between two times.
+/// Returns the rates between two times.
 pub fn rates(before: &Samples, now: &Samples) -> BTreeMap<Subject, Rates> {
     let seconds = now.unix_ms.saturating_sub(before.unix_ms) as f64 / 1e3;
     let mut sums: BTreeMap<Subject, Rates> = BTreeMap::new();
@@ -180,7 +181,7 @@ pub fn rates(before: &Samples, now: &Samples) -> BTreeMap<Subject, Rates> {
     sums.into_iter().map(|(subject, sums)| (subject, sums.over(seconds))).collect()
 }
 
-/// What a value is about. Clients' operations count once for the cluster, at the OSD that answers them.
+/// Returns the subjects of a value. Clients' operations count once for the cluster, at the OSD that answers them.
 fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
     let subject = |kind, name: &str| Subject { kind, name: name.to_owned() };
     if sample.name.starts_with("atoll_osd_operation")
@@ -208,7 +209,7 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
     }
 }
 
-/// 0 for reads and 1 for writes; what is neither does not count.
+/// Returns 0 for reads and 1 for writes; others do not count.
 fn direction(sample: &Sample) -> Option<usize> {
     let has_no_operation = ["bucket", "account"].iter().any(|label| !sample.label(label).is_empty());
     match (&sample.name[..], sample.label("operation")) {
@@ -244,7 +245,7 @@ fn add(sums: &mut Rates, sample: &Sample, change: f64) {
     }
 }
 
-/// Of cumulative buckets, evenly filled, in microseconds; none if nothing has happened.
+/// Returns a quantile of cumulative buckets, evenly filled, in microseconds; none without operations.
 fn quantile(buckets: &BTreeMap<u64, f64>, share: f64) -> Option<f64> {
     let total = buckets.last_key_value().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
     let wanted = total * share;

@@ -6,21 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use super::series::{KINDS, Point, Rates, Subject};
 
-/// Kinds to which several hosts add. All others are of one host, or, if two hosts serve an image, of few.
+/// Kinds whose figures are the sum over several hosts. All others are of one host, or, if two hosts serve an
+/// image, of few.
 const SUMMED_KINDS: [&str; 3] = ["cluster", "pool", "account"];
 
 /// The fields of a [`Point`] in their order.
 pub type Values = [Option<f64>; 9];
-/// Of [`Values`], those that do not add up.
+/// Indexes of [`Values`] that do not add up.
 const QUANTILES: std::ops::Range<usize> = 4..8;
 
-/// What one host tells of a subject.
+/// One host's figure of a subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Figure {
     /// All that there is of most subjects.
     #[serde(rename = "v")]
     Values(Values),
-    /// What is to be added to what other hosts tell, so that quantiles are right.
+    /// Rates to be added to those of other hosts, so that quantiles are right.
     #[serde(rename = "r")]
     Rates(Box<Rates>),
 }
@@ -59,7 +60,7 @@ impl Figure {
     }
 }
 
-/// Whether a figure is right only if all hosts tell.
+/// Returns true if a figure is right only with all hosts.
 pub fn is_summed(subject: &Subject) -> bool {
     SUMMED_KINDS.contains(&subject.kind)
 }
@@ -70,7 +71,7 @@ pub fn is_summed(subject: &Subject) -> bool {
 pub struct Span {
     /// Unix time of the first.
     pub from: u64,
-    /// Of the one after the last.
+    /// Second after the last one.
     pub until: u64,
     pub figures: BTreeMap<Subject, Figure>,
 }
@@ -101,10 +102,10 @@ impl From<Sent> for Span {
     }
 }
 
-/// What a host tells of its last minutes.
+/// A host's figures of its last minutes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostFigures {
-    /// Its clock, by which spans are.
+    /// Its clock, which spans refer to.
     pub now_unix_ms: u64,
     pub spans: Vec<Span>,
 }

@@ -8,7 +8,7 @@ fn samples(unix_ms: u64, reads: u64, pool: &str, osd: &str) -> Samples {
     Samples { unix_ms, by_process: BTreeMap::from([(("h".to_owned(), osd.to_owned()), parse(&text))]) }
 }
 
-/// An OSD of a pool that reads so often in a second.
+/// Returns the rates of an OSD of a pool that reads `reads` times in a second.
 fn reading(osd: &str, reads: u64) -> BTreeMap<Subject, Rates> {
     rates(&samples(0, 0, "p", osd), &samples(1_000, reads, "p", osd))
 }

@@ -1,5 +1,5 @@
-//! By what hosts know each other in TLS: the keys of their admin servers' certificates, as cluster state has them. Who has
-//! signed a certificate, its names and its end do not count.
+//! Identities of hosts for each other in TLS: the keys of their admin servers' certificates, in cluster state. The
+//! signer of a certificate, its names and its end do not count.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::ALPN;
 pub(crate) struct HostKey(pub String);
 
 impl HostKey {
-    /// Of a certificate; none if it cannot be read.
+    /// Returns the key of a certificate; none if it cannot be read.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<HostKey> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
         Some(HostKey(hex::encode(sha256(parsed.tbs_certificate.subject_pki.raw))))

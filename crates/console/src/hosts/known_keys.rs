@@ -11,15 +11,15 @@ use crate::cluster_state::ClusterState;
 use crate::known_digests::KnownDigests;
 use crate::listener::Peer;
 
-/// A host that has not been seen for so long, in milliseconds, is not let in: it is gone, or was removed. Hosts say
-/// every ten minutes that they are there.
+/// Milliseconds after which a host that was not seen is refused: it is gone, or was removed. Hosts say every ten
+/// minutes that they are there.
 const SEEN_MS: u64 = 60 * 60 * 1_000;
 
 #[derive(Default)]
 pub(crate) struct KnownKeys(KnownDigests);
 
 impl KnownKeys {
-    /// An error is what to answer.
+    /// The error is the answer.
     pub async fn check(
         &self,
         key: &HostKey,

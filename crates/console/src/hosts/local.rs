@@ -1,4 +1,4 @@
-//! What the processes of this host tell.
+//! Answers of this host's processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use serde::{Deserialize, Serialize};
 const PROCESS_LIMIT: Duration = Duration::from_secs(2);
 const METRICS_ROUTE: &str = "/metrics";
 
-/// What the processes of one host have told, by their names, and why others have not.
+/// Answers of one host's processes, by their names, and the reasons of missing ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OfHost<T> {
     pub told: BTreeMap<String, T>,
     pub unanswered: BTreeMap<String, String>,
 }
 
-/// Something that every process can tell.
+/// An answer that every process can give.
 pub trait Tells: Sized {
     /// Where other hosts' admin servers give it out.
     const HOST_ROUTE: &'static str;
     /// Where a process does.
     const PROCESS_ROUTE: &'static str;
-    /// Whether a process is asked for it.
+    /// Returns true if a process is asked for it.
     fn is_of(process: &str) -> bool;
-    /// What a process has told; an error says that it is something else.
+    /// Parses a process' answer; an error for anything else.
     fn read(body: &[u8]) -> Result<Self, String>;
 }
 
@@ -47,7 +47,7 @@ impl Tells for Vec<SlowOperation> {
     }
 }
 
-/// What an OSD has of PGs.
+/// An OSD's copies of PGs.
 impl Tells for Vec<PgCopy> {
     const HOST_ROUTE: &'static str = PG_COPIES_ROUTE;
     const PROCESS_ROUTE: &'static str = PG_COPIES_ROUTE;

@@ -1,6 +1,6 @@
-//! What the processes of all hosts tell: their slow operations, metrics and figures. Each host's admin server answers for
-//! the processes of its host, over TLS in which both sides show their hosts' certificates and know each other's keys by
-//! their records in cluster state. It tells, and does nothing.
+//! Answers of the processes of all hosts: their slow operations, metrics and figures. Each host's admin server
+//! answers for the processes of its host, over TLS in which both sides show their hosts' certificates and know
+//! each other's keys by their records in cluster state. It answers, and does nothing else.
 
 mod identity;
 mod known_keys;
@@ -22,7 +22,7 @@ pub use others::{Everywhere, OtherHosts, ThisHost};
 /// The protocol that a host asks for in the TLS handshake (ALPN), so that browsers are not asked for certificates.
 pub(crate) const ALPN: &[u8] = b"atoll-host/1";
 
-/// Somebody who has told nothing, although he should have.
+/// A host or process that did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unanswered {
     /// The host; none if it is not known.
@@ -48,9 +48,9 @@ impl Unanswered {
 impl std::fmt::Display for Unanswered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.host, &self.process) {
-            (Some(host), Some(process)) => write!(f, "{process} on {host} does not tell: {}", self.reason),
-            (Some(host), None) => write!(f, "host {host} does not tell: {}", self.reason),
-            (None, Some(process)) => write!(f, "{process} does not tell: {}", self.reason),
+            (Some(host), Some(process)) => write!(f, "{process} on {host} does not answer: {}", self.reason),
+            (Some(host), None) => write!(f, "host {host} does not answer: {}", self.reason),
+            (None, Some(process)) => write!(f, "{process} does not answer: {}", self.reason),
             (None, None) => f.write_str(&self.reason),
         }
     }

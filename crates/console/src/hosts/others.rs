@@ -41,15 +41,15 @@ pub struct ThisHost {
 #[derive(Clone, Debug, Default)]
 pub struct OtherHosts {
     servers: Vec<AdminServerRecord>,
-    /// Processes that no admin server tells of.
+    /// Processes without an admin server.
     untold: Vec<Unanswered>,
 }
 
-/// What processes of all hosts have told.
+/// Answers of processes of all hosts.
 pub struct Everywhere<T> {
     /// By host and process.
     pub told: Vec<(String, String, T)>,
-    /// Who has not told.
+    /// Hosts and processes that did not answer.
     pub unanswered: Vec<Unanswered>,
 }
 
@@ -70,7 +70,7 @@ impl OtherHosts {
                 untold.push(Unanswered {
                     host: record.map(|(_, record, _)| record.host.clone()),
                     process: Some(process),
-                    reason: "no admin server tells of it; is there one on its host ('atoll up --admin-listen')?"
+                    reason: "no admin server reports it; is there one on its host ('atoll up --admin-listen')?"
                         .into(),
                 });
             }
@@ -106,12 +106,12 @@ impl OtherHosts {
         self.servers.iter().map(|server| &server.host[..]).collect()
     }
 
-    /// Processes that no admin server tells of.
+    /// Returns processes without an admin server.
     pub(crate) fn untold(&self) -> &[Unanswered] {
         &self.untold
     }
 
-    /// Asks all of them for something at once. Gives what each has told, and who has not.
+    /// Asks all of them for something at once. Returns the answer of each, and the missing ones.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         directory: &DataDir,
@@ -172,12 +172,12 @@ async fn ask_host<T: DeserializeOwned>(
         false => "",
     };
     let body = asked.map_err(|reason| format!("{address}: {reason}{hint}"))?;
-    serde_json::from_slice(&body).map_err(|error| format!("{address}: what it tells is malformed: {error}"))
+    serde_json::from_slice(&body).map_err(|error| format!("{address}: its answer is malformed: {error}"))
 }
 
 async fn ask_server(directory: &DataDir, address: SocketAddr, key: &str, route: &str) -> Result<Bytes, String> {
     if key.is_empty() {
-        return Err("its admin server has not told its key".into());
+        return Err("its admin server has not announced its key".into());
     }
     let config = client_config(directory, HostKey(key.to_owned()));
     let config = config.map_err(|error| format!("this host has no certificate to show: {error}"))?;
@@ -195,7 +195,7 @@ fn reason(error: &std::io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
     match cause {
         Some(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
-            "what answers there has another key than its admin server".into()
+            "the server that answers has another key than the admin server".into()
         }
         _ => error.to_string(),
     }

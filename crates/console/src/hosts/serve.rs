@@ -1,4 +1,4 @@
-//! What this host's admin server tells other hosts. Who asks has been let in.
+//! Answers of this host's admin server to other hosts. The caller has been admitted.
 
 use std::sync::Arc;
 

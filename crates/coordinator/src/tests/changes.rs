@@ -1,4 +1,4 @@
-//! What coordinators change in cluster state, on the embedded server.
+//! Changes of coordinators in cluster state, on the embedded server.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl State {
         State { client, server, _directory: directory }
     }
 
-    /// With so many OSDs that are up.
+    /// Returns a state with `count` OSDs that are up.
     async fn with_osds(count: u32) -> State {
         let state = State::start().await;
         for id in 0..count {
@@ -48,7 +48,7 @@ impl State {
         rounds.round(&map).await.unwrap();
     }
 
-    /// Does what the primaries do: members become what they should be, and active.
+    /// Acts as the primaries: members become the targets, and active.
     async fn settle(&self) {
         let view = View::read(&self.client).await.unwrap();
         for status in crate::statuses(&view.map) {
@@ -64,7 +64,7 @@ impl State {
         pool
     }
 
-    /// What has been told, in the order of time.
+    /// Returns the events, in the order of time.
     async fn events(&self) -> Vec<EventRecord> {
         let listing = self.client.list(keys::EVENTS).await.unwrap();
         listing.entries.into_iter().map(|(_, event, _)| event).collect()

@@ -1,4 +1,4 @@
-//! What is wrong, since when.
+//! Health problems and their age.
 
 use std::collections::BTreeMap;
 

@@ -21,14 +21,14 @@ fn down(osds: u32, ids: &[u32]) -> View {
     view
 }
 
-/// A coordinator goes on looking every second, for this time.
+/// A coordinator looks every second, for this time.
 fn look_for(presence: &mut Presence, view: &View, from_ms: u64, ms: u64) {
     for at_ms in (0..=ms).step_by(1_000) {
         presence.look(&view.map, from_ms + at_ms);
     }
 }
 
-/// What is changed after a coordinator has seen this for some time.
+/// Returns the changes after a coordinator has seen this for some time.
 fn changes_after(view: &View, ms: u64) -> Vec<MembershipChange> {
     let mut presence = Presence::default();
     look_for(&mut presence, view, 7_000, ms);

@@ -64,8 +64,8 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
     PoolRecord { redundancy: Redundancy::erasure(data, parity, None, None), ..pool(id, 1, 1) }
 }
 
-/// So many OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active
-/// where they should be.
+/// Returns a view of `osds` OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active on
+/// their targets.
 pub(crate) fn healthy(osds: u32) -> View {
     let mut view = View {
         coordinator: Some(atoll_types::coordination::CoordinatorRecord {
@@ -89,7 +89,7 @@ pub(crate) fn healthy(osds: u32) -> View {
     view
 }
 
-/// Has every OSD report that all PGs are active of which records make it the primary.
+/// Makes every OSD report as active all PGs whose records make it the primary.
 fn report(view: &mut View) {
     let counts = pgs_by_osd(&view.map);
     for (id, usage) in &mut view.usage {

@@ -8,16 +8,16 @@ use crate::memory::MessageBuffer;
 use crate::message::{HEADER_BYTES, Head};
 use crate::sys::Completion;
 
-/// What completions have brought.
+/// Result of a look at completions.
 #[derive(Default)]
 pub(super) struct Taken {
     pub count: usize,
-    /// There may be room for what waits for some.
+    /// There may be room for waiting sends.
     pub makes_room: bool,
 }
 
 impl Fabric {
-    /// Takes what is complete.
+    /// Takes completed operations.
     pub(super) fn take_completions(&mut self, events: &mut Vec<Event>) -> Taken {
         let mut taken = Taken::default();
         let mut completions = std::mem::take(&mut self.completions);

@@ -11,7 +11,7 @@ use crate::sys::PassiveEndpoint;
 /// How long a listener without a device waits before it looks for one. Each pause is twice the last.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
-/// A look has a thread of its own; what came of it is asked for so often.
+/// Interval between looks at a search's result; the search has a thread of its own.
 const ASK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Listener {
@@ -22,9 +22,9 @@ pub(crate) struct Listener {
     absence: Option<Absence>,
 }
 
-/// What there is of a listener without a device.
+/// State of a listener without a device.
 struct Absence {
-    /// When to look for one, or to ask what came of that.
+    /// Time to search for a device, or to look at the search's result.
     due: Instant,
     /// The pause after the next look.
     pause: Duration,
@@ -48,7 +48,7 @@ impl Listener {
         (self.endpoint, self.absence) = (None, Some(Absence::new()));
     }
 
-    /// Looks for a device, or gives what came of the last look.
+    /// Starts a search for a device, or returns the result of the last one.
     fn go_on(&mut self, provider: &str) -> Option<Result<Way, FabricError>> {
         let absence = self.absence.as_mut()?;
         absence.due = Instant::now() + ASK;
@@ -84,8 +84,8 @@ impl Fabric {
         Ok((self.add_listener(listener), address))
     }
 
-    /// Listens at once, which may take a while, or as soon as a device has the address: [`Fabric::listening`] tells
-    /// where, and [`Fabric::take_problem`] why not.
+    /// Listens at once, which may take a while, or as soon as a device has the address: [`Fabric::listening`]
+    /// returns the address, and [`Fabric::take_problem`] the reason why not.
     pub fn listen_patiently(&mut self, address: SocketAddr) -> ListenerId {
         match self.listen(address) {
             Ok((id, _)) => id,

@@ -31,8 +31,8 @@ fn is_any_in(directory: &Path) -> bool {
 }
 
 impl Way {
-    /// Looks for one. The first use of the library loads it, which looks for adapters; and `verbs` waits until the
-    /// address is resolved, for seconds if nobody has it. So this is not for the thread of an event loop.
+    /// Looks for one. The first use of the library loads it, which looks for adapters; `verbs` waits until the
+    /// address is resolved, for seconds if no host has it. So this is not for the thread of an event loop.
     pub fn find(provider: &str, address: SocketAddr) -> Result<Self, FabricError> {
         let info = Way::ask(provider, address, false)?;
         Ok(Way { info, address })
@@ -111,7 +111,7 @@ impl Fabric {
         Ok(self.devices.len() - 1)
     }
 
-    /// Makes a link that is not connected, with receives posted for what its greeting grants.
+    /// Makes a link that is not connected, with receives posted for the grant of its greeting.
     fn add_link(
         &mut self,
         network: usize,
@@ -198,9 +198,9 @@ impl Fabric {
         }
     }
 
-    /// The queue of events itself reports an error. `verbs` does so for iWARP when nobody listens at an address, and does
-    /// not say which: it is that of the link that is opening, if that is one. Others are left to their patience, and open
-    /// ones to their completions.
+    /// The queue of events itself reports an error. `verbs` does so for iWARP when no process listens at an
+    /// address, and does not name the address: it is that of the only link that is opening. Others are left to
+    /// their patience, and open ones to their completions.
     fn queue_failed(&mut self, network: usize, error: FabricError, events: &mut Vec<Event>) {
         let is_asked_for = |id: &&LinkId| {
             let link = &self.links[id];
@@ -283,7 +283,7 @@ impl Fabric {
         }
     }
 
-    /// The link does not work any more. Its user is told: by an event, or when it uses the link.
+    /// The link does not work any more. Its user gets an event, or an error when it uses the link.
     pub(super) fn fail(&mut self, id: LinkId, error: FabricError, events: &mut Vec<Event>) {
         self.shut(id);
         let Some(link) = self.links.get_mut(&id) else { return };
@@ -329,7 +329,7 @@ impl Fabric {
         self.changed.remove(&id);
     }
 
-    /// Closes the endpoint of a link, and then frees what it used.
+    /// Closes the endpoint of a link, and then frees its memory.
     fn shut(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(endpoint) = link.endpoint.take() else { return };

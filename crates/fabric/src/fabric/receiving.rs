@@ -8,15 +8,15 @@ use crate::link::{Arrived, Link, Read, ReadTarget, Reading};
 use crate::message::Reference;
 
 impl Fabric {
-    /// Whether [`Fabric::receive`] has something to give or to tell.
+    /// Returns true if [`Fabric::receive`] would return something.
     pub fn has_news(&self, id: LinkId) -> bool {
         self.links.get(&id).is_none_or(Link::has_news)
     }
 
-    /// Takes bytes that have arrived: those of messages, about `bytes_max` at most, or what a read has brought into the
-    /// long run that `received` waits for. Gives their number; the caller looks at them before it calls again. While
-    /// a read is under way, the long run is lent to it. An error says that the link is gone: [`FabricError::Ended`],
-    /// that the peer has closed it and everything that came before is given out.
+    /// Takes bytes that have arrived: those of messages, about `bytes_max` at most, or those that a read has
+    /// brought into the long run that `received` waits for. Gives their number; the caller looks at them before it
+    /// calls again. While a read is under way, the long run is lent to it. An error says that the link is gone:
+    /// [`FabricError::Ended`], that the peer has closed it and everything that came before is given out.
     pub fn receive(
         &mut self,
         id: LinkId,
@@ -103,7 +103,7 @@ impl Fabric {
         self.due.insert(id);
     }
 
-    /// Begins to read what the front message refers to.
+    /// Starts the read of the front message's reference.
     fn start_read(&mut self, id: LinkId, received: &mut Received) -> Result<(), FabricError> {
         let link = self.links.get_mut(&id).expect("the caller has looked it up");
         let reference = link.arrived.front().and_then(|arrived| arrived.reference);
@@ -143,7 +143,7 @@ impl Fabric {
     }
 }
 
-/// Hands what a read has brought to the receiver.
+/// Hands the bytes of a read to the receiver.
 fn give(read: Read, received: &mut Received) {
     match read.target {
         ReadTarget::LongRun(long_run) => received.return_long_run(long_run, read.length),

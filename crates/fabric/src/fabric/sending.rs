@@ -12,9 +12,9 @@ use crate::link::Link;
 use crate::memory::MessageBuffer;
 use crate::message::{HEADER_BYTES, Head, MESSAGE_BYTES_MAX, REFERENCE_BYTES, REFERRED_BYTES_MAX, Reference};
 
-/// What the front of a queue is to become.
+/// The next message from the front of a queue.
 enum Piece {
-    /// So many bytes of it are copied.
+    /// This many bytes of it are copied.
     Copied(usize),
     /// It is referred to.
     Referred,
@@ -55,7 +55,7 @@ impl Fabric {
         (link, device)
     }
 
-    /// Whether a message with bytes may be sent now.
+    /// Returns true if a message with bytes may be sent now.
     fn may_send(&mut self, id: LinkId) -> Result<bool, FabricError> {
         let Some(link) = self.links.get_mut(&id) else { return Err(FabricError::Ended) };
         if let Some(failure) = link.failure.take() {
@@ -71,7 +71,7 @@ impl Fabric {
         link.sends + 1 < self.devices[link.device].sizes.transmits
     }
 
-    /// Whether [`Fabric::send`] would take something, as far as that can be said without looking at the bytes.
+    /// Returns true if [`Fabric::send`] would take something, as far as known without looking at the bytes.
     pub fn has_room(&self, id: LinkId) -> bool {
         let Some(link) = self.links.get(&id) else { return true };
         let is_waiting_for_peer = link.referred.len() >= REFERENCES_MAX || link.is_waiting;
@@ -136,7 +136,7 @@ impl Fabric {
         }
     }
 
-    /// Grants the peer what it may have, and posts receives for it; gives how many messages more it may send.
+    /// Grants the peer its due credits, and posts receives for them; returns their number.
     fn grant(&mut self, id: LinkId) -> u32 {
         let granted = self.could_grant(id);
         let (_, device) = self.parts(id);
@@ -146,7 +146,7 @@ impl Fabric {
         granted
     }
 
-    /// How much the peer could be granted: what it may have, as far as there are receives.
+    /// Returns the credits that the peer could be granted: its due, as far as there are receives.
     fn could_grant(&mut self, id: LinkId) -> u32 {
         match self.may_be_granted(id) {
             0 => 0,
@@ -154,8 +154,8 @@ impl Fabric {
         }
     }
 
-    /// What the peer may have, and no more beyond its first grant than leaves all other links theirs: what a busy link was
-    /// granted stays with it when it is idle, and the others could never speak again.
+    /// Returns the credits that the peer may have: beyond its first grant at most as many as leave all other links
+    /// theirs. A busy link keeps its grant when it is idle, and the others could never send again.
     fn may_be_granted(&mut self, id: LinkId) -> u32 {
         let credits = &self.links[&id].credits;
         let (owed, first) = (credits.owed(), credits.first_missing());
@@ -176,7 +176,7 @@ impl Fabric {
         others.map(|(_, link)| link.credits.first_missing() as usize).sum()
     }
 
-    /// Receives that nobody was promised, as far as so many are wanted.
+    /// Returns the number of receives that are not promised to a peer, up to `wanted`.
     fn free_receives(&mut self, id: LinkId, wanted: usize) -> usize {
         let (link, device) = self.parts(id);
         let posted = match device.shared {
@@ -218,7 +218,7 @@ impl Fabric {
         }
     }
 
-    /// Sends what is made, and tells the peer what it waits for, if there is enough to tell.
+    /// Sends the prepared message, and the acknowledgements that the peer waits for, if there are enough.
     pub(super) fn acknowledge(&mut self, id: LinkId) {
         let Some(link) = self.links.get(&id).filter(|link| link.is_open() && !link.is_ended) else { return };
         if link.to_send.is_some() {
@@ -247,8 +247,8 @@ impl Fabric {
     }
 }
 
-/// Fills a message with bytes off the front of `queue`. Gives their end in the message, what comes after them, and
-/// the number of bytes that were taken in all.
+/// Fills a message with bytes off the front of `queue`. Returns their end in the message, the reference after
+/// them, and the number of taken bytes in all.
 fn fill(
     link: &mut Link,
     device: &mut Device,

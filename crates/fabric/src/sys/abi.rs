@@ -1,6 +1,7 @@
-//! What this crate uses of libfabric's binary interface, as `rdma/fabric.h` and its siblings of version 1.17 declare
-//! it (fabric(7), fi_domain(3), fi_endpoint(3), fi_cq(3), fi_eq(3), fi_cm(3), fi_mr(3), fi_rma(3)). Names are theirs.
-//! Newer versions append to these structures. `tests/abi.rs` compares them with the headers, where those are installed.
+//! The part of libfabric's binary interface that this crate uses, as `rdma/fabric.h` and its siblings of version
+//! 1.17 declare it (fabric(7), fi_domain(3), fi_endpoint(3), fi_cq(3), fi_eq(3), fi_cm(3), fi_mr(3), fi_rma(3)).
+//! Names are theirs. Newer versions append to these structures. `tests/abi.rs` compares them with the headers,
+//! where those are installed.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,7 +15,7 @@ pub const FI_RECV: u64 = 1 << 10;
 pub const FI_SEND: u64 = 1 << 11;
 pub const FI_REMOTE_READ: u64 = 1 << 12;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
-/// Of `fi_getinfo`: the address is this side's.
+/// Flag of `fi_getinfo`: the address is this side's.
 pub const FI_SOURCE: u64 = 1 << 57;
 
 pub const FI_MR_LOCAL: c_int = 1 << 2;

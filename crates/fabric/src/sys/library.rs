@@ -1,4 +1,4 @@
-//! The library itself, and what it says about ways to reach an address.
+//! The library itself, and its ways to reach an address.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ impl Library {
         Ok(Arc::new(library))
     }
 
-    /// What went wrong in a call that gave `code`, which is negative.
+    /// Returns the error of a call that returned `code`, which is negative.
     pub fn failure(&self, what: &'static str, code: isize) -> FabricError {
         let code = i32::try_from(-code).unwrap_or(i32::MAX);
         // SAFETY: the function takes any number and gives a C string that lives as long as the library.
@@ -77,7 +77,7 @@ impl Library {
         if code < 0 { Err(self.failure(what, code as isize)) } else { Ok(()) }
     }
 
-    /// Ways by which `provider` connects to an address, or listens on it.
+    /// Returns the ways in which `provider` connects to an address, or listens on it.
     pub fn ways(
         self: &Arc<Self>,
         provider: &str,
@@ -116,7 +116,8 @@ impl Library {
         }
     }
 
-    /// What this crate needs: connected endpoints with messages and remote reads, used by one thread.
+    /// Returns the requirements of this crate: connected endpoints with messages and remote reads, used by one
+    /// thread.
     fn hints(self: &Arc<Self>, provider: &CStr) -> Result<Info, FabricError> {
         // SAFETY: without an argument the function makes an empty description, or none without memory.
         let pointer = unsafe { (self.duplicate_info)(ptr::null()) };
@@ -160,8 +161,8 @@ impl Drop for Loaded {
     }
 }
 
-/// Without this, `verbs` keeps registrations that were closed for the next time, with their keys: a peer could read
-/// whatever is in memory that it was once told to read. The library looks at this when it is loaded.
+/// Without this, `verbs` keeps closed registrations for reuse, with their keys: a peer could read any content of
+/// memory that was once offered to it. The library looks at this when it is loaded.
 fn switch_cache_off() {
     // SAFETY: both are C strings. Another thread that reads the environment meanwhile sees the old one or the new one:
     // this process changes it nowhere else, so the C library frees nothing of it.
@@ -187,7 +188,7 @@ unsafe impl Send for Info {}
 
 impl Info {
     /// # Safety
-    /// The pointer is a description that nobody else frees.
+    /// The pointer is a description that is freed here alone.
     pub(super) unsafe fn from_raw(pointer: *mut abi::FiInfo, library: &Arc<Library>) -> Option<Self> {
         NonNull::new(pointer).map(|pointer| Info { pointer, library: Arc::clone(library) })
     }
@@ -210,22 +211,22 @@ impl Info {
         (network, unsafe { text_at(self.domain().name) })
     }
 
-    /// Whether memory that only this side uses must be registered, too.
+    /// Returns true if memory that only this side uses must be registered, too.
     pub fn needs_local_registration(&self) -> bool {
         self.domain().mr_mode & abi::FI_MR_LOCAL != 0
     }
 
-    /// Whether remote addresses are those of the process rather than offsets.
+    /// Returns true if remote addresses are those of the process rather than offsets.
     pub fn has_virtual_addresses(&self) -> bool {
         self.domain().mr_mode & abi::FI_MR_VIRT_ADDR != 0
     }
 
-    /// Whether the provider chooses the keys of registered memory.
+    /// Returns true if the provider chooses the keys of registered memory.
     pub fn chooses_keys(&self) -> bool {
         self.domain().mr_mode & abi::FI_MR_PROV_KEY != 0
     }
 
-    /// Whether it is iWARP, over which what this side reads into is open to writes of the peer that it reads from.
+    /// Returns true for iWARP, over which the target of a read is open to writes of the peer that it reads from.
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: descriptions from the library have all their parts.
         unsafe { (*self.raw().ep_attr).protocol == abi::FI_PROTO_IWARP }
@@ -236,7 +237,7 @@ impl Info {
         self.domain().mr_key_size
     }
 
-    /// Whether endpoints of this device can share their receives.
+    /// Returns true if endpoints of this device can share their receives.
     pub fn has_shared_receives(&self) -> bool {
         self.domain().max_ep_srx_ctx > 0
     }

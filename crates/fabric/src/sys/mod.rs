@@ -1,5 +1,5 @@
-//! libfabric, loaded at run time, behind types that close what they opened. All `unsafe` code of this crate is in this
-//! module and in `memory.rs`.
+//! libfabric, loaded at run time, behind types that close the objects that they opened. All `unsafe` code of this
+//! crate is in this module and in `memory.rs`.
 
 pub mod abi;
 mod library;
@@ -21,16 +21,16 @@ pub fn with_descriptor<T>(
     use_it(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
 }
 
-/// What registered memory is for; a device does nothing else with it.
+/// Purpose of registered memory; a device does nothing else with it.
 #[derive(Clone, Copy)]
 pub enum Access {
     /// Messages that this side sends.
     Sends,
     /// Messages that it receives.
     Receives,
-    /// What it reads from peers. Over iWARP a peer that is read from may write there.
+    /// Target of reads from peers. Over iWARP a peer that is read from may write there.
     Reads,
-    /// What a peer reads that has the key.
+    /// Source of reads by a peer that has the key.
     PeerReads,
 }
 

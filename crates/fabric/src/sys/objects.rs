@@ -1,6 +1,5 @@
-//! The library's objects. Each keeps alive what it was made from and is closed when it is dropped. All objects of a
-//! process loop are used by one thread at a time, which is what `FI_THREAD_DOMAIN` asks for: they are owned by one
-//! [`crate::Fabric`].
+//! The library's objects. Each keeps its parents alive and is closed when it is dropped. One thread at a time uses
+//! all objects of a process loop, as `FI_THREAD_DOMAIN` requires: they are owned by one [`crate::Fabric`].
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -77,7 +76,7 @@ impl NetworkFabric {
         Ok(Arc::new(NetworkFabric { pointer, is_closed: false, library }))
     }
 
-    /// Whether the loop may sleep on the descriptors of these queues.
+    /// Returns true if the loop may sleep on the descriptors of these queues.
     pub fn may_wait(&self, events: &EventQueue, completions: &[&CompletionQueue]) -> bool {
         let mut fids: Vec<*mut abi::Fid> = completions.iter().map(|queue| queue.fid()).collect();
         fids.push(events.fid());
@@ -92,7 +91,7 @@ object!(
     EventQueue, abi::FidEq, { fabric: Arc<NetworkFabric> }
 );
 
-/// What an event queue reports.
+/// Events of an event queue.
 pub enum Connecting {
     /// A request for a connection to the passive endpoint, with the private data of the peer.
     Requested(usize, Info, Vec<u8>),
@@ -178,12 +177,12 @@ impl EventQueue {
 }
 
 object!(
-    /// A device: what memory is registered with.
+    /// A device, with which memory is registered.
     Domain, abi::FidDomain, { fabric: Arc<NetworkFabric>, registered: Arc<Registered> }
 );
 
 impl Domain {
-    /// Opens the device of a way, with which at most so many bytes are registered at a time.
+    /// Opens the device of a way, with at most `registered_bytes_max` registered bytes at a time.
     pub fn open(
         fabric: &Arc<NetworkFabric>,
         info: &Info,
@@ -246,13 +245,13 @@ object!(
 );
 
 impl Region {
-    /// What operations of this side name the memory by.
+    /// Returns the descriptor of the memory for operations of this side.
     pub fn descriptor(&self) -> *mut libc::c_void {
         // SAFETY: the region is open.
         unsafe { self.pointer.as_ref().mem_desc }
     }
 
-    /// What the peer names it by.
+    /// Returns the key of the memory for the peer.
     pub fn key(&self) -> u64 {
         // SAFETY: the region is open.
         unsafe { self.pointer.as_ref().key }
@@ -266,7 +265,7 @@ object!(
 
 /// An operation is complete.
 pub struct Completion {
-    /// What it was started with.
+    /// Context that the operation was started with.
     pub context: u64,
     /// Bytes of a received message; of an operation that failed, why.
     pub result: Result<usize, FabricError>,
@@ -300,8 +299,8 @@ impl CompletionQueue {
         wait_descriptor(self.fid(), &self.domain.fabric.library)
     }
 
-    /// Takes what is complete, some of it at a time; true if there may be more. Each call has `tcp` ask the kernel what
-    /// has come, so one that finds nothing costs as much as others.
+    /// Takes completed operations, some at a time; returns true if there may be more. Each call makes `tcp` ask
+    /// the kernel for new data, so a call that finds nothing costs as much as others.
     pub fn read(&self, completions: &mut Vec<Completion>) -> Result<bool, FabricError> {
         let empty = abi::FiCqMsgEntry { op_context: ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [empty; COMPLETIONS_AT_ONCE];

@@ -9,7 +9,7 @@ pub(super) struct Registered {
     bytes_max: usize,
 }
 
-/// What a region has of it, until it is closed.
+/// A region's share of it, until it is closed.
 pub(super) struct Share {
     registered: Arc<Registered>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! What links may take is bounded.
+//! The resources of links are bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -53,7 +53,7 @@ fn resident_bytes() -> usize {
     pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// As many links as a process may have, all of which send something, in the memory that is documented.
+/// The largest number of links of a process, which all send something, in the documented memory.
 #[test]
 fn a_process_has_4096_links() {
     const LINKS: usize = 4096;
@@ -94,12 +94,13 @@ fn a_process_has_4096_links() {
     assert!(busy.message_bytes <= 4 * LINKS * MESSAGE_BYTES_MAX + SLACK_BYTES + SENDS_BYTES, "{busy:?}");
 }
 
-/// What is made in one piece beyond need: the first buffers for sends, and for reads that go to none of their own.
+/// Memory beyond need that is made in one piece: the first buffers for sends, and for reads into buffers of the
+/// pool.
 const SLACK_BYTES: usize = 128 * MESSAGE_BYTES_MAX;
 /// All buffers for sends.
 const SENDS_BYTES: usize = 1024 * MESSAGE_BYTES_MAX;
 
-/// Whether this process may have so many files open.
+/// Returns true if this process may have `count` files open.
 fn may_open(count: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -184,7 +185,8 @@ fn registrations_are_kept_up_to_a_limit() {
     }
 }
 
-/// What peers may read at one time is bounded for each link; more waits, and nothing is copied in its place.
+/// The bytes that peers may read at one time are bounded for each link; more waits, and nothing is copied in its
+/// place.
 #[test]
 fn references_are_bounded() {
     let Some((mut first, mut second)) = pair(Settings { referred_bytes_max: 1 << 20, ..settings() }) else {
@@ -204,7 +206,8 @@ fn references_are_bounded() {
     });
 }
 
-/// What all peers together may read is bounded, too; beyond it bytes are copied, so nobody waits for another's peer.
+/// The bytes that all peers together may read are bounded, too; beyond it bytes are copied, so no link waits for
+/// another's peer.
 #[test]
 fn beyond_the_bound_of_all_links_bytes_are_copied() {
     let Some((mut first, mut second)) = pair(Settings { referred_bytes_total_max: 0, ..settings() }) else {
@@ -283,7 +286,7 @@ fn the_descriptor_wakes_a_sleeper() {
     echo.join().unwrap();
 }
 
-/// Sleeps until the descriptor wakes; what does not wake it ends the test.
+/// Sleeps until the descriptor wakes; a missing wake-up ends the test.
 fn sleep(end: &End) {
     if !end.frames.is_empty() || !end.fabric.may_wait() || end.fabric.has_news(end.id) {
         return;

@@ -9,7 +9,7 @@ use crate::error::FabricError;
 use crate::fabric::{Event, Fabric, Settings, Way};
 use crate::tests::pair::{DEADLINE, End, address, connect, connect_to, fabric, pair, pattern, run, settings, way};
 
-/// Turns until the link tells of its end.
+/// Turns until the link reports its end.
 fn end_of(end: &mut End) -> FabricError {
     let begun = Instant::now();
     loop {
@@ -52,7 +52,7 @@ fn what_was_sent_before_the_end_arrives_and_then_the_end() {
     }
 }
 
-/// A piece that the peer is to read belongs to the link until the link is closed, and to nobody but its sender then.
+/// A piece for the peer to read belongs to the link until the link is closed, and then to its sender alone.
 #[test]
 fn a_piece_that_was_not_read_is_free_when_the_link_is_closed() {
     let Some((mut first, second)) = pair(settings()) else { return };
@@ -67,8 +67,8 @@ fn a_piece_that_was_not_read_is_free_when_the_link_is_closed() {
     drop(second);
 }
 
-/// A link that ends in the middle of transfers both ways leaves every buffer to whom it belongs, whichever side closes it
-/// and whatever was under way.
+/// A link that ends in the middle of transfers both ways leaves every buffer to its owner, for either closing side
+/// and any pending operation.
 #[test]
 fn a_link_that_ends_in_mid_transfer_leaves_every_buffer_to_its_owner() {
     for turns in 0..24 {
@@ -132,7 +132,7 @@ fn a_peer_that_is_not_there_is_an_error() {
     assert_eq!(fabric.usage().link_count, 0);
 }
 
-/// A peer that listens and says nothing, because nobody polls its fabric.
+/// A peer that listens and never answers, because its fabric is not polled.
 #[test]
 fn a_peer_that_does_not_answer_is_given_up() {
     let impatient = Settings { patience: Duration::from_millis(300), ..settings() };

@@ -1,4 +1,4 @@
-//! Peers that say what cannot be. Each loses its own link, with a reason, and no other.
+//! Peers that send impossible values. Each loses its own link, with a reason, and no other.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ fn raw(end: &End, head: Head) -> Vec<u8> {
 
 const NOTHING: Head = Head { token: 0, credits: 0, done: 0, reference: None };
 
-/// What the victim says when its peer does this.
+/// Returns the victim's error when its peer does this.
 fn end_by(attack: impl FnOnce(&mut End)) -> Option<FabricError> {
     let (mut attacker, mut victim) = pair(settings())?;
     attack(&mut attacker);
@@ -107,7 +107,7 @@ fn a_reference_to_memory_that_is_not_there_ends_the_link() {
     }
 }
 
-/// Messages with another link's token, or with none, reach nobody; the neighbour's link goes on.
+/// Messages with another link's token, or with none, reach no link; the neighbour's link stays open.
 #[test]
 fn messages_that_are_nobodys_are_dropped() {
     let Some((mut attacker, mut victim)) = pair(settings()) else { return };
@@ -129,7 +129,7 @@ fn messages_that_are_nobodys_are_dropped() {
     assert_eq!(second.frames[0], pattern(200_000, 5));
 }
 
-/// What was not offered cannot be read, and what was can be read only until it is acknowledged.
+/// Memory that was not offered cannot be read, and offered memory only until it is acknowledged.
 #[test]
 fn memory_is_readable_only_while_it_is_offered() {
     let Some((mut reader, mut owner)) = pair(settings()) else { return };

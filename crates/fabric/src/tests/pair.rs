@@ -11,7 +11,7 @@ use crate::error::FabricError;
 use crate::fabric::{Event, Fabric, LinkId, Settings, Way};
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
-/// Frames whose payload is so long are received as long runs.
+/// Frames with payloads of this size are received as long runs.
 const LONG_BYTES: usize = 32 << 10;
 
 /// The provider that is tested, `tcp` unless a host with RDMA sets another.
@@ -19,7 +19,7 @@ pub fn provider() -> String {
     std::env::var("ATOLL_TEST_FABRIC_PROVIDER").unwrap_or_else(|_| "tcp".into())
 }
 
-/// A port of this host, by which its RDMA device is reached.
+/// Returns the address of a port of this host that its RDMA device serves.
 pub fn address(port: u16) -> SocketAddr {
     let ip = std::env::var("ATOLL_TEST_FABRIC_IP").map_or([127, 0, 0, 1].into(), |ip| ip.parse().unwrap());
     SocketAddr::new(ip, port)
@@ -109,7 +109,7 @@ impl End {
     }
 }
 
-/// Polls fabrics until each has told of a link.
+/// Polls fabrics until each has reported a link.
 pub fn connect(first: &mut Fabric, second: &mut Fabric) -> (LinkId, LinkId) {
     let (_, address) = second.listen(address(0)).unwrap();
     connect_to(first, second, address)

@@ -6,7 +6,7 @@ use crate::error::FabricError;
 use crate::fabric::{Event, Settings};
 use crate::tests::pair::{DEADLINE, End, address, connect, fabric, pattern, run, settings, way};
 
-/// What the first buffers take: for sends, for receives, and for reads.
+/// Memory of the first buffers: for sends, for receives, and for reads.
 const FIRST_BUFFERS: usize = 3 * 64 * crate::message::MESSAGE_BYTES_MAX;
 
 fn limited(registered_bytes_max: usize) -> Settings {
@@ -44,7 +44,7 @@ fn without_registered_memory_no_link_is_accepted_and_the_peer_learns_it_soon() {
     assert_eq!(second.usage().link_count, 0);
 }
 
-/// What this process may lock is less than the first buffers: the system itself refuses them.
+/// This process may lock less than the first buffers: the system itself refuses them.
 #[test]
 fn the_limit_of_this_process_is_named() {
     if std::env::var_os("ATOLL_TEST_FABRIC_LOCKED_LITTLE").is_none() {
@@ -59,8 +59,8 @@ fn the_limit_of_this_process_is_named() {
     println!("{error}");
 }
 
-/// A side that can register its first buffers and no more sends and receives everything all the same: what it has is
-/// copied, and what it reads comes by way of a buffer that is registered.
+/// A side that can register its first buffers and no more sends and receives everything all the same: its data is
+/// copied, and its reads pass through a registered buffer.
 #[test]
 fn with_little_registered_memory_everything_arrives() {
     for shares_receives in [true, false] {
@@ -85,7 +85,7 @@ fn with_little_registered_memory_everything_arrives() {
     }
 }
 
-/// What is kept for the next read gives way to what is needed now.
+/// Registrations kept for the next read give way to current needs.
 #[test]
 fn kept_registrations_give_way() {
     let (Some(mut first), Some(mut second)) = (fabric(settings()), fabric(limited(FIRST_BUFFERS + (2 << 20))))

@@ -74,7 +74,7 @@ fn they_do_with_little_of_everything() {
     both_ways(scarce, 300, 200);
 }
 
-/// What comes as a reference to a receiver that waits for no long run is copied to it.
+/// A reference to a receiver that waits for no long run is copied to it.
 #[test]
 fn a_reference_need_not_be_awaited() {
     let Some((mut first, mut second)) = pair(settings()) else { return };

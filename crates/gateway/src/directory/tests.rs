@@ -132,7 +132,7 @@ async fn the_clusters_time_goes_on_between_what_is_said() {
     timeout(Duration::from_secs(30), follows).await.unwrap();
 }
 
-/// A key of the key service would be every account's without its record: one that cannot be read lets nobody in.
+/// A key of the key service without its record would be open to every account: an unreadable record closes it.
 #[test]
 fn a_key_that_cannot_be_read_is_closed() {
     let key = format!("{}kms_keys/project", keys::IDENTITIES);

@@ -1,4 +1,4 @@
-//! Changes of identities in cluster state, and who hears of them.
+//! Changes of identities in cluster state, and their distribution.
 
 use std::sync::Arc;
 
@@ -117,7 +117,8 @@ async fn others_changes_are_seen_by_reads_and_do_not_get_lost() {
     state.server.shutdown().await;
 }
 
-/// Each conflict means that somebody else has made a change, so with enough others one of them would never be first.
+/// Each conflict means that another writer has made a change, so with enough others one of them would never be
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_that_change_at_once_are_all_done() {
     let state = state().await;
@@ -151,7 +152,7 @@ async fn what_cannot_be_read_stays_and_stops_nothing() {
     state.server.shutdown().await;
 }
 
-/// A secret that was wrapped anew meanwhile is not overwritten by one that was read before.
+/// A secret that was rewrapped meanwhile is not overwritten by one that was read before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_others_wrap_anew_are_read_again() {
     let state = state().await;

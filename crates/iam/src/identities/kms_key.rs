@@ -12,7 +12,7 @@ use crate::policy::{Policy, PolicyKind};
 pub struct KmsKeyEntry {
     /// As it is kept.
     pub record: KmsKeyRecord,
-    /// Lets nobody in if it does not parse.
+    /// Allows no request if it does not parse.
     pub policy: Option<Arc<Policy>>,
 }
 

@@ -6,7 +6,8 @@ use super::Identities;
 use crate::policy::Policy;
 
 impl Identities {
-    /// The ids of the users and roles that a policy names, by their ARNs. The error is an ARN that names nobody.
+    /// The ids of the users and roles that a policy names, by their ARNs. The error is an ARN that names no
+    /// principal.
     pub fn principal_ids(&self, policy: &Policy) -> Result<BTreeMap<String, String>, String> {
         let named = policy.principal_arns().into_iter();
         named.map(|arn| self.id_of_principal(&arn).map(|id| (arn.clone(), id)).ok_or(arn)).collect()

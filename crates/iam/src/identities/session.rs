@@ -1,4 +1,4 @@
-//! Sessions: what temporary credentials say about themselves, and whom that makes their bearer.
+//! Sessions: the content of temporary credentials, and the callers that they make.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::{Entry, Identities, compiled, root};
 use crate::caller::{Account, Caller, CallerKind};
 use crate::policy::PolicyKind;
 
-/// What a session token holds. It is sealed by who gives it out.
+/// Content of a session token. Its issuer seals it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// The temporary access key that it belongs to.
     pub access_key: String,
     /// Id of the account that acts.
     pub account: String,
-    /// Who acts.
+    /// Principal of the session.
     pub principal: SessionPrincipal,
     /// Documents of policies that narrow it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -35,8 +35,8 @@ pub struct Session {
     pub expires_unix_ms: u64,
 }
 
-/// Who acts in a session. Ids are compared, so that sessions end with what they were begun for, even if
-/// something else gets its name.
+/// Principal of a session. Ids are compared, so that sessions end with their principal, even if another gets its
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionPrincipal {
@@ -55,14 +55,14 @@ pub enum SessionPrincipal {
         name: String,
         /// Its id.
         id: String,
-        /// Chosen by who assumed it.
+        /// Chosen by the caller that assumed it.
         session_name: String,
     },
 }
 
 impl Identities {
-    /// Whom a session makes its bearer; `None` if its account, user or role is gone. Whether it has ended is
-    /// for who opens the token.
+    /// Returns the caller of a session; `None` if its account, user or role is gone. The opener of the token
+    /// checks its end.
     pub fn session_caller(&self, session: &Session) -> Option<Caller> {
         let account = self.account_by_id(&session.account)?;
         let mut caller = match &session.principal {
@@ -114,8 +114,8 @@ impl Identities {
         }
     }
 
-    /// What the policies of a session say together: what one of them allows is allowed. `None` if one is
-    /// gone or cannot be read.
+    /// Returns the union of the policies of a session: an action that one of them allows is allowed. `None` if one
+    /// is gone or cannot be read.
     fn session_policy(&self, session: &Session) -> Option<String> {
         let managed = session.policy_arns.iter().map(|arn| self.managed_document(&session.account, arn));
         let documents: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Who an access key is.
+//! Callers of access keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 

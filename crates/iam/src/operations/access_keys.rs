@@ -32,7 +32,7 @@ fn is_of(key: &AccessKeyRecord, user: Option<&str>) -> bool {
     }
 }
 
-/// Gives a record the format of what it says. Releases that know keys alone, and give each all rights, must
+/// Gives a record the format that its fields need. Releases that know keys alone, and give each all rights, must
 /// not read one that has fewer.
 fn with_format(mut key: AccessKeyRecord) -> AccessKeyRecord {
     if key.is_of_first_root() && key.account.is_none() && !key.is_disabled {

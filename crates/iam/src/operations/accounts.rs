@@ -1,4 +1,4 @@
-//! Accounts, which operators make, and what an account is told about itself.
+//! Accounts, which operators make, and an account's information about itself.
 
 use atoll_types::identities::{AccountRecord, FIRST_ACCOUNT};
 use atoll_types::records::RECORD_FORMAT;
@@ -104,7 +104,7 @@ pub(super) fn update(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     Outcome::put(Record::Account(record), answer)
 }
 
-/// Deletes the account that acts, if nothing is left of it. Its buckets are for who calls to look for.
+/// Deletes the account that acts, if nothing is left of it. The caller checks its buckets.
 pub(super) fn delete(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let (identities, account) = (call.context.identities, call.context.account_id());
     if account == FIRST_ACCOUNT {

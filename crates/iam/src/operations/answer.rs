@@ -1,4 +1,4 @@
-//! What an operation answers, as a tree of AWS's names. The shells make XML or JSON of it.
+//! The answer of an operation, as a tree of AWS's names. The shells make XML or JSON of it.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -68,8 +68,8 @@ impl Answer {
         self
     }
 
-    /// Adds the next page of the same listing: members of lists follow those that are there, and what stands
-    /// beside the lists is that of the last page.
+    /// Adds the next page of the same listing: members of lists are appended, and values beside the lists are
+    /// those of the last page.
     pub fn append(&mut self, page: Answer) {
         self.0.retain(|(name, value)| matches!(value, Value::List(_)) || page.get(name).is_some());
         for (name, value) in page.0 {

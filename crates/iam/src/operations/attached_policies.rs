@@ -53,7 +53,7 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     Outcome::answer(page.end(Answer::new().list("AttachedPolicies", page.items.clone())))
 }
 
-/// All users, groups and roles of an account to which a policy is attached.
+/// Returns all users, groups and roles of an account with an attached policy.
 pub(super) fn holders_of<'a>(
     identities: &'a Identities,
     account: &'a str,

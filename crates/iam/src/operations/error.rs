@@ -9,7 +9,7 @@ pub enum IamError {
     /// The name is taken.
     #[error("{0}")]
     EntityAlreadyExists(String),
-    /// Something depends on what was to be deleted.
+    /// Another record depends on the one to delete.
     #[error("{0}")]
     DeleteConflict(String),
     /// There may be no more of it.

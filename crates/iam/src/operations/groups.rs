@@ -1,4 +1,4 @@
-//! Groups, and who is in them.
+//! Groups and their members.
 
 use atoll_types::identities::{AttachedPolicies, GroupRecord};
 use atoll_types::records::RECORD_FORMAT;

@@ -1,4 +1,4 @@
-//! What users, groups, roles and managed policies have in common: names, paths, policies and tags.
+//! Common parts of users, groups, roles and managed policies: names, paths, policies and tags.
 
 use std::collections::BTreeMap;
 

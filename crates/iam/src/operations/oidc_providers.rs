@@ -12,7 +12,7 @@ const CLIENT_IDS_MAX: usize = 100;
 const THUMBPRINTS_MAX: usize = 5;
 const CHARS_MAX: usize = 255;
 
-/// Whether an issuer's keys may be fetched from this URL: over TLS, or, for tests, from this host.
+/// Returns true if an issuer's keys may be fetched from this URL: over TLS, or, for tests, from this host.
 pub(crate) fn is_issuer_url(url: &str) -> bool {
     let is_clean = url.len() <= CHARS_MAX && url.chars().all(|c| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c));
     let (scheme, rest) = url.split_once("://").unwrap_or_default();

@@ -38,7 +38,7 @@ pub(crate) struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// Tells whether there is more, behind the items.
+    /// Adds behind the items whether there are more.
     pub(crate) fn end(&self, answer: Answer) -> Answer {
         answer.text("IsTruncated", self.marker.is_some()).optional("Marker", self.marker.as_ref())
     }

@@ -1,4 +1,4 @@
-//! The parameters of an operation, checked as AWS checks them. What no operation takes is refused.
+//! The parameters of an operation, checked as AWS checks them. Parameters that no operation takes are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +126,7 @@ impl Parameters {
         }
     }
 
-    /// One of some words; the first is what counts without the parameter.
+    /// Returns one of some words; the first is the default.
     pub(crate) fn choice(
         &mut self,
         parameter: &str,
@@ -217,7 +217,7 @@ impl Parameters {
         Ok(tags)
     }
 
-    /// Refuses what no operation has taken.
+    /// Refuses parameters that no operation has taken.
     pub fn finish(&self) -> Result<(), IamError> {
         match self.0.keys().next() {
             None => Ok(()),

@@ -8,15 +8,15 @@ use crate::identities::{Identities, Record, RecordName};
 /// A document before and after an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
-    /// Whose it is, and which: `user ann, policy read`.
+    /// Owner and name of the policy: `user ann, policy read`.
     pub document: String,
-    /// What there was.
+    /// Previous document.
     pub before: Option<String>,
-    /// What there is.
+    /// New document.
     pub after: Option<String>,
 }
 
-/// The documents of a record, by what they are. What is attached is one, too: a list of the names of policies.
+/// Returns the documents of a record, by kind. The attached policies are one, too: a list of their names.
 fn documents(record: Option<&Record>) -> BTreeMap<String, String> {
     let mut documents = BTreeMap::new();
     let Some(record) = record else { return documents };
@@ -71,7 +71,7 @@ fn known(identities: &Identities, name: &RecordName) -> Option<Record> {
     }
 }
 
-/// What changes of policies are among changes of what there is.
+/// Returns the changes of policies among changes of records.
 pub fn policy_changes(identities: &Identities, changes: &[Change]) -> Vec<PolicyChange> {
     let mut all = Vec::new();
     for change in changes {

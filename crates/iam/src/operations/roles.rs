@@ -100,7 +100,7 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     Outcome::answer(page.end(Answer::new().list("Roles", page.items.clone())))
 }
 
-/// What is not given stays.
+/// Missing parameters leave a value unchanged.
 pub(super) fn update(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let mut role = named(call)?;
     role.description = call.parameters.description()?.unwrap_or(role.description);

@@ -1,4 +1,4 @@
-//! What an operation is about, as policies name it.
+//! The subject of an operation, as policies name it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{Context, Parameters};
 use crate::arn::oidc_provider_arn;
 use crate::caller::CallerKind;
 
-/// What an operation is about.
+/// The subject of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Its ARN.
@@ -20,7 +20,7 @@ pub struct Subject {
     pub policy_arn: Option<String>,
 }
 
-/// How parameters name what an operation is about.
+/// Parameters that name the subject of an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum About {
     /// Everything.
@@ -86,7 +86,7 @@ impl About {
     }
 }
 
-/// Who may change one may not thereby make it another that is out of bounds.
+/// A caller that may change one may not thereby rename it to another outside of its rights.
 fn renamed(context: &Context<'_>, kind: HolderKind, parameters: &Parameters) -> Subject {
     let old_name = parameters.get(kind.parameter()).unwrap_or_default();
     let subject = one(context, kind, old_name);

@@ -17,7 +17,7 @@ fn tag(key: &str, value: &str) -> Answer {
     Answer::new().text("Key", key).text("Value", value)
 }
 
-/// What is tagged: managed policies are named by their ARNs.
+/// Returns the tagged record: managed policies are named by their ARNs.
 fn tagged(call: &mut Call<'_>) -> Result<Record, IamError> {
     match call.kind {
         HolderKind::Policy => super::managed_policies::own(call).map(Record::Policy),

@@ -18,7 +18,7 @@ type Pairs<'a> = &'a [(&'a str, &'a str)];
 pub(super) struct World {
     pub(super) identities: Identities,
     account: String,
-    /// Of the next operation.
+    /// Number of the next operation.
     pub(super) number: u64,
 }
 
@@ -401,7 +401,7 @@ fn subjects_have_the_paths_of_what_is_there() {
     assert_eq!(attached.policy_arn.as_deref(), Some("arn:x"));
 }
 
-/// Policies of keys name users that are there, who count by their ids, and a key keeps its account without a policy.
+/// Policies of keys name existing users, which count by their ids, and a key keeps its account without a policy.
 #[test]
 fn keys_have_accounts_and_policies() {
     let mut world = World::new();

@@ -162,7 +162,7 @@ pub(super) fn members<'a>(call: &'a Call<'_>, group: &'a str) -> impl Iterator<I
     users.map(|user| &user.record).filter(move |user| is_in(user, group))
 }
 
-/// Whether a user is in a group.
+/// Returns true if a user is in a group.
 pub(super) fn is_in(user: &UserRecord, group: &str) -> bool {
     user.groups.iter().any(|name| name.eq_ignore_ascii_case(group))
 }

@@ -1,4 +1,4 @@
-//! Policies: how they are parsed, and what they decide, by the rules of AWS.
+//! Policies: parsing them, and their decisions, by the rules of AWS.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What is a policy and what is not; which are public; which are about a bucket.
+//! Valid and invalid policies; public ones; policies for one bucket.
 
 use crate::support::parse;
 use atoll_iam::{Policy, PolicyKind};
@@ -260,7 +260,7 @@ proptest! {
 
 const POINTS_OF_ACCOUNT: &str = "arn:aws:s3:us-east-1:111122223333:accesspoint/*";
 
-/// So many networks with a prefix of 8 bits.
+/// Returns `count` networks with a prefix of 8 bits.
 fn eights(step: usize, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{}.0.0.0/8", number * step)).collect()
 }

@@ -1,4 +1,4 @@
-//! Whom statements are about, and who may assume a role.
+//! Principals of statements, and assuming a role.
 
 use crate::support::{
     Request, bucket_side, get_object, parse, root, session, user, with_policy, with_session_policy,

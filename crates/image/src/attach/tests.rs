@@ -1,4 +1,4 @@
-//! Whether an image is sealed is what its record says, and nobody can forge that without the key service.
+//! The record of an image decides if it is sealed, and cannot be forged without the key service.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl World {
         self.admin.create(name, 1 << 20, PoolId(1), is_sealed).await.unwrap()
     }
 
-    /// What a writer of cluster state can do.
+    /// Changes a record as a writer of cluster state can.
     async fn forge(&self, name: &str, record: &ImageRecord) {
         self.admin.cluster.put(&keys::image(name), record).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Streams of changes that somebody else has made: whatever they say, a reader gives what is within the image, or an
+//! Streams of changes from a foreign source: for any content, a reader returns parts within the image, or an
 //! error. `ATOLL_FUZZ_RUNS` sets how many are tried, `ATOLL_FUZZ_SEED` the first of them.
 
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ impl Piece {
     }
 }
 
-/// Reads all that there is, and checks what every reader relies on.
+/// Reads the whole stream, and checks the guarantees of every reader.
 fn read(bytes: &[u8]) -> Result<Vec<StreamPart>, StreamError> {
     let mut reader = StreamReader::new(bytes)?;
     let size_bytes = reader.header().size_bytes;

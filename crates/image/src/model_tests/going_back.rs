@@ -1,5 +1,5 @@
-//! Moves that are cancelled, within histories: the image is written, its writer dies, and it and its snapshots are
-//! read while what was written in the other place is brought back.
+//! Cancelled moves, within histories: the image is written, its writer dies, and it and its snapshots are read
+//! while writes from the other place are copied back.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -76,7 +76,7 @@ impl<C: Objects> History<C> {
         self.verify_image(image).await;
     }
 
-    /// The image is again what it was, which is at the end of the list, and what it was meanwhile is there then.
+    /// The image is again its old one, which is at the end of the list, and the new one is there then.
     async fn begin_going_back(&mut self, image: usize, opened: &mut Vec<(Rc<State<C>>, Contents)>) {
         self.take_over(image).await;
         let there = self.head(image);

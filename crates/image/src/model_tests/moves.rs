@@ -16,7 +16,7 @@ use crate::objects::remove_objects;
 use crate::snapshots::remove_unneeded;
 use crate::state::State;
 
-/// Copies until this was asked so often.
+/// Copies until this was asked for a number of times.
 pub(super) struct Sometimes(pub Cell<u64>);
 
 impl CopyControl for Sometimes {
@@ -101,7 +101,7 @@ impl<C: Objects> History<C> {
         }
     }
 
-    /// The image becomes one in another place, and what it was goes to the end of the list.
+    /// The image becomes one in another place, and the old one goes to the end of the list.
     async fn begin_move(&mut self, image: usize) {
         self.take_over(image).await;
         let id = self.new_id();

@@ -4,7 +4,7 @@ use super::*;
 use crate::attach::tests::world;
 use crate::memory_client::MemoryClient;
 
-/// The command and a server in the background may remove the same image; both are told that it is gone.
+/// The command and a server in the background may remove the same image; both succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_second_is_done_too() {
     let world = world().await;
@@ -20,7 +20,7 @@ async fn whoever_comes_second_is_done_too() {
     assert!(matches!(world.admin.remove(&client, "twice", &|_, _| {}).await, Err(ImageError::NoSuchImage(_))));
 }
 
-/// Two commands that remove one image: neither is told to try again.
+/// Two commands that remove one image: neither gets an error that asks for a repetition.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_removers_of_one_image_are_both_answered() {
     let world = world().await;

@@ -1,4 +1,4 @@
-//! A state is never taken for another one: what has vanished is an error.
+//! A state is never taken for another one: a vanished object is an error.
 
 use atoll_client::ObjectClient;
 use atoll_types::{Mutation, WriteRequest};

@@ -1,4 +1,4 @@
-//! Requests of which one fails.
+//! Requests with a failure in one part.
 
 use atoll_client::ObjectClient;
 use futures::executor::block_on;
@@ -26,7 +26,7 @@ fn volume(client: &MemoryClient) -> Volume<MemoryClient> {
     })
 }
 
-/// What was dropped on its way could be done after what the client sends then.
+/// A request that was dropped on its way could be carried out after the client's next ones.
 #[test]
 fn nothing_of_a_write_is_under_way_when_another_part_of_it_has_failed() {
     for seed in 0..20 {

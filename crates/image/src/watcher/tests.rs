@@ -1,4 +1,4 @@
-//! Readers, and those who remove or change what they read.
+//! Readers, and removals or changes of their data.
 
 use atoll_types::PoolId;
 
@@ -31,7 +31,7 @@ async fn attach(world: &World, purpose: impl Into<Purpose>) -> Result<crate::hel
     take(&world.admin, "disk", &purpose.into(), refuse_unfinished).await.map(|attached| attached.lock)
 }
 
-/// Whatever comes first, a reader never has what was removed. The later the round, the later the removal begins.
+/// In either order, a reader never has removed data. The later the round, the later the removal begins.
 async fn meet(
     world: &World,
     round: usize,

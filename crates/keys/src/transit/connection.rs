@@ -17,7 +17,7 @@ const CALLS_MAX: usize = 256;
 /// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// There is nothing of that name.
+    /// There is no key of that name.
     Missing,
     /// The token may not do this, or is none.
     Denied(String),

@@ -22,7 +22,7 @@ pub(super) struct Login {
 #[derive(Clone)]
 struct Token {
     text: Zeroizing<String>,
-    /// Of the file that it is from.
+    /// Stamp of the file that it is from.
     read_from: Option<Stamp>,
     lease: Option<Lease>,
 }

@@ -1,6 +1,6 @@
-//! The Transit engine of HashiCorp Vault or OpenBao (their HTTP API, "Transit secrets engine"): keys
-//! never leave it. What is sent to be encrypted is the secret followed by the SHA-256 of its context,
-//! which binds the two with every type of key.
+//! The Transit engine of HashiCorp Vault or OpenBao (their HTTP API, "Transit secrets engine"): keys never leave
+//! it. The encrypted message is the secret followed by the SHA-256 of its context, which binds the two with every
+//! type of key.
 
 mod connection;
 mod login;
@@ -34,7 +34,7 @@ impl Transit {
         Ok(Transit { connection: Connection::new(&settings)?, settings })
     }
 
-    /// Makes the key that wraps what names no other, unless it exists.
+    /// Makes the key for secrets that name no other, unless it exists.
     pub async fn make_default_key(&self) -> Result<(), KeyError> {
         self.create(&self.settings.key).await
     }
@@ -65,7 +65,7 @@ impl Transit {
         }
     }
 
-    /// An answer that lacks what it must have: something else than Transit answers there.
+    /// Returns the error for an answer without a required field: another service than Transit answers there.
     fn strange(&self, what: &str) -> KeyError {
         let detail = format!("its answer has no {what}; is there a Transit engine at '{}'?", self.settings.mount);
         KeyError::ServiceUnavailable { service: self.settings.address.clone(), detail }
@@ -97,7 +97,7 @@ fn check_key_name(name: &str) -> Result<(), KeyError> {
     is_key_name(name).then_some(()).ok_or_else(|| KeyError::BadKeyName { name: name.into() })
 }
 
-/// Takes what [`Transit`] wrapped apart into key name and ciphertext.
+/// Splits a secret wrapped by [`Transit`] into key name and ciphertext.
 fn parse<'a>(context: &str, wrapped: &'a str) -> Result<(&'a str, &'a str), KeyError> {
     let rest =
         wrapped.strip_prefix("transit:").ok_or_else(|| malformed(context, "it does not begin with 'transit:'"))?;

@@ -19,7 +19,7 @@ fn transit(settings: TransitSettings) -> Transit {
     Transit::new(settings).unwrap()
 }
 
-/// What holds for any server.
+/// Requirements for any server.
 async fn keys_live_and_die(server: &Server, login: TransitLogin) {
     let transit = transit(server.settings(login));
     transit.make_default_key().await.unwrap();
@@ -104,8 +104,8 @@ async fn a_real_server_does_the_same() {
     }
 }
 
-/// The answer, if it comes in time by the clock of the runtime, by which the client counts, too: when the machine stands
-/// still both are late.
+/// Returns the answer, if it comes in time by the clock of the runtime, which the client uses, too: when the
+/// machine is paused both are late.
 async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
     tokio::time::timeout(Duration::from_millis(2_500), answer).await
 }

@@ -149,14 +149,14 @@ impl Server {
         TransitLogin::AppRole { mount: "approle".into(), role_id: role_id.into(), secret_id_file: path }
     }
 
-    /// What the next requests meet.
+    /// Sets the failure of the next requests.
     pub async fn fail(&self, kind: &str, seconds: f64, count: Option<u32>) {
         let body = json!({ "kind": kind, "seconds": seconds, "count": count });
         let answer = http().post(format!("{}/_test/failure", self.address)).json(&body).send().await.unwrap();
         assert!(answer.status().is_success(), "{kind}: {}", answer.status());
     }
 
-    /// Moves the clocks on by which the server and the clients of this runtime count how old tokens are.
+    /// Advances the clocks that the server and the clients of this runtime use for the age of tokens.
     pub async fn pass(&self, seconds: u64) {
         let body = json!({ "ahead_seconds": seconds });
         let answer = http().post(format!("{}/_test/clock", self.address)).json(&body).send().await.unwrap();

@@ -1,4 +1,4 @@
-//! What has changed from one record to another.
+//! Differences between two records.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ Examples:
   atoll bench compare before.jsonl after.jsonl --json
 
 Loads and subjects are joined by name; each figure is the second's relative to the first's. The two were not
-measured in turns: what has changed on the machine between them counts as a change, too. Exit code 0 says that
-they were compared, whether or not they differ.";
+measured alternately: changes of the machine between them count as differences, too. Exit code 0: they
+were compared, whether or not they differ.";
 
 /// Arguments of `atoll bench compare`.
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! `atoll bench guard`: whether operations still cost what a recorded budget says.
+//! `atoll bench guard`: compares the cost of operations with a recorded budget.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,7 +25,7 @@ Examples:
 
 It starts a throw-away cluster, runs the matrix 'data-path' (profile 'guard', some minutes), and compares CPU time
 of all servers per operation, the median of three rounds. A yardstick, fixed work whose CPU time is measured
-before and after each run, tells a slower machine from slower code: MACHINE is how much slower it is, RATIO is now
+before and after each run, separates a slower machine from slower code: MACHINE is its slowdown, RATIO is now
 by recorded, divided by that. Cells that do not pass are measured once more before the verdict.
 
 Exit code 0: all cells pass. 1: a cell costs too much or is missing on one side, or it could not be measured.";
@@ -150,8 +150,7 @@ fn check(arguments: &GuardArguments, guard: &Guard, budget: &Budget, bar: &Progr
         report.cells.iter().filter(|one| !one.verdict.passes()).map(|one| one.cell.to_string()).collect();
     anyhow::ensure!(
         report.passes,
-        "{} of {} cells do not pass ({}). Where code became dearer, find out why: docs/internals/performance.md, \"The guard\"; what \
-         is meant to cost more is recorded by 'atoll bench guard --record --because REASON'",
+        "{} of {} cells do not pass ({}). Where code became dearer, find out why: docs/internals/performance.md, \"The guard\"; record an intended rise with 'atoll bench guard --record --because REASON'",
         failed.len(),
         report.cells.len(),
         failed.join("; ")

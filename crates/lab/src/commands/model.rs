@@ -1,4 +1,4 @@
-//! The command that predicts what a described cluster should do.
+//! The command that predicts the performance of a described cluster.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -17,8 +17,8 @@ pub const HELP: &str = "\
 Examples:
   atoll bench model four-hosts --show > cluster.toml      begin with this, and describe your own
   atoll bench model cluster.toml
-  atoll bench model cluster.toml --resources              all that operations need, not only what limits them
-  atoll bench model rgw-12-hosts --calibration ceph       a cluster of the field, and what was measured there
+  atoll bench model cluster.toml --resources              all needs of operations, not only the bottleneck
+  atoll bench model rgw-12-hosts --calibration ceph       a cluster in operation, and its measured figures
   atoll bench model cluster.toml --calibration mine.toml --json
 
 It divides what the cluster has (cores, network, drives) by what one operation was measured to take, and
@@ -32,7 +32,7 @@ pub struct ModelArguments {
     /// A file that describes it, or one that is built in: four-hosts, rgw-12-hosts, capped-hosts
     #[arg(value_name = "CLUSTER")]
     pub cluster: String,
-    /// What operations cost: a file, or one that is built in: atoll, ceph
+    /// Costs of operations: a file, or a built-in name: atoll, ceph
     #[arg(long, value_name = "CALIBRATION", default_value = "atoll")]
     pub calibration: String,
     /// List all that each operation needs
@@ -67,7 +67,7 @@ pub fn run(arguments: &ModelArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is built in has a name without a dot or slash; everything else is a file.
+/// A built-in name has no dot or slash; everything else is a file.
 fn text_of(name: &str, what: &str, built_in: &[BuiltIn]) -> anyhow::Result<String> {
     if let Some(text) = BuiltIn::find(built_in, name) {
         return Ok(text.to_owned());

@@ -23,9 +23,9 @@ Examples:
   atoll bench run encryption-object --transit '--kms-address http://127.0.0.1:8200 --kms-token-file ./token'
   atoll bench run ./my-matrix.toml --without luks,both
 
-Each load is run on each subject, in turns, as often as the profile says; each run adds a line to OUT/NAME-PROFILE.jsonl,
-from which the same command goes on when it was cut short. Clusters are made below --dir, on whose disk they work, and
-are removed at the end.";
+Each load runs on each subject, alternately, as often as the profile says. Each run adds a line to
+OUT/NAME-PROFILE.jsonl, from which the same command resumes after an interruption. Clusters are made below --dir, use
+its disk, and are removed at the end.";
 
 /// Arguments of `atoll bench run`.
 #[derive(Args)]
@@ -56,7 +56,7 @@ pub struct RunBenchArguments {
     pub json: bool,
 }
 
-/// Told to end by a signal, as a shell says it.
+/// Exit code of a command that a signal ended, as shells define it.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs `atoll bench run`.
@@ -67,7 +67,7 @@ pub fn run(arguments: RunBenchArguments, atoll: PathBuf) -> anyhow::Result<()> {
     make_directory(&arguments.dir)?;
     let record = arguments.out.join(format!("{}-{}.jsonl", matrix.name, arguments.profile));
     let stops = Stops::default();
-    stop_when_told_to_end(stops.clone(), "; the same command goes on from here")?;
+    stop_when_told_to_end(stops.clone(), "; repeat the command to resume here")?;
     let bar = matrix_bar();
     let begun = Instant::now();
     let run = MatrixRun {
@@ -139,7 +139,7 @@ pub(super) fn stop_when_told_to_end(stops: Stops, what_then: &'static str) -> an
         runtime.block_on(async {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         });
-        print_note!("stopping what was started{what_then}");
+        print_note!("stopping the started processes{what_then}");
         for error in stops.stop_all() {
             print_note!("{error}");
         }

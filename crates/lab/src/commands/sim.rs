@@ -20,7 +20,7 @@ Examples:
   atoll sim --seeds 1000 --json
 
 Each seed is a cluster of three to five OSDs with one PG, a few clients and random faults; the same
-seed always runs the same way. What clients saw must fit one history, and all copies must end up
+seed always runs the same way. The answers to clients must fit one history, and all copies must end up
 equal. Exit code 1 if a seed fails.")]
 pub struct SimArguments {
     /// How many seeds to run
@@ -38,7 +38,7 @@ pub struct SimArguments {
     /// Run this seed only
     #[arg(long, conflicts_with_all = ["seeds", "first", "jobs"])]
     pub seed: Option<u64>,
-    /// Print what happens
+    /// Print all events
     #[arg(long, requires = "seed", conflicts_with = "json")]
     pub trace: bool,
     /// Print JSON instead of text

@@ -1,4 +1,4 @@
-//! The file of what operations cost when it was recorded.
+//! The file with the recorded costs of operations.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ const CELLS_MAX: usize = 10_000;
 /// Rises that a budget keeps.
 const RISES_MAX: usize = 100;
 
-/// What one cell costs, and how fast the machine was meanwhile.
+/// The cost of one cell, and the speed of the machine during its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellCost {
     /// Which.
@@ -67,7 +67,7 @@ pub struct Budget {
     pub atoll_version: String,
     /// The machine.
     pub host: HostFacts,
-    /// What each costs.
+    /// The cost of each cell.
     pub cells: Vec<CellCost>,
     /// Rises over the tolerance since the first budget, each with its reason. The newest are last.
     #[serde(default)]
@@ -75,7 +75,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What was measured just now.
+    /// Returns a budget of figures measured now.
     pub fn new(matrix: &str, host: HostFacts, cells: Vec<CellCost>) -> Self {
         let atoll_version = env!("CARGO_PKG_VERSION").to_owned();
         Budget { format: FORMAT, matrix: matrix.into(), atoll_version, host, cells, rises: Vec::new() }
@@ -92,9 +92,11 @@ impl Budget {
         }
         let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
         let budget: Budget = serde_json::from_slice(&text).map_err(|error| {
-            wrong(format!("it is not a budget: {error}; name another file, or record it anew with --record"))
+            wrong(format!("it is not a budget: {error}; name another file, or record a new one with --record"))
         })?;
-        budget.check().map_err(|why| wrong(format!("it makes no sense: {why}; record it anew with --record")))?;
+        budget
+            .check()
+            .map_err(|why| wrong(format!("it makes no sense: {why}; record a new one with --record")))?;
         Ok(budget)
     }
 

@@ -17,9 +17,9 @@ use crate::report::{Metric, Spread};
 /// Kinds of work that have become slower by factors further apart than this are noted.
 const KINDS_APART_MAX: f64 = 1.3;
 
-/// What is measured, and where.
+/// The measured matrix and its place.
 pub struct Guard {
-    /// What.
+    /// The matrix to measure.
     pub matrix: Matrix,
     /// Which of its profiles.
     pub profile: String,
@@ -29,11 +29,11 @@ pub struct Guard {
     pub directory: PathBuf,
     /// This program.
     pub atoll: PathBuf,
-    /// What to stop when the command is told to end.
+    /// Processes to stop when a signal ends the command.
     pub stops: Stops,
 }
 
-/// What is told while it goes on.
+/// Progress of a guard's run.
 #[derive(Clone, Debug)]
 pub enum GuardStep<'a> {
     /// A step of the matrix.
@@ -42,23 +42,23 @@ pub enum GuardStep<'a> {
     Again(&'a [CellName]),
 }
 
-/// What came of it.
+/// The result of a guard's run.
 #[derive(Clone, Debug, Serialize)]
 pub struct GuardReport {
     /// How much more than recorded a cell may cost.
     pub tolerance_percent: f64,
-    /// Whether all cells pass.
+    /// True if all cells pass.
     pub passes: bool,
     /// Each cell.
     pub cells: Vec<CellVerdict>,
-    /// What makes the comparison less sure.
+    /// Circumstances that make the comparison less certain.
     pub notes: Vec<String>,
 }
 
 type Facts<'a> = &'a dyn Fn(&Path) -> Result<DataFacts, LabError>;
 type Progress<'a> = &'a dyn Fn(GuardStep<'_>);
 
-/// What was measured, and why the others were not.
+/// Measured costs, and the errors of cells without one.
 #[derive(Default)]
 struct Measured {
     costs: Vec<CellCost>,
@@ -85,7 +85,7 @@ impl Guard {
         Ok(Budget::new(&self.matrix.name, HostFacts::here(), measured.costs))
     }
 
-    /// Measures, and compares with a budget. What does not pass is measured once more; that counts.
+    /// Measures, and compares with a budget. Cells that do not pass are measured again; the second result counts.
     pub fn check(
         &self,
         budget: &Budget,
@@ -177,10 +177,10 @@ fn remove(path: &Path) -> Result<(), LabError> {
     }
 }
 
-/// What the yardstick said beside each cell's runs.
+/// Readings of the yardstick beside each cell's runs.
 struct Readings {
     yardstick: Yardstick,
-    /// Before the run that goes on.
+    /// Reading before the current run.
     before: Option<ByKind>,
     by_cell: BTreeMap<CellName, Vec<ByKind>>,
     error: Option<LabError>,
@@ -192,8 +192,7 @@ impl Readings {
         Ok(Readings { yardstick, before: None, by_cell: BTreeMap::new(), error: None })
     }
 
-    /// The runner tells of each run before it begins and when it has ended: the machine is idle
-    /// then.
+    /// Reads the yardstick before and after each run: the machine is idle then.
     fn see(&mut self, step: &MatrixStep<'_>) {
         match step {
             MatrixStep::Running { .. } => self.before = self.read(),
@@ -227,7 +226,7 @@ impl Measured {
         Ok(measured)
     }
 
-    /// Takes what was measured later in place of what it has of the same cells.
+    /// Replaces the results of cells that were measured again.
     fn replace(&mut self, later: Measured) {
         let is_later =
             |cell: &CellName| later.errors.contains_key(cell) || later.costs.iter().any(|one| one.cell == *cell);
@@ -238,14 +237,14 @@ impl Measured {
     }
 
     fn why(&self, one: &CellVerdict, cells: &[CellName]) -> Option<String> {
-        let anew = "record the budget anew with --record, if that is meant";
+        let anew = "record a new budget with --record to accept this";
         match one.verdict {
             Verdict::NotRecorded => Some(format!("it is not in the budget; {anew}")),
             Verdict::NotMeasured if !cells.contains(&one.cell) => {
                 Some(format!("the matrix has it no more; {anew}"))
             }
             Verdict::NotMeasured => {
-                let why = self.errors.get(&one.cell).map_or("what was measured is no figure", String::as_str);
+                let why = self.errors.get(&one.cell).map_or("the measured value is not a number", String::as_str);
                 Some(why.to_owned())
             }
             _ => None,
@@ -253,7 +252,7 @@ impl Measured {
     }
 }
 
-/// What a cell cost, or why that is not known.
+/// Returns the cost of a cell, or the reason why it is unknown.
 fn cost(record: &Record, cell: &CellName, readings: &[ByKind]) -> Result<CellCost, String> {
     if let Some(failed) = record.failed.iter().find(|one| one.subject == cell.subject && one.load == cell.load) {
         return Err(failed.error.clone());
@@ -295,8 +294,8 @@ fn notes(budget: &Budget, verdicts: &[CellVerdict]) -> Vec<String> {
             (kinds.iter().copied().fold(f64::INFINITY, f64::min), kinds.iter().copied().fold(0.0, f64::max));
         if most > least * KINDS_APART_MAX {
             notes.push(format!(
-                "the machine is not slower or faster alike (copies {:.2}, computing {:.2}, system calls {:.2} of what \
-                 they took then): ratios of cells may be off by as much",
+                "the machine's speed changed unevenly (copies {:.2}, computing {:.2}, system calls {:.2} of the \
+                 recorded times): ratios of cells may be off by as much",
                 machine.copy, machine.compute, machine.system_calls
             ));
         }
@@ -382,8 +381,8 @@ mod tests {
         assert!(error.contains("ec21, EC, depth 32: randwrite 4 KiB"), "{error}");
     }
 
-    /// A program in place of Atoll's: it keeps no cluster, and each run that it is told to make costs
-    /// 100 us per operation, as long as there is no file `broken` beside it.
+    /// A program in place of Atoll's: it keeps no cluster, and each run costs 100 us per operation, as long as
+    /// there is no file `broken` beside it.
     const PROGRAM: &str = r#"#!/bin/sh
         here=$(dirname "$0")
         echo "$1 $2" >> "$here/calls"
@@ -419,7 +418,7 @@ mod tests {
         Ok(DataFacts { gateway: String::new(), servers: atoll_bench::Processes::default() })
     }
 
-    /// The tolerance is wide, since other tests at work move the yardstick; what must fail is far off.
+    /// The tolerance is wide, since other tests at work move the yardstick; the values that must fail are far off.
     #[test]
     fn what_does_not_pass_is_measured_once_more_on_a_new_cluster() {
         let directory = tempfile::tempdir().unwrap();

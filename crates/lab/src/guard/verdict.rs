@@ -1,4 +1,4 @@
-//! Whether what was measured keeps to what was recorded.
+//! Compares measured costs with recorded ones.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use super::budget::CellCost;
 use super::yardstick::ByKind;
 use crate::matrix::CellName;
 
-/// What is said of a cell.
+/// The verdict on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It costs what it did, within the tolerance.
+    /// The cost is as recorded, within the tolerance.
     Holds,
     /// It costs less, beyond the tolerance: worth recording.
     Cheaper,
@@ -23,13 +23,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether all is well.
+    /// Returns true for verdicts that pass.
     pub fn passes(self) -> bool {
         matches!(self, Verdict::Holds | Verdict::Cheaper)
     }
 }
 
-/// A cell, and what is said of it.
+/// A cell and its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CellVerdict {
     /// Which.
@@ -45,9 +45,9 @@ pub struct CellVerdict {
     pub ratio: Option<f64>,
     /// The ratio of the first measurement, if it was measured twice; the second counts.
     pub first_ratio: Option<f64>,
-    /// Whether it was measured twice, since it did not pass at first.
+    /// True if it was measured twice, since it did not pass at first.
     pub is_measured_twice: bool,
-    /// What follows.
+    /// The verdict on the ratio.
     pub verdict: Verdict,
     /// Why it was not measured.
     pub error: Option<String>,

@@ -1,5 +1,5 @@
-//! A fixed piece of work of three kinds, by the CPU time of the thread that does it: how fast this machine is
-//! now. Nothing of it is Atoll's code, which may become faster.
+//! A fixed piece of work of three kinds, by the CPU time of the thread that does it: how fast this machine is now.
+//! No part of it is Atoll's code, which may become faster.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::LabError;
 use crate::report::{Spread, geometric_mean};
 
-/// Each of two: together larger than the caches of processors of 2026, of which 260 MiB were seen.
+/// Size of each of two buffers: together larger than the caches of processors of 2026, up to 260 MiB.
 const BUFFER_BYTES: usize = 256 << 20;
 const COPY_BYTES: usize = 4 << 20;
 const BLOCK_BYTES: usize = 4 << 10;
@@ -23,7 +23,7 @@ const LOOK_UPS: u64 = 32;
 const COPIES: usize = 16;
 const COMPUTE_UNITS: u64 = 1000;
 const ROUND_TRIPS: u64 = 1000;
-/// The median of so many counts.
+/// Number of samples whose median counts.
 const SAMPLES: usize = 5;
 const ROUND_TRIP_TIMEOUT: Duration = Duration::from_secs(10);
 /// An odd number near 2^64 divided by the golden ratio: its multiples are spread over all 64 bits.
@@ -63,7 +63,7 @@ impl ByKind {
     }
 }
 
-/// What it works with, which is made once.
+/// Buffers of the fixed work, which are made once.
 pub struct Yardstick {
     source: Vec<u8>,
     target: Vec<u8>,
@@ -157,7 +157,7 @@ fn connection() -> Result<(TcpStream, TcpStream), LabError> {
     Ok((near, far))
 }
 
-/// CPU time that this thread used for each of so many units.
+/// Returns the CPU time that this thread used for each of `units` units.
 fn timed(units: u64, work: impl FnOnce()) -> f64 {
     let now_us = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -172,8 +172,8 @@ fn timed(units: u64, work: impl FnOnce()) -> f64 {
 mod tests {
     use super::*;
 
-    /// Less than a tenth or more than a hundred times of what a machine of 2026 takes would be another
-    /// piece of work, such as one that the compiler has optimised away.
+    /// Less than a tenth or more than a hundred times of a usual machine's time would be another piece of work,
+    /// such as one that the compiler has optimised away.
     #[test]
     fn each_kind_of_work_takes_the_time_that_it_must() {
         let reading = Yardstick::new().unwrap().read().unwrap();

@@ -12,7 +12,7 @@ use super::definition::Cluster;
 use super::record::Started;
 use crate::error::LabError;
 
-/// What a driver says of the cluster that it has started.
+/// Facts that a driver reports about the cluster that it started.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Said {
     pub title: String,
@@ -59,7 +59,7 @@ pub(super) struct AtollData {
     pub binary: Option<PathBuf>,
 }
 
-/// What clients are started with, such as `ip netns exec client`.
+/// Prefix of client commands, such as `ip netns exec client`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Clients {
     pub wrap: Vec<String>,
@@ -76,7 +76,7 @@ pub(super) struct Running {
     pub nbd_port: u16,
 }
 
-/// What has been started and must be stopped: also by who is told to end in the middle.
+/// Started processes that must be stopped, also when a signal ends the command.
 #[derive(Clone, Default)]
 pub struct Stops(Arc<Mutex<Vec<Stop>>>);
 
@@ -92,7 +92,7 @@ impl Stops {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Stop { commands, directory });
     }
 
-    /// Stops everything, the newest first; returns what could not be stopped, and why.
+    /// Stops everything, the newest first; returns the failures with their reasons.
     pub fn stop_all(&self) -> Vec<LabError> {
         let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut errors = Vec::new();

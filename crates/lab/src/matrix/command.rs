@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::error::LabError;
 
-/// Runs a command to its end; returns what it printed. Its errors are shown as they come if it is
-/// long, else they are part of the error.
+/// Runs a command to its end; returns its output. Its errors are shown as they come if it is long, else they are
+/// part of the error.
 pub(super) fn run(mut command: Command) -> Result<String, LabError> {
     let what = describe(&command);
     let failed = |detail: String| LabError::Process { what: what.clone(), detail };
@@ -31,7 +31,7 @@ pub(super) fn run_json<T: DeserializeOwned>(command: Command) -> Result<T, LabEr
     let last = said.trim_end().lines().next_back().unwrap_or_default();
     serde_json::from_str(&said).or_else(|_| serde_json::from_str(last)).map_err(|error| LabError::Process {
         what,
-        detail: format!("what it printed is not understood ({error}): {}", &last[..last.floor_char_boundary(300)]),
+        detail: format!("the output is not understood ({error}): {}", &last[..last.floor_char_boundary(300)]),
     })
 }
 
@@ -40,8 +40,8 @@ fn describe(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// A port of this host that nobody uses now. It is not from the range that the kernel gives to
-/// outgoing connections, one of which might take it in the meantime.
+/// Returns a port of this host that is free. It is outside of the kernel's range for outgoing connections, one of
+/// which might take it in the meantime.
 pub(super) fn free_port() -> Result<u16, LabError> {
     let start = 20_000 + (std::process::id() % 5_000) as u16;
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();

@@ -1,4 +1,4 @@
-//! What a matrix file says (TOML), and what it comes to.
+//! The content of a matrix file (TOML), and the loads and subjects that it defines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,11 +43,11 @@ pub struct Matrix {
     pub about: String,
     /// Its profiles; `full` and `short` at least.
     pub profile: std::collections::BTreeMap<String, Profile>,
-    /// What has to be started.
+    /// Clusters to start.
     pub cluster: Vec<Cluster>,
-    /// What is compared.
+    /// Compared subjects.
     pub subject: Vec<Subject>,
-    /// What they do.
+    /// Loads of all subjects.
     pub load: Vec<Loads>,
 }
 
@@ -84,7 +84,7 @@ pub struct Cluster {
     /// Options of the driver.
     #[serde(default)]
     pub options: Vec<String>,
-    /// Whether its keys are in a Transit engine, which a service of the command's caller provides.
+    /// True if its keys are in a Transit engine, which a service of the command's caller provides.
     #[serde(default)]
     pub transit: bool,
 }
@@ -101,13 +101,13 @@ pub struct Subject {
     pub cluster: String,
     /// The pool of its images or objects.
     pub pool: Option<String>,
-    /// Whether its images or objects are sealed.
+    /// True if its images or objects are sealed.
     #[serde(default = "yes")]
     pub sealed: bool,
     /// How clients reach it.
     #[serde(default)]
     pub way: Way,
-    /// Whether a Prometheus asks its cluster's processes for their metrics each second.
+    /// True if a Prometheus asks its cluster's processes for their metrics each second.
     #[serde(default)]
     pub scraped: bool,
     /// The subject whose images it works on, which is on the same cluster, if it has none of its own.
@@ -138,11 +138,11 @@ pub enum Way {
     NbdTcp,
 }
 
-/// Loads that differ along axes: every combination of what is in lists is one load.
+/// Loads that differ along axes: every combination of the values in lists is one load.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loads {
-    /// What loads that belong in one plot have in common; each combination's size is added.
+    /// Common part of the names of loads that share one plot; each combination's size is added.
     pub group: String,
     /// Clients, each a process of its own.
     #[serde(default = "one_client")]
@@ -163,11 +163,10 @@ pub struct Loads {
     /// Number of different objects of each client. Sets of fewer than 100,000 objects and 8 GiB are called hot.
     #[serde(default = "default_objects")]
     pub objects: u64,
-    /// Runs are measured for so long at least, whatever the profile says: what takes a second cannot be
-    /// counted in one.
+    /// Shortest measured time of runs, in seconds, for any profile: rare events need time to be counted.
     #[serde(default)]
     pub seconds_min: f64,
-    /// A run ends when a client has written so much: what is overwritten needs its place for a while.
+    /// Bytes that a client writes at most in a run: overwritten data keeps its space for a while.
     pub written_bytes_max: Option<String>,
 }
 
@@ -203,7 +202,7 @@ impl std::fmt::Display for CellName {
 pub struct Load {
     /// Its name and group.
     pub about: record::Load,
-    /// What is done.
+    /// Kind of operations.
     pub work: Work,
     /// Clients.
     pub clients: u32,
@@ -211,9 +210,9 @@ pub struct Load {
     pub depth: u32,
     /// Bytes per operation.
     pub size_bytes: u64,
-    /// A run ends when a client has moved so much.
+    /// Bytes that a client moves at most in a run.
     pub bytes_max: Option<u64>,
-    /// A run is measured for so long at least.
+    /// Shortest measured time of a run.
     pub seconds_min: f64,
 }
 
@@ -409,7 +408,7 @@ fn working_set(work: &Work, clients: u32, size_bytes: u64) -> String {
 }
 
 impl Subject {
-    /// Whether a load is run on it.
+    /// Returns true if a load runs on this subject.
     pub fn takes(&self, load: &Load) -> bool {
         self.only.is_empty() || self.only.iter().any(|group| load.about.name.starts_with(&format!("{group}: ")))
     }

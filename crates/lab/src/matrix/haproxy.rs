@@ -1,5 +1,5 @@
-//! A HAProxy that ends TLS in front of a cluster's gateway: what docs/guide/ingress.md sets up, without the
-//! checks and retries that matter only where there are several gateways.
+//! A HAProxy that ends TLS in front of a cluster's gateway: the setup of docs/guide/ingress.md, without the checks
+//! and retries that matter only with several gateways.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

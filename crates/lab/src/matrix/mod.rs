@@ -1,4 +1,4 @@
-//! Matrices: the same loads on differently set up systems, in turns, with a record of every run.
+//! Matrices: the same loads on differently set up systems, alternately, with a record of every run.
 
 mod cluster;
 mod command;

@@ -1,5 +1,5 @@
-//! A Prometheus that asks all processes of a cluster for their metrics: as docs/guide/monitoring.md sets it up, but each
-//! second. It stands still, so that it costs nothing, except while runs of its subject go on.
+//! A Prometheus that asks all processes of a cluster for their metrics: as docs/guide/monitoring.md sets it up,
+//! but each second. It is stopped, and costs nothing, except during runs of its subject.
 
 use std::fs;
 use std::net::TcpStream;
@@ -17,14 +17,14 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// Once all targets are found and answer, Prometheus has asked each.
 const FIRST_SCRAPES: Duration = Duration::from_secs(3);
 
-/// Its process, which stands still.
+/// Its process, which is stopped.
 pub(super) struct Prometheus(Pid);
 
-/// It goes on until this is dropped.
+/// It runs until this is dropped.
 pub(super) struct Scraping(Pid);
 
 impl Prometheus {
-    /// Lets it go on.
+    /// Lets it run.
     pub fn scrape(&self) -> Result<Scraping, LabError> {
         signal(self.0, Signal::CONT)?;
         Ok(Scraping(self.0))

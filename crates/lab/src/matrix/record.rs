@@ -1,5 +1,5 @@
-//! The record of a matrix: a file of JSON lines, to which each run adds one. It is all that reports
-//! are made of, and what a run that was cut short goes on from.
+//! The record of a matrix: a file of JSON lines, one for each run. Reports are made from it alone, and an
+//! interrupted run resumes from it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 pub enum RecordLine {
-    /// The first: what is compared, on which machine.
+    /// The first line: subjects, loads and machine.
     Begun(Box<Begun>),
     /// A cluster was started.
     Started(Started),
@@ -29,7 +29,7 @@ pub enum RecordLine {
     Failed(Failed),
 }
 
-/// What a matrix is about.
+/// The subject of a matrix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Begun {
     /// [`RECORD_FORMAT`].
@@ -48,9 +48,9 @@ pub struct Begun {
     pub seconds: f64,
     /// How long each runs before.
     pub warm_up_seconds: f64,
-    /// What is compared, the baseline first.
+    /// Compared subjects, the baseline first.
     pub subjects: Vec<Subject>,
-    /// What they do.
+    /// Loads of all subjects.
     pub loads: Vec<Load>,
     /// The machine.
     pub host: HostFacts,
@@ -65,18 +65,18 @@ pub struct Subject {
     pub name: String,
     /// For people.
     pub title: String,
-    /// Whether all others are compared with it.
+    /// True if all others are compared with it.
     pub is_baseline: bool,
 }
 
-/// What clients do.
+/// Operations of clients under one name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Such as `randwrite 4 KiB, 4 clients, depth 32`.
     pub name: String,
-    /// What loads have in common that belong in one plot, such as `4 KiB`.
+    /// Common part of loads that belong in one plot, such as `4 KiB`.
     pub group: String,
-    /// Whether bytes a second say more than operations a second.
+    /// True if the load is measured in bytes a second rather than operations.
     pub is_bandwidth: bool,
     /// What is read and written, such as `8 GiB`, or `64 objects (hot)`; empty in records that do not say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -88,7 +88,7 @@ pub struct Load {
 pub struct Started {
     /// Its name in the matrix.
     pub cluster: String,
-    /// Whose, and which: `Atoll 0.1.0`, `Ceph 18.2.7`.
+    /// System and version: `Atoll 0.1.0`, `Ceph 18.2.7`.
     pub version: String,
     /// How it was started.
     pub how: String,
@@ -106,9 +106,9 @@ pub struct Run {
     pub round: u32,
     /// When it ended.
     pub unix_s: u64,
-    /// What it measured.
+    /// Measured figures.
     pub measurement: Measurement,
-    /// Who else was at work.
+    /// Load of other processes.
     pub noise: Noise,
 }
 
@@ -128,7 +128,7 @@ pub struct Failed {
 /// A record that was read.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// What it is about.
+    /// First line of the record.
     pub begun: Begun,
     /// The clusters.
     pub started: Vec<Started>,
@@ -162,7 +162,7 @@ impl Record {
                     return Err(wrong("its format is not known to this version".into()));
                 }
                 (line, Some(record)) => record.take(line),
-                (_, None) => return Err(wrong("it does not begin with what it is about".into())),
+                (_, None) => return Err(wrong("it does not begin with a line of kind 'begun'".into())),
             }
         }
         record.ok_or_else(|| wrong("it is empty; delete it".into()))
@@ -186,7 +186,7 @@ impl Record {
         }
     }
 
-    /// Whether a run is there.
+    /// Returns true if a run is recorded.
     pub fn has(&self, subject: &str, load: &str, round: u32) -> bool {
         self.runs.iter().any(|run| run.subject == subject && run.load == load && run.round == round)
     }

@@ -1,4 +1,4 @@
-//! Runs a matrix: every load on every subject, in turns, as often as the profile says.
+//! Runs a matrix: every load on every subject, alternately, as often as the profile says.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::error::LabError;
 
 /// How a matrix is run.
 pub struct MatrixRun {
-    /// What.
+    /// The matrix to run.
     pub matrix: Matrix,
     /// Name of the profile.
     pub profile: String,
@@ -29,11 +29,11 @@ pub struct MatrixRun {
     pub atoll: PathBuf,
     /// Options of `atoll up` for clusters whose keys are in a Transit engine.
     pub transit: Vec<String>,
-    /// What to stop when the command is told to end.
+    /// Processes to stop when a signal ends the command.
     pub stops: Stops,
 }
 
-/// What is told while it goes on.
+/// Progress of a matrix.
 #[derive(Clone, Debug)]
 pub enum MatrixStep<'a> {
     /// A cluster is being started.
@@ -44,7 +44,7 @@ pub enum MatrixStep<'a> {
     Running {
         /// Runs done.
         done: u64,
-        /// Of all.
+        /// Number of all runs.
         all: u64,
         /// Such as `plain, one client: randread 4 KiB, round 2 of 3`.
         what: &'a str,
@@ -55,7 +55,7 @@ pub enum MatrixStep<'a> {
         subject: &'a str,
         /// Name of the load.
         load: &'a str,
-        /// What it found.
+        /// Measured figures.
         measurement: &'a Measurement,
     },
     /// A run could not be done.
@@ -63,7 +63,7 @@ pub enum MatrixStep<'a> {
 }
 
 impl MatrixRun {
-    /// Runs it and returns the record. What was started is stopped, also if this fails.
+    /// Runs it and returns the record. Started processes are stopped, also if this fails.
     pub fn run(
         &self,
         facts: &dyn Fn(&Path) -> Result<DataFacts, LabError>,

@@ -1,4 +1,4 @@
-//! How a load is run on a subject: the command line of its benchmark, and what must be there before.
+//! Runs of a load on a subject: the command line of its benchmark, and its preparation.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(super) struct Prepared<'a> {
     servers: Processes,
 }
 
-/// What a data directory of a cluster that runs says.
+/// Facts from the data directory of a running cluster.
 pub struct DataFacts {
     /// Where its gateway listens for plain HTTP: HOST:PORT.
     pub gateway: String,
@@ -40,7 +40,7 @@ pub(super) struct Lengths {
     pub warm_up_seconds: f64,
 }
 
-/// Makes what the subject's loads need: images, a bucket, HAProxy.
+/// Makes the images, buckets and HAProxy of the subject's loads.
 pub(super) fn prepare<'a>(
     subject: &'a Subject,
     cluster: &'a Running,

@@ -1,4 +1,4 @@
-//! What operations were measured to cost, and what they cost at other sizes.
+//! Measured costs of operations, and their costs at other sizes.
 
 use std::array;
 
@@ -20,15 +20,15 @@ pub struct Calibration {
     pub date: Option<String>,
     /// Hosts of the cluster that it was measured on, each with a gateway.
     pub hosts: u32,
-    /// What an erasure code cuts objects into.
+    /// Bytes of the chunks that an erasure code makes.
     #[serde(rename = "ec_chunk", deserialize_with = "size")]
     pub ec_chunk_bytes: u64,
     /// Threads that one OSD works with; without it there are as many as it likes.
     pub osd_threads: Option<u32>,
-    /// What operations cost.
+    /// Measured costs of operations.
     #[serde(rename = "operation")]
     operations: Vec<MeasuredOperation>,
-    /// What protections cost on top.
+    /// Additional costs of protections.
     #[serde(rename = "protection", default)]
     protections: Vec<MeasuredProtection>,
     /// How often operations write to the OSDs' logs.
@@ -52,7 +52,7 @@ struct Reached {
     _source: String,
 }
 
-/// What one operation was measured to take from all hosts together.
+/// Measured resources of one operation on all hosts together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MeasuredOperation {
@@ -60,7 +60,7 @@ struct MeasuredOperation {
     #[serde(rename = "size", deserialize_with = "size")]
     size_bytes: u64,
     redundancy: Redundancy,
-    /// Of OSDs and gateways.
+    /// CPU time of OSDs and gateways.
     cpu_us: f64,
     /// The gateways' part of it, if it is known.
     gateway_cpu_us: Option<f64>,
@@ -71,7 +71,7 @@ struct MeasuredOperation {
     source: String,
 }
 
-/// What a protection was measured to cost.
+/// Measured cost of a protection.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MeasuredProtection {
@@ -79,7 +79,7 @@ struct MeasuredProtection {
     operation: Operation,
     /// CPU time of all servers with it, divided by that without it.
     cpu_factor: f64,
-    /// Whether it is gateways that do its work.
+    /// True if gateways do its work.
     #[serde(default)]
     in_gateways: bool,
     source: String,
@@ -94,11 +94,11 @@ struct MeasuredLog {
     source: String,
 }
 
-/// What one operation takes, and where that is from.
+/// Resources of one operation, and the source of the figures.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     pub demand: Demand,
-    /// Whether it is known which part of the CPU time is the gateways'.
+    /// True if the gateways' part of the CPU time is known.
     pub knows_gateways: bool,
     pub sources: Vec<String>,
     pub notes: Vec<String>,
@@ -115,7 +115,7 @@ pub(super) struct Request<'a> {
     pub protections: &'a [String],
 }
 
-/// CPU time, the gateways' part of it, and bytes in, out and to drives beyond what must be moved.
+/// CPU time, the gateways' part of it, and bytes in, out and to drives beyond the moved data.
 type Figures = [f64; 5];
 
 impl Calibration {
@@ -155,7 +155,7 @@ impl Calibration {
         }
     }
 
-    /// What an operation takes: what it must move, and what was measured beyond that, at its size.
+    /// Returns the cost of an operation: the data that it must move, and the measured rest at its size.
     pub(super) fn cost(&self, request: &Request) -> Result<Cost, ModelError> {
         let (rows, mut notes) = self.rows_for(request.operation, request.redundancy)?;
         let (figures, sources) = at_size(&rows, request.size_bytes, |row| self.figures(row));
@@ -211,7 +211,7 @@ impl Calibration {
         Ok((all().filter(|row| row.redundancy == found).collect(), notes))
     }
 
-    /// What was measured of a row, without what its structure explains.
+    /// Returns the measured figures of a row, without the part that follows from its structure.
     fn figures(&self, row: &MeasuredOperation) -> Figures {
         let pieces = self.pieces(row.redundancy, row.size_bytes);
         let moved = structure(row.operation, row.size_bytes, pieces, self.hosts, false);

@@ -1,4 +1,4 @@
-//! What is described: a cluster, and what clients do to it.
+//! The description of a cluster, and of its clients' work.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ const WORKLOADS_MAX: usize = 1_000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterDescription {
-    /// What it is called in reports.
+    /// Name in reports.
     pub name: String,
     /// Hosts with OSDs.
     pub hosts: u32,
@@ -24,11 +24,11 @@ pub struct ClusterDescription {
     /// How fast a core is, as a multiple of one of the machine that the calibration is from.
     #[serde(default = "one")]
     pub core_speed: f64,
-    /// What each host's network takes in each direction.
+    /// Bandwidth of each host's network in each direction.
     pub nic_gbit_per_s: f64,
     /// From host to host and back, without load.
     pub round_trip_us: f64,
-    /// What is in each host.
+    /// Drives of each host.
     pub drives: Drives,
     /// Gateways on hosts of their own. Without it they are on the hosts with OSDs.
     pub gateways: Option<Gateways>,
@@ -37,7 +37,7 @@ pub struct ClusterDescription {
     /// Protections beyond those that the calibration was measured with, by its names for them.
     #[serde(default)]
     pub protections: Vec<String>,
-    /// What is to be predicted.
+    /// Workloads to predict.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
 }
@@ -73,11 +73,11 @@ pub struct Gateways {
     pub hosts: u32,
     /// Cores of each.
     pub cores_per_host: f64,
-    /// What each host's network takes in each direction.
+    /// Bandwidth of each host's network in each direction.
     pub nic_gbit_per_s: f64,
 }
 
-/// What clients do.
+/// Work of clients.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -94,7 +94,7 @@ pub struct Workload {
     pub redundancy: Option<Redundancy>,
     /// In place of the cluster's.
     pub protections: Option<Vec<String>>,
-    /// What somebody measured there, in operations a second.
+    /// Rate measured on such a cluster, in operations a second.
     pub measured_per_s: Option<f64>,
     /// The same, in GiB a second.
     pub measured_gib_per_s: Option<f64>,
@@ -119,17 +119,17 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it changes data.
+    /// Returns true for operations that change data.
     pub fn is_write(self) -> bool {
         matches!(self, Operation::Randwrite | Operation::Write | Operation::Put)
     }
 
-    /// Whether it goes through a gateway.
+    /// Returns true for operations of gateways.
     pub fn is_object(self) -> bool {
         matches!(self, Operation::Put | Operation::Get)
     }
 
-    /// Whether both cost the same but for their size.
+    /// Returns true if both operations cost the same at equal sizes.
     pub fn costs_as(self, other: Operation) -> bool {
         (self.is_write(), self.is_object()) == (other.is_write(), other.is_object())
     }
@@ -252,7 +252,7 @@ impl ClusterDescription {
         }
         let measured = workload.measured_per_s.or(workload.measured_gib_per_s);
         if measured.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
-            return Err(format!("a {} of which 0 a second were measured", workload.operation));
+            return Err(format!("a {} with a measured rate of 0 a second", workload.operation));
         }
         Ok(())
     }

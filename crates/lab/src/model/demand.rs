@@ -1,17 +1,17 @@
-//! What one operation moves, from how the system works: the bytes that must go over the network and to
-//! drives. What is measured beyond that (headers, logs, indexes) comes from the calibration.
+//! Data that one operation moves, from how the system works: the bytes that must go over the network and to
+//! drives. The measured rest (headers, logs, indexes) comes from the calibration.
 
 use super::cluster::{Operation, Redundancy};
 
-/// What one operation takes from all hosts together.
+/// Resources of one operation on all hosts together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Demand {
     pub osd_cpu_us: f64,
     pub gateway_cpu_us: f64,
-    /// What hosts receive and send for OSDs.
+    /// Bytes that hosts receive and send for OSDs.
     pub osd_in_bytes: f64,
     pub osd_out_bytes: f64,
-    /// What gateways receive and send.
+    /// Bytes that gateways receive and send.
     pub gateway_in_bytes: f64,
     pub gateway_out_bytes: f64,
     pub drive_read_bytes: f64,
@@ -33,7 +33,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// An erasure code cuts into chunks: what is shorter than a chunk is one piece, with all of the parity.
+    /// An erasure code cuts into chunks: data shorter than a chunk is one piece, with all of the parity.
     pub fn of(redundancy: Redundancy, size_bytes: u64, chunk_bytes: u64) -> Pieces {
         let size = size_bytes as f64;
         match redundancy {

@@ -1,6 +1,6 @@
-//! What a described cluster should be able to do, by arithmetic: what one operation costs (as it was
-//! measured, in CPU time and bytes) against what there is (cores, network, drives). The resource that
-//! allows the fewest operations is the bottleneck.
+//! Prediction of a described cluster's rates, by arithmetic: the measured cost of one operation (CPU time and
+//! bytes) against the cluster's resources (cores, network, drives). The resource that allows the fewest operations
+//! is the bottleneck.
 //!
 //! It is a ceiling: it knows no waiting, no uneven load and no work beside clients' operations.
 
@@ -18,10 +18,10 @@ pub use predict::{Forecast, Prediction, Resource, forecast};
 /// Why there is no prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A file of TOML that does not say what it must.
+    /// A file of TOML that lacks or misuses a value.
     #[error("{what} cannot be understood: {detail}")]
     Format {
-        /// The file, or the name of what is built in.
+        /// The file, or the built-in name.
         what: String,
         /// Where and why.
         detail: String,
@@ -34,7 +34,7 @@ pub enum ModelError {
 /// A cluster description or a calibration that comes with the program.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltIn {
-    /// By what it is asked for.
+    /// Name on the command line.
     pub name: &'static str,
     /// The TOML.
     pub text: &'static str,

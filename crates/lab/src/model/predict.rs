@@ -1,4 +1,4 @@
-//! The prediction: what there is, divided by what one operation takes of it.
+//! The prediction: resources divided by the needs of one operation.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ const US_PER_SECOND: f64 = 1e6;
 const BYTES_PER_GBIT: f64 = 1e9 / 8.0;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What a cluster should do.
+/// Predicted performance of a cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct Forecast {
     /// The cluster's name.
@@ -26,7 +26,7 @@ pub struct Forecast {
     pub predictions: Vec<Prediction>,
 }
 
-/// What it should do under one workload.
+/// Predicted performance under one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
     /// The kind of request.
@@ -39,7 +39,7 @@ pub struct Prediction {
     pub redundancy: String,
     /// Requests in flight, if there is a limit.
     pub concurrency: Option<u32>,
-    /// At most so many operations a second.
+    /// Upper bound of operations a second.
     pub operations_per_s: f64,
     /// The same, in GiB a second.
     pub gib_per_s: f64,
@@ -47,19 +47,19 @@ pub struct Prediction {
     pub expected_per_s: Option<(f64, f64)>,
     /// What does not allow more.
     pub bottleneck: String,
-    /// What would be next.
+    /// Resource that would limit it next.
     pub next: Option<String>,
     /// How much more the next one allows, as a factor.
     pub next_allows: Option<f64>,
-    /// What no request can be faster than, in microseconds.
+    /// Lower bound of the latency of a request, in microseconds.
     pub latency_floor_us: f64,
-    /// All that an operation needs, what allows the fewest first.
+    /// Needs of an operation, the bottleneck first.
     pub resources: Vec<Resource>,
-    /// What somebody measured there, in operations a second.
+    /// Rate measured on such a cluster, in operations a second.
     pub measured_per_s: Option<f64>,
     /// That, divided by the prediction.
     pub measured_share: Option<f64>,
-    /// What the figures leave open.
+    /// Uncertainties of the figures.
     pub notes: Vec<String>,
     /// Which measurements the costs are from.
     pub sources: Vec<String>,
@@ -68,13 +68,13 @@ pub struct Prediction {
 /// Something that operations use up.
 #[derive(Clone, Debug, Serialize)]
 pub struct Resource {
-    /// What it is.
+    /// Name of the resource.
     pub name: &'static str,
     /// The unit of the two figures below.
     pub unit: &'static str,
-    /// What one operation takes of it.
+    /// Amount that one operation needs.
     pub per_operation: f64,
-    /// What all hosts have of it each second.
+    /// Amount that all hosts have each second.
     pub available_per_s: f64,
     /// How many operations a second that is enough for.
     pub operations_per_s: f64,
@@ -204,8 +204,8 @@ fn resources(cluster: &ClusterDescription, hosts: u32, calibration: &Calibration
     all
 }
 
-/// What no request can be faster than: round trips and drive accesses one after the other, and the longest
-/// of the things that may overlap while data flows.
+/// Returns the lower bound of the latency of a request: round trips and drive accesses one after the other, and
+/// the longest of the transfers that may overlap.
 fn latency_floor_us(
     cluster: &ClusterDescription,
     workload: &Workload,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Nothing beyond what must be moved, and CPU time in round figures.
+/// A calibration with nothing beyond the moved data, and CPU time in round figures.
 const PLAIN: &str = r#"
 name = "plain"
 machine = "none"

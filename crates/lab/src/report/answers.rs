@@ -1,4 +1,4 @@
-//! The answer: what each subject costs, relative to the baseline.
+//! The answer: the cost of each subject, relative to the baseline.
 
 use super::cells::{Cell, baseline, compared};
 use super::metric::Metric;
@@ -14,7 +14,7 @@ pub struct Relative<'a> {
     pub load: &'a Load,
     /// How it compares, if both were measured.
     pub ratio: Option<Ratio>,
-    /// Whether there are warnings about either.
+    /// True if there are warnings about either.
     pub is_doubtful: bool,
 }
 

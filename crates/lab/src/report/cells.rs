@@ -59,7 +59,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// What all others are compared with: the baseline, or the first.
+/// Returns the subject that all others are compared with: the baseline, or the first.
 pub fn baseline(record: &Record) -> Option<&Subject> {
     let subjects = &record.begun.subjects;
     subjects.iter().find(|subject| subject.is_baseline).or(subjects.first())

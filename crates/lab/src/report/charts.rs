@@ -10,21 +10,21 @@ use super::plot::{Axis, Bar, Line, Panel, Scale, bars, lines};
 use super::text;
 use crate::matrix::{Load, Record, Subject};
 
-/// What one subject did under the load of a chart.
+/// Figures of one subject under the load of a chart.
 struct Drawn<'a> {
     style: usize,
     subject: &'a Subject,
     cell: Cell<'a>,
 }
 
-/// Longer series are thinned out to so many points.
+/// Largest number of points of a series; longer ones are thinned out.
 const POINTS_MAX: usize = 600;
 /// 99.99 percent.
 const NINES_MAX: f64 = 4.0;
 
-/// A plot, and what stands above it.
+/// A plot with its title.
 pub struct Chart {
-    /// What it shows.
+    /// Title above the plot.
     pub title: String,
     /// How to read it.
     pub note: String,
@@ -37,7 +37,7 @@ pub fn style_of(record: &Record, subject: &Subject) -> usize {
     record.begun.subjects.iter().position(|one| one.name == subject.name).unwrap_or(0)
 }
 
-/// The charts of a group: what each load does relative to the baseline.
+/// Returns the charts of a group: each load relative to the baseline.
 pub fn of_group(record: &Record, loads: &[&Load]) -> Vec<Chart> {
     let Some(baseline) = baseline(record) else { return Vec::new() };
     let charts = [Metric::Throughput, Metric::AllCpu].into_iter().filter_map(|metric| {
@@ -135,7 +135,7 @@ fn cpu(load: &Load, drawn: &[Drawn<'_>]) -> Option<Chart> {
                 range: (all.count > 1).then_some((all.min, all.max)),
                 figure: text::figure(all.median),
                 tooltip: format!(
-                    "{}: {} us/op, of which servers {}, load generators {}",
+                    "{}: {} us/op: servers {}, load generators {}",
                     one.subject.name,
                     text::figure(all.median),
                     text::figure(servers),
@@ -230,7 +230,7 @@ fn over_time(load: &Load, drawn: &[Drawn<'_>]) -> Option<Chart> {
     Some(Chart { title: "Over time".into(), note: "The round that is nearest the median".into(), svg })
 }
 
-/// Second by second of each subject's typical round. What remains of a second at the end is left out.
+/// Second by second of each subject's typical round. An incomplete second at the end is left out.
 fn series(drawn: &[Drawn<'_>], value: impl Fn(&Second) -> f64) -> Vec<Line> {
     let lines = drawn.iter().filter_map(|one| {
         let run = one.cell.typical()?;

@@ -1,4 +1,4 @@
-//! Two records beside each other: what has changed from one to the other beyond chance.
+//! Comparison of two records: differences beyond chance.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::table::{RATIO_NOTE, Table, TableCell};
 use super::text::printable;
 use crate::matrix::{Begun, Record};
 
-/// What is compared.
+/// Compared metrics.
 const COMPARED: [Metric; 4] = [Metric::Throughput, Metric::ServersCpu, Metric::P50, Metric::P99];
 
 /// How one figure of one cell differs.
@@ -24,7 +24,7 @@ pub struct Change {
     pub after: Spread,
     /// The second relative to the first.
     pub ratio: Ratio,
-    /// Whether it differs beyond what chance explains; null if too few rounds say.
+    /// True if it differs beyond chance; null with too few rounds.
     pub is_different: Option<bool>,
 }
 
@@ -37,16 +37,16 @@ pub struct ChangedCell {
     pub subject: String,
     /// Its figures, as far as both have them.
     pub changes: Vec<Change>,
-    /// What makes the first's figures doubtful.
+    /// Doubts about the first record's figures.
     pub doubts_before: Vec<String>,
-    /// What makes the second's doubtful.
+    /// Doubts about the second record's figures.
     pub doubts_after: Vec<String>,
 }
 
 /// Two records beside each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What the records do not have in common, such as the kernel: differences may come from there.
+    /// Differences in the setting of the records, such as the kernel, which may explain differences of figures.
     pub circumstances: Vec<String>,
     /// Cells that both have.
     pub cells: Vec<ChangedCell>,
@@ -55,8 +55,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two records by the names of their loads and subjects. Their rounds were not run in
-    /// turns, so that a change of the machine between them is not told from one of the system.
+    /// Compares two records by the names of their loads and subjects. Their rounds did not alternate, so a change
+    /// of the machine between them looks like one of the system.
     pub fn of(before: &Record, after: &Record) -> Self {
         let (mut cells, mut only_one_has) = (Vec::new(), Vec::new());
         for (load, subject) in names(before, after) {
@@ -77,7 +77,7 @@ impl Comparison {
         (changes.clone().filter(|change| change.is_different == Some(true)).count(), changes.count())
     }
 
-    /// What is to be known about the figures, a line each.
+    /// Returns remarks about the figures, a line each.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> =
             self.circumstances.iter().map(|one| format!("Differs as well: {one}")).collect();

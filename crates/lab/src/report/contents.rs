@@ -1,4 +1,4 @@
-//! What a report says, in words and tables: the same in HTML and in Markdown.
+//! Content of a report, in words and tables: the same in HTML and in Markdown.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use super::table::Table;
 use super::text::{date, figure, printable};
 use crate::matrix::{Load, Record};
 
-/// What a report says.
+/// Content of a report.
 pub struct Contents<'a> {
-    /// What it is about.
+    /// Title of the report.
     pub title: String,
     /// The question.
     pub about: String,
-    /// What makes all of it doubtful.
+    /// Doubts about all figures.
     pub doubts: Vec<String>,
     /// Runs that could not be done.
     pub failed: Option<Table>,
     /// The answer, the shortest first.
     pub answers: Vec<Table>,
-    /// How it was done, on what.
+    /// Method and machine.
     pub setting: Vec<Table>,
     /// Cells that are doubtful.
     pub warnings: Option<Table>,
@@ -41,7 +41,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Contents<'a> {
-    /// Of a record.
+    /// Returns the contents for a record.
     pub fn of(record: &'a Record) -> Self {
         let begun = &record.begun;
         Contents {
@@ -87,7 +87,7 @@ fn warnings(record: &Record) -> Option<Table> {
         let row = vec![cell.load.name.clone(), subject.name.clone(), doubts.join("; ")];
         (!doubts.is_empty()).then_some(row)
     });
-    let table = Table::of_words("Warnings", &["Load", "Subject", "What to know"], rows);
+    let table = Table::of_words("Warnings", &["Load", "Subject", "Notes"], rows);
     (!table.rows.is_empty()).then_some(table)
 }
 
@@ -100,8 +100,8 @@ fn subjects(record: &Record) -> Table {
         vec![name, subject.title.clone(), protections.join("; ")]
     });
     Table::of_words(
-        "What is compared, and what was on",
-        &["Subject", "What it is", "Durability and protections"],
+        "Compared subjects and their protections",
+        &["Subject", "Description", "Durability and protections"],
         rows,
     )
 }
@@ -115,7 +115,7 @@ fn method(record: &Record) -> Table {
         (
             "Runs",
             format!(
-                "{} rounds, in each of which the subjects took turns; {} s each after {} s of warm-up",
+                "{} rounds with the subjects in alternation; {} s each after {} s of warm-up",
                 begun.rounds,
                 figure(begun.seconds),
                 figure(begun.warm_up_seconds)

@@ -1,4 +1,4 @@
-//! Tables of what was measured: one for each load, and CPU time by role for each group of them.
+//! Tables of measured figures: one for each load, and CPU time by role for each group of them.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const HEADINGS: [&str; 13] = [
     "seconds",
 ];
 
-/// What was measured under one load.
+/// Returns the table of figures under one load.
 pub fn figures(record: &Record, load: &Load) -> Table {
     let mut table = Table::new(title(load), &HEADINGS, 1);
     let Some(baseline) = baseline(record) else { return table };

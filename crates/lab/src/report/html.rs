@@ -40,7 +40,7 @@ fn body(record: &Record, contents: &Contents<'_>) -> Markup {
             h2 #answer { "The answer" }
             @for answer in &contents.answers { (titled(answer)) }
         }
-        h2 #method { "What was measured, and how" }
+        h2 #method { "Method" }
         @for setting in &contents.setting { (titled(setting)) }
         @for index in 0..contents.groups.len() { (group(record, contents, index)) }
         @if let Some(warnings) = &contents.warnings {
@@ -50,7 +50,7 @@ fn body(record: &Record, contents: &Contents<'_>) -> Markup {
     }
 }
 
-/// What must not be overlooked.
+/// Returns the alarms on top of a report: failures and doubts.
 fn alarms(contents: &Contents<'_>) -> Markup {
     let doubtful = contents.warnings.as_ref().map_or(0, |warnings| warnings.rows.len());
     html! {
@@ -82,7 +82,7 @@ fn table_of_contents(contents: &Contents<'_>) -> Markup {
                 @if !contents.answers.is_empty() {
                     li { a href="#answer" { "The answer" } }
                 }
-                li { a href="#method" { "What was measured, and how" } }
+                li { a href="#method" { "Method" } }
                 @for (index, group) in contents.groups.iter().enumerate() {
                     li {
                         a href={ "#group-" (index) } { (group.name) }

@@ -24,10 +24,10 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Those that answer what something costs.
+    /// Metrics of cost.
     pub const COSTS: [Metric; 4] = [Metric::Throughput, Metric::ServersCpu, Metric::AllCpu, Metric::P99];
 
-    /// What it is.
+    /// Returns the title of the metric.
     pub fn title(self) -> &'static str {
         match self {
             Metric::Throughput => "Throughput",
@@ -53,7 +53,7 @@ impl Metric {
         Some(figure).filter(|figure| figure.is_finite() && *figure > 0.0)
     }
 
-    /// Whether more of it is better.
+    /// Returns true if larger values are better.
     pub fn is_better_when_more(self) -> bool {
         self == Metric::Throughput
     }

@@ -1,4 +1,4 @@
-//! What makes a cell's figures doubtful.
+//! Doubts about a cell's figures.
 
 use atoll_bench::Noise;
 
@@ -15,7 +15,7 @@ const STEAL_PERCENT_MAX: f64 = 2.0;
 /// Time that other processes took.
 const OTHERS_PERCENT_MAX: f64 = 10.0;
 
-/// What makes a cell's figures doubtful, in words.
+/// Returns the doubts about a cell's figures, in words.
 pub fn doubts(cell: &Cell<'_>, rounds: u32) -> Vec<String> {
     let mut doubts = Vec::new();
     let ended = cell.runs.len();
@@ -53,7 +53,7 @@ fn noise(cell: &Cell<'_>) -> Vec<String> {
     noisy.map(|(figure, _, what)| format!("{what} {}", percent(figure))).collect()
 }
 
-/// What makes all of a record doubtful.
+/// Returns the doubts about all of a record.
 pub fn doubts_of_all(record: &Record) -> Vec<String> {
     let mut doubts = Vec::new();
     let (rounds, host) = (record.begun.rounds, &record.begun.host);

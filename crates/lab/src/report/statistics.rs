@@ -31,7 +31,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Returns the statistics of at least one figure.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -69,9 +69,9 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of two cells whose runs took turns: each round's two runs were close in time, so that what
-    /// disturbed one disturbed the other, and their ratio holds when the machine was slower in one
-    /// round than in the next. Rounds that one of them lacks do not count.
+    /// Compares two cells whose runs alternated: each round's two runs were close in time, so a disturbance
+    /// affected both, and their ratio holds when the machine was slower in one round than in the next. Rounds that
+    /// one of them lacks do not count.
     pub fn within_rounds(baseline: &ByRound, other: &ByRound) -> Option<Self> {
         let logs: Vec<f64> = baseline
             .iter()
@@ -83,8 +83,7 @@ impl Ratio {
         Some(Ratio::of(logs.mean, logs.variance / logs.count as f64, degrees, logs.count))
     }
 
-    /// Of two cells that were measured apart, so that only their means can be compared (Welch's
-    /// interval, which takes their variances as they are).
+    /// Compares two cells that were measured apart, by their means (Welch's interval, with their own variances).
     pub fn of_apart(baseline: &ByRound, other: &ByRound) -> Option<Self> {
         let logs = |figures: &ByRound| -> Vec<f64> {
             figures.values().map(|figure| figure.ln()).filter(|log| log.is_finite()).collect()
@@ -107,7 +106,7 @@ impl Ratio {
         Ratio { value: mean_log.exp(), interval, rounds }
     }
 
-    /// Whether there is a difference beyond what chance explains; not known without an interval.
+    /// Returns true for a difference beyond chance; none without an interval.
     pub fn is_different(&self) -> Option<bool> {
         self.interval.map(|interval| interval.low > 1.0 || interval.high < 1.0)
     }

@@ -3,13 +3,13 @@
 use super::statistics::{Ratio, Spread};
 use super::text;
 
-/// What is to be seen at a glance.
+/// Marks that are seen at a glance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing.
     #[default]
     None,
-    /// A difference beyond what chance explains.
+    /// A difference beyond chance.
     Different,
     /// No difference is shown.
     Same,
@@ -18,13 +18,13 @@ pub enum Mark {
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableCell {
-    /// What it says.
+    /// Text of the cell.
     pub text: String,
     /// A spread or interval, in brackets behind it.
     pub detail: Option<String>,
-    /// What is to be seen at a glance.
+    /// Mark of the cell.
     pub mark: Mark,
-    /// Whether it is to be taken with care, for reasons that are listed elsewhere.
+    /// True if the figure is doubtful, for reasons that are listed elsewhere.
     pub is_doubtful: bool,
 }
 
@@ -86,7 +86,7 @@ impl TableCell {
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// What it shows.
+    /// Title of the table.
     pub title: String,
     /// How to read it.
     pub note: String,

@@ -1,4 +1,4 @@
-//! Records made by hand, and what their reports say.
+//! Handmade records, and their reports.
 
 use atoll_bench::{
     ClientMeasurement, CpuByRole, HostFacts, KindCounts, LatencyHistogram, Measurement, Noise, Second, Setting,
@@ -36,7 +36,7 @@ fn subject(name: &str, is_baseline: bool) -> Subject {
     Subject { name: name.into(), title: EVIL.into(), is_baseline }
 }
 
-/// Two subjects, one of which does half as much, and a load that failed.
+/// Two subjects, the second with half the rate, and a load that failed.
 fn record(rounds: u32) -> Record {
     let run = |subject: &str, round: u32, operations: u64, others_percent: f64| Run {
         subject: subject.into(),

@@ -63,8 +63,8 @@ impl Device {
         path
     }
 
-    /// Runs `cryptsetup` with these arguments, then the device, then `more`; `stdin` is where it
-    /// reads the existing passphrase. It must succeed; returns what it printed.
+    /// Runs `cryptsetup` with these arguments, then the device, then `more`; `stdin` is where it reads the
+    /// existing passphrase. It must succeed; returns its output.
     pub fn cryptsetup(&self, arguments: &[&str], more: &[&Path], stdin: &str) -> String {
         let output = self.try_cryptsetup(arguments, more, stdin);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -73,7 +73,7 @@ impl Device {
         text
     }
 
-    /// Whether `passphrase` opens a keyslot, as `cryptsetup` sees it.
+    /// Returns true if `passphrase` opens a keyslot in `cryptsetup`.
     pub fn cryptsetup_opens(&self, passphrase: &str) -> bool {
         let output = self.try_cryptsetup(&["open", "--test-passphrase", "--key-file=-"], &[], passphrase);
         match output.status.code() {

@@ -19,7 +19,7 @@ fn throughput() {
     }
 }
 
-/// The best of ten runs: what the code can do when nobody else uses the core.
+/// Measures the best of ten runs: the speed on a core without other load.
 fn report(name: &str, bytes: usize, mut operation: impl FnMut()) {
     let rounds = (256 << 20) / bytes;
     let mut best = Duration::MAX;

@@ -16,7 +16,7 @@ use super::{
     Action, CloseReason, ExportInfo, OpenPurpose, Progress, ProtocolError, SessionConfig, TlsPolicy, array_at,
 };
 
-/// What the session knows before transmission.
+/// State of the session before transmission.
 pub(super) struct Handshake {
     /// The client's flags, once they are here.
     client_flags: Option<u32>,
@@ -58,7 +58,7 @@ impl Handshake {
         }
     }
 
-    /// Whether the client has to wait for the shell.
+    /// Returns true if the client has to wait for the shell.
     pub(super) fn is_awaiting(&self) -> bool {
         self.awaiting.is_some()
     }
@@ -107,8 +107,8 @@ impl Handshake {
         Ok(Progress::Consumed)
     }
 
-    /// The answer to everything but STARTTLS and ABORT where TLS is required and has not begun (section
-    /// "FORCEDTLS mode"). What the option's data says is not even looked at.
+    /// The answer to everything but STARTTLS and ABORT where TLS is required and has not begun (section "FORCEDTLS
+    /// mode"). The option's data is not looked at.
     fn demand_tls(&self, config: &SessionConfig, option: u32) -> Result<Option<Bytes>, CloseReason> {
         if config.tls != TlsPolicy::Required || self.is_secured {
             return Ok(None);
@@ -247,7 +247,7 @@ impl Handshake {
         self.awaiting = Some(Awaiting::Describe { option, query });
     }
 
-    /// Goes on after [`Action::OpenExport`]; returns the next phase if transmission begins.
+    /// Resumes after [`Action::OpenExport`]; returns the next phase if transmission begins.
     pub(super) fn export_opened(
         &mut self,
         config: &SessionConfig,
@@ -288,7 +288,7 @@ impl Handshake {
         Ok(None)
     }
 
-    /// Goes on after [`Action::ListExports`].
+    /// Resumes after [`Action::ListExports`].
     pub(super) fn exports_listed(&mut self, names: &[String], actions: &mut VecDeque<Action>) {
         assert!(matches!(self.awaiting.take(), Some(Awaiting::List)), "bug in the shell: no list was asked for");
         let mut replies = Replies::to(option::LIST);

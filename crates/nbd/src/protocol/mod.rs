@@ -1,9 +1,8 @@
 //! The server's side of the NBD protocol, without I/O: bytes and events in, actions out.
 //!
-//! The source is the document `doc/proto.md` of the NetworkBlockDevice/nbd project; doc comments name
-//! its sections. What is spoken: fixed newstyle negotiation, structured replies, the metadata context
-//! `base:allocation`, STARTTLS. Extended headers are refused.
-//! TLS itself is the shell's: see [`Action::StartTls`].
+//! The source is the document `doc/proto.md` of the NetworkBlockDevice/nbd project; doc comments name its
+//! sections. It speaks fixed newstyle negotiation, structured replies, the metadata context `base:allocation`, and
+//! STARTTLS. Extended headers are refused. TLS itself is the shell's: see [`Action::StartTls`].
 //!
 //! A shell owns the socket and the image and drives one [`NbdSession`] per connection:
 //!
@@ -16,8 +15,8 @@
 //! }
 //! ```
 //!
-//! Back-pressure is the shell's to pass on: as long as its socket does not take what was sent, it
-//! should neither drain actions nor call [`NbdSession::receive`], which then stops by itself.
+//! The shell passes back-pressure on: as long as its socket is full, it should neither drain actions nor call
+//! [`NbdSession::receive`], which then stops by itself.
 
 pub mod constants;
 mod handshake;

@@ -30,7 +30,7 @@ pub(super) struct ExportQuery {
 /// Data of LIST_META_CONTEXT and SET_META_CONTEXT.
 pub(super) struct MetaQuery {
     pub(super) name: String,
-    /// Whether `base:allocation` is among what was asked for.
+    /// True if `base:allocation` is among the requested contexts.
     pub(super) allocation: bool,
 }
 
@@ -92,7 +92,7 @@ fn export_query(data: &[u8]) -> Result<ExportQuery, Rejected> {
     })
 }
 
-/// `is_list` tells LIST_META_CONTEXT, where no query and the wildcard mean everything, from
+/// `is_list` distinguishes LIST_META_CONTEXT, where no query and the wildcard mean everything, from
 /// SET_META_CONTEXT, where they mean nothing (section "The `base:` metadata namespace").
 fn meta_query(data: &[u8], is_list: bool) -> Result<MetaQuery, Rejected> {
     const SHORT: Rejected = invalid("the data ends early");
@@ -114,7 +114,7 @@ fn meta_query(data: &[u8], is_list: bool) -> Result<MetaQuery, Rejected> {
     Ok(MetaQuery { name: export_name(name)?, allocation })
 }
 
-/// A string after its 32-bit length, and what follows it.
+/// Returns a string after its 32-bit length, and the data behind it.
 fn split_string(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_be_bytes(*length) as usize)

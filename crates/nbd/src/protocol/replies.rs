@@ -27,7 +27,7 @@ pub(super) fn failure(structured: bool, cookie: u64, code: ErrorCode, message: &
     bytes.freeze()
 }
 
-/// What precedes the data of a READ: always one chunk, so that DF asks for nothing special.
+/// Returns the header of a READ's data: always one chunk, so DF needs nothing special.
 pub(super) fn data_header(structured: bool, cookie: u64, offset: u64, length: u32) -> Bytes {
     if !structured {
         return simple_reply(cookie, 0);

@@ -43,9 +43,9 @@ impl NbdSession {
         }
     }
 
-    /// Takes every whole message out of `buffer`, up to the limits, and queues what follows from it. An
-    /// unfinished message stays in `buffer` (except the payload of a refused WRITE, which is thrown
-    /// away as it comes). WRITE data is split off without a copy.
+    /// Takes every whole message out of `buffer`, up to the limits, and queues its actions. An unfinished message
+    /// stays in `buffer` (except the payload of a refused WRITE, which is thrown away as it comes). WRITE data is
+    /// split off without a copy.
     pub fn receive(&mut self, buffer: &mut BytesMut) {
         while !self.is_saturated() {
             let progress = match &mut self.phase {
@@ -65,15 +65,15 @@ impl NbdSession {
         self.needed_bytes = 0;
     }
 
-    /// How many bytes beyond those in the buffer the session needs before the next
-    /// [`NbdSession::receive`] can do anything. More are welcome. Zero means that the last call stopped
-    /// at a limit: call it again, with what is in the buffer, once [`NbdSession::is_saturated`] ends.
+    /// How many bytes beyond those in the buffer the session needs before the next [`NbdSession::receive`] can do
+    /// anything. More are welcome. Zero means that the last call stopped at a limit: call it again, with the rest
+    /// of the buffer, once [`NbdSession::is_saturated`] ends.
     pub fn needed_bytes(&self) -> usize {
         self.needed_bytes
     }
 
-    /// Whether [`NbdSession::receive`] would do nothing now: too many requests or actions wait for
-    /// the shell, or an option does, or the session is over.
+    /// Returns true if [`NbdSession::receive`] would do nothing now: too many requests or actions wait for the
+    /// shell, or an option does, or the session is over.
     pub fn is_saturated(&self) -> bool {
         self.closed
             || self.actions.len() >= ACTIONS_QUEUED_MAX
@@ -83,8 +83,8 @@ impl NbdSession {
             }
     }
 
-    /// Whether [`Action::Close`] is or was the last action. Outcomes of requests that are still in
-    /// flight may be reported and are dropped.
+    /// Returns true if [`Action::Close`] is or was the last action. Outcomes of requests that are still in flight
+    /// may be reported and are dropped.
     pub fn is_closed(&self) -> bool {
         self.closed
     }

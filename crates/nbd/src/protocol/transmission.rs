@@ -48,7 +48,7 @@ struct InFlight {
     payload_bytes: u64,
 }
 
-/// What a successful outcome holds.
+/// Content of a successful outcome.
 enum Expects {
     Nothing,
     Data { offset: u64, length: u32 },
@@ -102,7 +102,7 @@ impl Transmission {
         self.in_flight.len()
     }
 
-    /// Whether no request may be taken.
+    /// Returns true if no request may be taken.
     pub(super) fn is_full(&self, config: &SessionConfig) -> bool {
         self.disconnecting
             || self.in_flight.len() >= config.requests_in_flight_max
@@ -184,7 +184,7 @@ impl Transmission {
         Progress::Needs(needed)
     }
 
-    /// Whether the export can carry a request out (sections "Request types", "Error values").
+    /// Checks if the export can carry a request out (sections "Request types", "Error values").
     fn check(&self, config: &SessionConfig, header: &Header) -> Result<(), Refusal> {
         use command_flag::*;
         let refuse = |code, message| Err(Refusal { code, message });
@@ -228,7 +228,7 @@ impl Transmission {
         }
         if header.command == command::BLOCK_STATUS && header.length == 0 {
             // An answer needs at least one descriptor, and none may be empty.
-            return refuse(ErrorCode::Invalid, "the status of nothing cannot be told");
+            return refuse(ErrorCode::Invalid, "a block status request needs a length");
         }
         if header.has(FAST_ZERO) && !self.export.fast_zero {
             return refuse(ErrorCode::NotSupported, "zeroing is not faster than writing here");

@@ -1,11 +1,11 @@
-//! What passes between an NBD session and its shell.
+//! Values that pass between an NBD session and its shell.
 
 use atoll_exports::OpenError;
 use bytes::Bytes;
 
 use super::constants::{BLOCK_BYTES_MIN_MAX, BLOCK_BYTES_PREFERRED_MIN, PAYLOAD_BYTES_MAX};
 
-/// What a session allows its client, and how it describes itself (section "Size constraints").
+/// Limits that a session sets its client, and its description (section "Size constraints").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionConfig {
     /// Offsets and lengths must be multiples of this, in bytes. A power of two.
@@ -24,11 +24,11 @@ pub struct SessionConfig {
     pub payload_in_flight_bytes_max: u64,
     /// Most options before transmission, so that every negotiation ends.
     pub options_max: u32,
-    /// Whether the client may or must change to TLS.
+    /// Policy for TLS.
     pub tls: TlsPolicy,
 }
 
-/// What a session makes of STARTTLS (section "TLS support").
+/// Policy of a session for STARTTLS (section "TLS support").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// It is refused (`NOTLS`).
@@ -103,11 +103,11 @@ pub enum ConfigError {
 pub struct ExportInfo {
     /// Size in bytes; at most `i64::MAX`, because clients keep it in a signed integer.
     pub size_bytes: u64,
-    /// Whether everything that would change it is refused.
+    /// True if every change is refused.
     pub read_only: bool,
-    /// Whether a flush on one connection covers writes that others completed.
+    /// True if a flush on one connection covers completed writes of others.
     pub multi_conn: bool,
-    /// Whether zeroing can be faster than writing. Where it cannot, requests that insist on it fail.
+    /// True if zeroing can be faster than writing. Where it cannot, requests that insist on it fail.
     pub fast_zero: bool,
 }
 
@@ -127,11 +127,11 @@ pub struct RequestId(pub(super) u64);
 /// One request of the client, checked: in range, aligned, allowed (section "Request types").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What to pass to [`super::NbdSession::reply`].
+    /// Id for [`super::NbdSession::reply`].
     pub id: RequestId,
-    /// What the client calls it; for logs only.
+    /// The client's id of the request; for logs only.
     pub cookie: u64,
-    /// What to do.
+    /// The operation.
     pub kind: RequestKind,
 }
 
@@ -200,19 +200,19 @@ pub struct StatusExtent {
     pub is_zero: bool,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Done; for requests that return nothing.
     Done,
-    /// What was read.
+    /// Read data.
     Data(Bytes),
     /// Consecutive extents from the request's offset, at least one. The session cuts them to the
     /// request's length and may send fewer.
     Extents(Vec<StatusExtent>),
     /// Failed.
     Failed {
-        /// What the client is told.
+        /// Error code for the client.
         code: ErrorCode,
         /// Details for people; sent only in structured replies.
         message: String,
@@ -241,13 +241,13 @@ pub enum ErrorCode {
     ShuttingDown = 108,
 }
 
-/// What the shell has to do next, in order.
+/// Next steps of the shell, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send these bytes.
     Send(Bytes),
-    /// After what was sent so far everything goes over TLS, in both directions: begin the handshake as
-    /// its server, and call [`super::NbdSession::receive`] with what TLS has opened from now on.
+    /// From here on everything goes over TLS, in both directions: begin the handshake as its server, and pass
+    /// decrypted bytes to [`super::NbdSession::receive`].
     StartTls,
     /// Carry out a request and report its outcome by [`super::NbdSession::reply`].
     Request(Request),
@@ -255,12 +255,12 @@ pub enum Action {
     OpenExport {
         /// Its name.
         name: String,
-        /// What for.
+        /// Purpose of the opening.
         purpose: OpenPurpose,
     },
     /// Find the names of all exports and report by [`super::NbdSession::exports_listed`].
     ListExports,
-    /// Send what is left to send and close the connection. The last action.
+    /// Send the rest and close the connection. The last action.
     Close {
         /// Why.
         reason: CloseReason,
@@ -284,7 +284,7 @@ pub enum CloseReason {
     Violated(#[from] ProtocolError),
 }
 
-/// What a client did wrong, beyond repair.
+/// Errors of a client that end the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// Client flags that were not offered.
@@ -317,7 +317,7 @@ pub enum ProtocolError {
     /// EXPORT_NAME without the TLS that is required; this option cannot report an error.
     #[error("the client chose an export without TLS, which this server requires")]
     TlsRequired,
-    /// More bytes came with STARTTLS. What was not encrypted must never be taken for what was.
+    /// More bytes came with STARTTLS. Unencrypted bytes must never count as encrypted ones.
     #[error("{0} bytes came after STARTTLS before TLS had begun")]
     BytesBeforeTls(usize),
     /// A request does not begin as requests do.

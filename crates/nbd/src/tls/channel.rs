@@ -1,4 +1,4 @@
-//! One connection's TLS: records in and out on one side, what is in them on the other.
+//! One connection's TLS: records on one side, their content on the other.
 
 use std::io::{BufRead, ErrorKind, IoSlice, Write};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::TlsError;
 
-/// What a record adds to at most 16 KiB of content, generously: header, tag, explicit nonce or type.
+/// Most bytes that a record adds to at most 16 KiB of content: header, tag, explicit nonce or type.
 const RECORD_CONTENT_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
-/// The server's end of one TLS connection. What it holds is bounded by what it is given at once, and
-/// by what its user leaves in [`TlsChannel::opened`].
+/// The server's end of one TLS connection. Its memory is bounded by the bytes of one call, and by the bytes that
+/// its user leaves in [`TlsChannel::opened`].
 pub(crate) struct TlsChannel {
     connection: ServerConnection,
     opened: BytesMut,
@@ -53,7 +53,7 @@ impl TlsChannel {
         }
     }
 
-    /// Whether the handshake has not ended.
+    /// Returns true if the handshake has not ended.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }

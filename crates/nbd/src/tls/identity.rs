@@ -1,4 +1,4 @@
-//! Who the server is: certificate, key and the authority of its clients, read anew when the files change.
+//! The server's identity: certificate, key and the authority of its clients, read again when the files change.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,12 +25,12 @@ pub enum TlsError {
         /// Why.
         cause: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid content.
     #[error("{path}: {detail}")]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// Certificate and key do not fit, or are of a kind that is not supported.
@@ -58,19 +58,19 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The server's private key.
     pub key: PathBuf,
-    /// Authorities one of which must have signed a client's certificate. Without it clients need none.
+    /// Authorities of clients' certificates; one of them must have signed each. Without it clients need none.
     pub client_authorities: Option<PathBuf>,
 }
 
 /// The server's side of TLS as the files have it. Reading them may block.
 pub struct TlsIdentity {
     files: TlsFiles,
-    /// Of the files when they were last read, for good or ill.
+    /// Stamps of the files when they were last read, successfully or not.
     stamps: Vec<Stamp>,
     config: Option<Arc<ServerConfig>>,
 }
 
-/// Tells whether a file was changed; `None` if it does not exist.
+/// Changes when a file changes; `None` if it does not exist.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl TlsIdentity {
@@ -87,8 +87,8 @@ impl TlsIdentity {
         self.config.clone()
     }
 
-    /// Reads the files again if they have changed. If they are of no use, that is logged once, and what
-    /// was read before holds.
+    /// Reads the files again if they have changed. Unusable files are logged once, and the previous content stays
+    /// in use.
     pub fn refresh(&mut self) {
         let stamps = self.files.stamps();
         if self.stamps == stamps {
@@ -103,7 +103,7 @@ impl TlsIdentity {
                 self.files.measure();
             }
             Err(error) if self.config.is_some() => {
-                tracing::error!("{error}; new NBD connections go on with the certificate that was read before");
+                tracing::error!("{error}; new NBD connections use the previous certificate");
             }
             Err(error) => tracing::error!("{error}; NBD clients are not offered TLS"),
         }

@@ -1,5 +1,5 @@
-//! TLS for NBD: who must use it, certificates out of files, and the change between records and what is
-//! in them. None of it sees a socket.
+//! TLS for NBD: its policy, certificates from files, and the conversion between records and their content. None of
+//! it sees a socket.
 
 mod channel;
 mod identity;
@@ -14,7 +14,7 @@ pub use identity::{TlsError, TlsFiles, TlsIdentity};
 
 use crate::protocol::TlsPolicy;
 
-/// What the operator wants.
+/// The operator's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsMode {
     /// No TLS.
@@ -35,8 +35,9 @@ pub struct TlsChoice {
 }
 
 impl TlsChoice {
-    /// What holds for clients that connect to an address. Where clients need certificates, TCP is served
-    /// with TLS only, since otherwise a client without a certificate could connect; a Unix socket has its owner and mode.
+    /// Returns the policy for clients that connect to an address. Where clients need certificates, TCP is served
+    /// with TLS only, since otherwise a client without a certificate could connect; a Unix socket has its owner
+    /// and mode.
     pub fn policy(&self, address: &ListenAddress) -> TlsPolicy {
         let needs_certificate = self.files.client_authorities.is_some();
         match (self.mode, address) {

@@ -1,4 +1,4 @@
-//! What can be chosen at the first start.
+//! Choices at the first start.
 
 use super::*;
 
@@ -17,7 +17,7 @@ impl Root {
         DataDir::new(&self.0.path().join(name))
     }
 
-    /// OSDs and first pools of a cluster that is made with these choices, or what is said.
+    /// Returns the number of OSDs and the first pools of a cluster that is made with these choices, or the error.
     fn made(&self, name: &str, choices: &Choices) -> Result<(usize, FirstPools), String> {
         let directory = self.directory(name);
         let mut cluster = plan(&directory, choices).map_err(|error| error.to_string())?;

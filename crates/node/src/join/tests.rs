@@ -102,7 +102,7 @@ async fn a_token_is_for_one_host() {
     assert_eq!(founded.keys().await.len(), 2);
 }
 
-/// What somebody who has read a token sends.
+/// Returns the request of a host that has read a token.
 fn request(token: &JoinToken, host: &str) -> JoinRequest {
     JoinRequest {
         secret: token.secret.clone(),
@@ -130,7 +130,7 @@ impl Founded {
     }
 }
 
-/// A host has a user of its own. Neither a token nor the answer to it tells a password.
+/// A host has a user of its own. Neither a token nor the answer to it contains a password.
 #[tokio::test]
 async fn a_host_that_joins_gets_credentials_of_its_own() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;
@@ -234,7 +234,7 @@ async fn the_name_of_a_host_that_is_there_is_refused() {
     founded.join("two", &second).await.unwrap();
 }
 
-/// A join that was cut short after the token was used goes on with the password that it had drawn before.
+/// An interrupted join resumes, after the token was used, with the password that it had drawn before.
 #[tokio::test]
 async fn a_join_goes_on_with_the_password_that_it_has_drawn() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;
@@ -249,7 +249,7 @@ async fn a_join_goes_on_with_the_password_that_it_has_drawn() {
     assert!(!directory.joining_file().exists());
 }
 
-/// What an etcd wants is not in a token either.
+/// Credentials of an etcd are not in a token either.
 #[tokio::test]
 async fn a_user_of_an_etcd_is_brought() {
     let mut founded = Founded::with_login(Some(("root", "the password"))).await;

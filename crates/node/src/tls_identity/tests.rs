@@ -30,7 +30,7 @@ impl Fixture {
         self.directory.tls().join(name)
     }
 
-    /// Whether the server's certificate is signed by the authority and fits its key.
+    /// Returns true if the server's certificate is signed by the authority and fits its key.
     fn openssl_agrees(&self) -> bool {
         let openssl = |arguments: &[&str]| {
             let done =

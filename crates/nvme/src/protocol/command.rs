@@ -93,22 +93,22 @@ impl SubmissionEntry {
         SubmissionEntry(entry)
     }
 
-    /// What is to be done.
+    /// Returns the operation code.
     pub fn opcode(&self) -> u8 {
         self.0[0]
     }
 
-    /// Whether it is one half of two commands that are done together: 1 for the first, 2 for the second.
+    /// Returns its part of a fused pair: 1 for the first, 2 for the second, 0 for none.
     pub fn fuse(&self) -> u8 {
         self.0[1] & 3
     }
 
-    /// Whether data is described by an SGL, as it must be, and nothing unknown is set beside it.
+    /// Returns true if an SGL describes the data, as it must, and nothing unknown is set beside it.
     pub fn has_sgl(&self) -> bool {
         self.0[1] & !3 == 0x40
     }
 
-    /// What the host calls it.
+    /// Returns the host's id of the command.
     pub fn command_id(&self) -> u16 {
         u16_at(&self.0, 2)
     }
@@ -168,7 +168,7 @@ impl SubmissionEntry {
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the command returns beside data.
+    /// Result of the command beside data.
     pub result: u64,
     /// How far the controller has come in the submission queue.
     pub queue_head: u16,

@@ -70,7 +70,7 @@ pub mod async_event {
     pub const DISCOVERY: u32 = 1 << 31;
 }
 
-/// What a host finds through a controller.
+/// Content of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// An image.
@@ -84,7 +84,7 @@ pub enum Subject {
     Discovery(Vec<DiscoveryEntry>),
 }
 
-/// What a controller is.
+/// Properties of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// Its number, unique in the subsystem.
@@ -103,11 +103,11 @@ pub struct ControllerConfig {
     pub keep_alive_ms: u32,
     /// Limits of its queues.
     pub queues: QueueConfig,
-    /// What it shows.
+    /// Content of the controller.
     pub subject: Subject,
 }
 
-/// What the shell has to do beside answering.
+/// Actions of the shell beside answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
     /// An asynchronous event request is answered.
@@ -116,12 +116,12 @@ pub enum ControllerEvent {
     EndIoQueues,
 }
 
-/// Events by what they are about.
+/// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     mask: u32,
     result: u64,
-    /// The log page that tells more; reading it lets the event come again.
+    /// The log page with the details; reading it lets the event come again.
     pub log_page: u8,
 }
 
@@ -138,7 +138,7 @@ enum Telling {
     Nothing,
     /// It has happened, and no request was there.
     Due,
-    /// The host was told and has not looked yet.
+    /// The host was informed and has not looked yet.
     Done,
 }
 
@@ -182,7 +182,7 @@ impl Controller {
         }
     }
 
-    /// What it is.
+    /// Returns the controller's properties.
     pub fn config(&self) -> &ControllerConfig {
         &self.config
     }
@@ -195,12 +195,12 @@ impl Controller {
         }
     }
 
-    /// Whether the host may use I/O queues.
+    /// Returns true if the host may use I/O queues.
     pub fn is_ready(&self) -> bool {
         self.configuration & configuration::ENABLE != 0 && !self.is_fatal && !self.is_shut_down
     }
 
-    /// Whether it has an I/O queue of this number.
+    /// Returns true if it has an I/O queue of this number.
     pub fn has_io_queue(&self, queue_id: u16) -> bool {
         self.is_ready() && (1..=self.io_queues).contains(&queue_id)
     }
@@ -210,13 +210,13 @@ impl Controller {
         self.alive_at_ms = now_ms;
     }
 
-    /// When the host counts as gone unless it is heard before; `None` for never. The host may count its time anew with
-    /// every command, and the last of them just before, so it is twice what was agreed on.
+    /// When the host counts as gone unless it is heard before; `None` for never. The host may restart its timer
+    /// with every command, and the last of them just before, so it is twice the agreed time.
     pub fn deadline_ms(&self) -> Option<u64> {
         (self.keep_alive_ms > 0).then(|| self.alive_at_ms + 2 * u64::from(self.keep_alive_ms))
     }
 
-    /// What is to be done beside answering.
+    /// Returns the next action beside answers.
     pub fn next_event(&mut self) -> Option<ControllerEvent> {
         self.events.pop_front()
     }
@@ -266,7 +266,7 @@ impl Controller {
         }
     }
 
-    /// The host has read a log page; what it tells of may be told again.
+    /// Notes that the host has read a log page, whose events may be reported again.
     pub(super) fn has_read(&mut self, log_page: u8) {
         for (notice, told) in NOTICES.iter().zip(&mut self.told) {
             if notice.log_page == log_page && *told == Telling::Done {

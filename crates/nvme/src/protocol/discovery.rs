@@ -6,14 +6,14 @@ use bytes::{BufMut, BytesMut};
 
 use super::types::Nqn;
 
-/// The subsystem that tells of all others.
+/// The subsystem that lists all others.
 pub const DISCOVERY_SUBSYSTEM: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const RECORD_BYTES: usize = 1024;
 const TRANSPORT_TCP: u8 = 3;
 const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 const SUBSYSTEM_NVM: u8 = 2;
-/// Where an entry says what security its transport has.
+/// Offset of an entry's transport security.
 const TRANSPORT_SPECIFIC_AT: usize = 768;
 /// A secure channel is needed, or not.
 const REQUIREMENTS_SECURE: u8 = 1;
@@ -22,7 +22,7 @@ const REQUIREMENTS_NONE: u8 = 2;
 const SECURITY_NONE: u8 = 0;
 const SECURITY_TLS_1_3: u8 = 2;
 
-/// Whether a host connects with TLS.
+/// Policy for TLS of a host's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelSecurity {
     /// It has no key.

@@ -12,7 +12,7 @@ use super::types::{ByteRange, CommandId, IoKind};
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
 
-/// What came right before the next command.
+/// The command right before the next one.
 #[derive(Default, PartialEq, Eq)]
 enum Before {
     /// Nothing that is fused.
@@ -34,13 +34,13 @@ struct Half {
 #[derive(Default)]
 pub(super) struct Fusing {
     before: Before,
-    /// What [`Fusing::check`] has found, until [`Fusing::follow`].
+    /// Result of [`Fusing::check`], until [`Fusing::follow`].
     range: Option<ByteRange>,
     halves: BTreeMap<CommandId, Half>,
 }
 
 impl Fusing {
-    /// Whether a command fits to the one before it.
+    /// Checks if a command fits the one before it.
     pub fn check(&mut self, command: &SubmissionEntry, io: &IoCommand) -> Result<(), Status> {
         self.range = Some(io.range);
         match command.fuse() {
@@ -83,7 +83,7 @@ impl Fusing {
         }
     }
 
-    /// Whether a command is one of two.
+    /// Returns true if a command is one of a fused pair.
     pub fn is_fused(&self, id: CommandId) -> bool {
         self.halves.contains_key(&id)
     }

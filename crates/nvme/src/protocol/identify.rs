@@ -1,4 +1,4 @@
-//! What controllers and namespaces say of themselves (NVM Express Base Specification 1.4, section 5.15).
+//! Descriptions of controllers and namespaces (NVM Express Base Specification 1.4, section 5.15).
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use super::types::{IMAGE_BLOCK_BYTES, LBA_BYTES, NAMESPACE_ID, Namespace};
 const IDENTIFY_BYTES: usize = 4096;
 /// Highest number that a namespace can have: those from here on mean all of them.
 const NAMESPACE_ID_MAX: u32 = 0xFFFF_FFFD;
-/// The smallest memory page, to which transfers are counted.
+/// The smallest memory page, in which transfers are measured.
 const PAGE_BYTES: usize = 4096;
 /// The only group of namespaces that are accessible alike.
 pub(super) const ANA_GROUP: u32 = 1;
@@ -84,7 +84,7 @@ pub(super) fn identify(controller: &Controller, command: &SubmissionEntry) -> Re
     Ok(Bytes::copy_from_slice(&page.0))
 }
 
-/// Whether it is the namespace that is there; others are empty, or cannot be.
+/// Returns true for the present namespace; others are empty, or cannot exist.
 fn check_namespace_id(namespace_id: u32) -> Result<bool, Status> {
     match namespace_id {
         NAMESPACE_ID => Ok(true),

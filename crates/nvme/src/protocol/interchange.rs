@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 const CHECK_BYTES: usize = 4;
 
-/// Why a text is none of a secret.
+/// Reasons why a text is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterchangeError {
     /// It does not have the form.

@@ -25,7 +25,7 @@ const ATTRIBUTE_DEALLOCATE: u32 = 1 << 2;
 /// All its attributes; the others are hints.
 const ATTRIBUTES: u32 = 7;
 
-/// What a command does.
+/// Kinds of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoOperation {
     Read,
@@ -59,7 +59,7 @@ impl IoCommand {
         }
     }
 
-    /// Reads a command. What is not supported is refused, also a single flag.
+    /// Reads a command. Unsupported commands are refused, also for a single flag.
     pub fn read(command: &SubmissionEntry, namespace: &Namespace, data_bytes_max: usize) -> Result<Self, Status> {
         let operation = match command.opcode() {
             nvm::FLUSH => IoOperation::Flush,
@@ -109,7 +109,7 @@ impl IoCommand {
         Ok(read)
     }
 
-    /// Whether it may be one half of compare-and-write, as large as is atomic.
+    /// Checks if it may be one half of compare-and-write, within the atomic size.
     pub fn check_atomic(&self) -> Result<(), Status> {
         let (first, last) = (self.range.offset, self.range.offset + self.range.length - 1);
         match first / IMAGE_BLOCK_BYTES == last / IMAGE_BLOCK_BYTES {
@@ -119,7 +119,7 @@ impl IoCommand {
     }
 }
 
-/// The ranges of Dataset Management, so many. Empty ones are left out.
+/// Returns the ranges of Dataset Management, `count` of them. Empty ones are left out.
 pub(super) fn ranges_of(data: &Bytes, count: usize, namespace: &Namespace) -> Result<Vec<ByteRange>, Status> {
     let ranges =
         data.chunks_exact(RANGE_BYTES).take(count).map(|range| (u64_at(range, 8), u64::from(u32_at(range, 4))));

@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! and one [`Controller`] for each admin queue, to which it hands the admin commands of the session, and whose events
-//! it carries out after each call.
+//! and one [`Controller`] for each admin queue. The shell hands it the admin commands of the session, and carries
+//! out its events after each call.
 
 pub mod authentication;
 mod command;

@@ -16,7 +16,7 @@ pub const COMMAND_HEADER_BYTES: usize = COMMON_HEADER_BYTES + SQE_BYTES;
 pub const INITIALIZE_BYTES: usize = 128;
 /// A header or data digest.
 pub const DIGEST_BYTES: usize = 4;
-/// A termination request carries at most so much of the header that was wrong.
+/// Most bytes of the wrong header in a termination request.
 pub const TERMINATE_BYTES_MAX: usize = SHORT_HEADER_BYTES + 128;
 /// The header and its digest may be followed by padding; the offset of data is one byte.
 const DATA_OFFSET_MAX: usize = 255;
@@ -47,9 +47,9 @@ pub mod pdu_flag {
 /// Which digests both ends have agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// Of headers.
+    /// True for digests of headers.
     pub header: bool,
-    /// Of data.
+    /// True for digests of data.
     pub data: bool,
 }
 
@@ -79,17 +79,17 @@ pub enum FatalError {
     HeaderDigest {
         /// In the PDU.
         found: u32,
-        /// Of the header as it arrived.
+        /// Digest of the header as it arrived.
         expected: u32,
     },
-    /// Data beyond what was asked for.
+    /// Data beyond the requested range.
     #[error("data of a transfer is out of its range")]
     DataOutOfRange,
     /// More than may be sent at once.
     #[error("more data came than is allowed in one PDU, or more commands than the queue has entries")]
     DataLimit,
     /// A parameter that this controller does not support, at this byte.
-    #[error("the PDU header asks at byte {0} for what is not supported")]
+    #[error("the PDU header requests an unsupported feature at byte {0}")]
     UnsupportedParameter(u32),
 }
 
@@ -107,7 +107,7 @@ impl FatalError {
     }
 }
 
-/// What a host asks for when it connects.
+/// Requests of a host when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitializeRequest {
     /// Version of the format.
@@ -129,16 +129,16 @@ pub enum HostPdu {
     Terminate {
         /// Why.
         status: u16,
-        /// Where, or what.
+        /// Position of the error, or its value.
         information: u32,
     },
     /// A command.
     Command(SubmissionEntry),
     /// Data that an R2T has asked for.
     Data {
-        /// Of the command.
+        /// Id of the command.
         command_id: u16,
-        /// Of the R2T.
+        /// Tag of the R2T.
         transfer_tag: u16,
         /// Where it begins in the command's data.
         offset: u32,
@@ -150,7 +150,7 @@ pub enum HostPdu {
 /// A header that was read and checked, and where in the buffer the rest of its PDU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHeader {
-    /// What it says.
+    /// The PDU.
     pub pdu: HostPdu,
     /// Where the data begins, if there is any.
     data_offset: usize,
@@ -163,7 +163,7 @@ pub struct HostHeader {
 /// How far reading a header has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderProgress {
-    /// So many bytes must be there.
+    /// This many bytes must be there.
     Needs(usize),
     /// It is there.
     Whole(HostHeader),
@@ -296,12 +296,12 @@ fn read_fields(kind: u8, flags: u8, buffer: &[u8]) -> HostPdu {
     }
 }
 
-/// What a PDU carried.
+/// Data of a PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// The data.
     pub data: Bytes,
-    /// Whether its digest fits, or there is none.
+    /// True if its digest matches, or there is none.
     pub is_sound: bool,
 }
 
@@ -329,7 +329,7 @@ impl HostHeader {
 /// Writes the PDUs of a controller, as one host wants them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PduWriter {
-    /// What was agreed on.
+    /// Negotiated digests.
     pub digests: Digests,
     /// Where data for the host may begin.
     pub data_alignment_bytes: usize,

@@ -26,7 +26,7 @@ const ACTIONS_QUEUED_MAX: usize = 1024;
 const DATA_ALIGNMENT_BYTES_MAX: usize = 128;
 /// In the result of a connect: the host must prove itself (ATR).
 const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
-/// What a queue without flow control says in place of its head.
+/// Head of a queue without flow control.
 const NO_QUEUE_HEAD: u16 = 0xFFFF;
 
 /// The controller's end of one connection. See the module for how a shell drives it.
@@ -59,11 +59,11 @@ enum Phase {
 /// A command in flight.
 struct Slot {
     command: SubmissionEntry,
-    /// Of a command of the NVM command set.
+    /// A command of the NVM command set.
     io: Option<IoCommand>,
     /// How much data the host takes.
     to_host_bytes: usize,
-    /// What it is told once all its data has come.
+    /// Its status once all its data has come.
     refusal: Option<Status>,
 }
 
@@ -86,8 +86,8 @@ impl QueueSession {
         }
     }
 
-    /// Takes every whole PDU out of `buffer` and queues what follows from it. An unfinished one stays. Data is split
-    /// off without a copy.
+    /// Takes every whole PDU out of `buffer` and queues the resulting actions. An unfinished one stays. Data is
+    /// split off without a copy.
     pub fn receive(&mut self, buffer: &mut BytesMut) {
         while !self.is_saturated() {
             match self.step(buffer) {
@@ -111,17 +111,17 @@ impl QueueSession {
         self.needed_bytes
     }
 
-    /// Whether [`QueueSession::receive`] would do nothing now.
+    /// Returns true if [`QueueSession::receive`] would do nothing now.
     pub fn is_saturated(&self) -> bool {
         self.closed || self.actions.len() >= ACTIONS_QUEUED_MAX || matches!(self.phase, Phase::Connecting(_))
     }
 
-    /// Whether [`Action::Close`] is or was the last action.
+    /// Returns true if [`Action::Close`] is or was the last action.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the host is connected to a controller.
+    /// Returns true if the host is connected to a controller.
     pub fn is_connected(&self) -> bool {
         matches!(self.phase, Phase::Admin | Phase::Io(_))
     }
@@ -136,19 +136,19 @@ impl QueueSession {
         self.slots.len() - self.free.len()
     }
 
-    /// How many bytes of room the shell must have, and [`QueueSession::add_room`], before the host is told to send the
-    /// data of the next write; 0 if no write waits for that.
+    /// Returns the bytes of room that the shell must add with [`QueueSession::add_room`] before the host may send
+    /// the data of the next write; 0 if no write waits for that.
     pub fn needed_room_bytes(&self) -> usize {
         self.transfers.needed_room_bytes()
     }
 
-    /// Bytes of all that the host was told to send and has sent, whatever became of its commands: the room for them is
-    /// taken by [`Action::Io`], or free.
+    /// Returns the bytes of all requested data that has arrived, for any outcome of its commands: [`Action::Io`]
+    /// takes their room, or it is free.
     pub fn finished_bytes(&self) -> u64 {
         self.transfers.finished_bytes()
     }
 
-    /// There is room for so many bytes more of what the host is told to send.
+    /// Adds room for `bytes` more bytes of requested data.
     pub fn add_room(&mut self, bytes: usize) {
         self.transfers.add_room(bytes);
         if !self.closed {
@@ -166,7 +166,7 @@ impl QueueSession {
     /// Answers [`Action::Connect`]: the controller's id, and the namespace for an I/O queue. Panics if there was
     /// none.
     pub fn connected(&mut self, connected: Result<(u16, Option<Namespace>), ConnectRefusal>) {
-        let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: nobody wants to connect") };
+        let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: no connect is pending") };
         match connected {
             Ok((controller_id, namespace)) => {
                 self.phase = namespace.map_or(Phase::Admin, Phase::Io);
@@ -179,7 +179,7 @@ impl QueueSession {
     /// Answers [`Action::Connect`]: the controller's id; the host must prove itself before anything else
     /// ([`QueueSession::authenticated`]). Panics if there was none.
     pub fn must_authenticate(&mut self, controller_id: u16) {
-        let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: nobody wants to connect") };
+        let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: no connect is pending") };
         self.phase = Phase::Authenticating;
         self.complete(id, Response::result(u64::from(controller_id) | AUTHENTICATION_REQUIRED));
     }
@@ -187,11 +187,11 @@ impl QueueSession {
     /// The host has proved itself; with the namespace of an I/O queue. To be called before the command is completed that
     /// has ended the authentication. Panics if none was under way.
     pub fn authenticated(&mut self, namespace: Option<Namespace>) {
-        assert!(self.phase == Phase::Authenticating, "bug in the shell: nobody proves anything");
+        assert!(self.phase == Phase::Authenticating, "bug in the shell: no authentication is pending");
         self.phase = namespace.map_or(Phase::Admin, Phase::Io);
     }
 
-    /// The host is to be told nothing more, once what was sent has gone out.
+    /// Closes the session, once sent bytes have gone out.
     pub fn give_up(&mut self, reason: CloseReason) {
         self.close(reason);
     }
@@ -434,7 +434,7 @@ impl QueueSession {
         Ok(Some(data.unwrap_or_default()))
     }
 
-    /// Lets the host send what there is room for.
+    /// Requests data from the host as far as there is room.
     fn grant(&mut self) {
         while let Some((tag, length)) = self.transfers.grant() {
             let command_id = self.slot(CommandId(tag)).command.command_id();

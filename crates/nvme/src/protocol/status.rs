@@ -55,7 +55,7 @@ pub enum Status {
     ConnectInvalidHost,
     /// The host must prove itself before.
     AuthenticationRequired,
-    /// What was compared is different.
+    /// The compared data is different.
     CompareFailure,
     /// This gateway does not hold the image now: another path may.
     AnaInaccessible,
@@ -108,7 +108,7 @@ impl Status {
         }
     }
 
-    /// Whether the command was done.
+    /// Returns true for success.
     pub fn is_success(self) -> bool {
         self == Status::Success
     }

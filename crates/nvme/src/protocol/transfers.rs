@@ -1,4 +1,4 @@
-//! Data that hosts send when they are told to, and how much of it at once.
+//! Data that hosts send on request, and its amount at one time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::pdu::{FatalError, Payload};
 /// Data of a command, all of it.
 pub(super) struct Received {
     pub data: Bytes,
-    /// Whether every digest did fit.
+    /// True if every digest matched.
     pub is_sound: bool,
 }
 
@@ -17,7 +17,7 @@ struct Transfer {
     length_bytes: usize,
     is_granted: bool,
     received_bytes: usize,
-    /// What came in pieces.
+    /// Data that came in pieces.
     pieces: BytesMut,
     is_sound: bool,
 }
@@ -28,9 +28,9 @@ pub(super) struct Transfers {
     waiting: VecDeque<u16>,
     granted_bytes: usize,
     granted_bytes_max: usize,
-    /// What the shell has room for beyond what was granted.
+    /// Room of the shell beyond the granted bytes.
     room_bytes: usize,
-    /// Of all transfers that were granted and have ended.
+    /// Bytes of all granted transfers that have ended.
     finished_bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Transfers {
         }
     }
 
-    /// A command has so many bytes of data, not zero.
+    /// Expects `length_bytes` bytes of data for a command, not zero.
     pub fn expect(&mut self, tag: u16, length_bytes: usize) {
         let transfer = Transfer {
             length_bytes,
@@ -59,7 +59,7 @@ impl Transfers {
         self.waiting.push_back(tag);
     }
 
-    /// Whether data of this command has yet to come.
+    /// Returns true if data of this command has yet to come.
     pub fn is_awaited(&self, tag: u16) -> bool {
         self.by_tag.contains_key(&tag)
     }
@@ -98,7 +98,7 @@ impl Transfers {
         Some((tag, length_bytes))
     }
 
-    /// Whether a data PDU is the next of its transfer.
+    /// Checks that a data PDU is the next of its transfer.
     pub fn check(&self, tag: u16, offset: u32, data_bytes: usize, is_last: bool) -> Result<(), FatalError> {
         let transfer = self.by_tag.get(&tag).filter(|transfer| transfer.is_granted);
         let transfer = transfer.ok_or(FatalError::InvalidHeaderField(10))?;

@@ -1,4 +1,4 @@
-//! What passes between the queues and controllers of hosts and their shell.
+//! Values that pass between the queues and controllers of hosts and their shell.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use super::status::Status;
 /// Logical blocks have this size, as disks of virtual machines expect it; an image can so be used over NBD and
 /// NVMe/TCP alike.
 pub const LBA_BYTES: u64 = 512;
-/// Blocks of images: what is written best, and what is atomic.
+/// Blocks of images: the optimal size of writes, and the atomic one.
 pub const IMAGE_BLOCK_BYTES: u64 = 4096;
 /// The namespace of every subsystem.
 pub const NAMESPACE_ID: u32 = 1;
@@ -28,7 +28,7 @@ pub struct QueueConfig {
     pub transfer_bytes_max: usize,
     /// Commands of a queue.
     pub entries_max: u16,
-    /// Bytes of writes that the host was told to send and has not. One write may exceed it.
+    /// Bytes of writes that the host was asked to send and has not. One write may exceed it.
     pub granted_bytes_max: usize,
 }
 
@@ -43,10 +43,10 @@ impl Default for QueueConfig {
     }
 }
 
-/// A name by which a host or a subsystem is known.
+/// Name of a host or a subsystem.
 pub type Nqn = String;
 
-/// What a host wants to connect, from the command and its data.
+/// A queue that a host wants to connect, from the command and its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// 0 for the admin queue.
@@ -68,7 +68,7 @@ pub struct ConnectRequest {
 /// Why a host is not connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRefusal {
-    /// What it is told.
+    /// Status for the host.
     pub status: Status,
     /// The byte that is wrong: in the data if it begins with that bit, else in the command.
     pub parameter: u32,
@@ -107,9 +107,9 @@ pub mod connect_field {
 pub struct Namespace {
     /// Size in bytes, a multiple of [`LBA_BYTES`].
     pub size_bytes: u64,
-    /// Whether everything that would change it is refused.
+    /// True if every change is refused.
     pub is_read_only: bool,
-    /// Whether this gateway may serve it now.
+    /// True if this gateway may serve it now.
     pub is_accessible: bool,
     /// The controller has it no more, for good.
     pub is_gone: bool,
@@ -124,7 +124,7 @@ pub struct CommandId(pub(super) u16);
 pub struct Response {
     /// How.
     pub status: Status,
-    /// What it returns beside data.
+    /// Result beside data.
     pub result: u64,
     /// Data, if it was done.
     pub data: Bytes,
@@ -156,10 +156,10 @@ pub struct ByteRange {
     pub length: u64,
 }
 
-/// What to do with a namespace. Ranges are within it, and not empty.
+/// Operations on a namespace. Ranges are within it, and not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoKind {
-    /// Read; the response has exactly so many bytes.
+    /// Read; the response has exactly this many bytes.
     Read(ByteRange),
     /// Write.
     Write {
@@ -170,21 +170,21 @@ pub enum IoKind {
     },
     /// Make every acknowledged write durable.
     Flush,
-    /// Tell whether it is the same.
+    /// Compare the data with the namespace's.
     Compare {
         /// First byte.
         offset: u64,
-        /// What should be there.
+        /// Expected data.
         expected: Bytes,
     },
-    /// Write if what is there is the same, so that no other write comes between. Both commands are completed: this
-    /// one is the comparison.
+    /// Write if the present data is as expected, without another write in between. Both commands are completed:
+    /// this one is the comparison.
     CompareAndWrite {
         /// First byte.
         offset: u64,
-        /// What should be there.
+        /// Expected data.
         expected: Bytes,
-        /// What shall be.
+        /// New data.
         data: Bytes,
         /// The command that writes.
         write: CommandId,
@@ -195,12 +195,12 @@ pub enum IoKind {
     Trim(Vec<ByteRange>),
 }
 
-/// What the shell has to do next, in order.
+/// Next steps of the shell, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send these bytes.
     Send(Bytes),
-    /// Find the controller and tell [`super::QueueSession::connected`].
+    /// Find the controller and call [`super::QueueSession::connected`].
     Connect(ConnectRequest),
     /// A message of DH-HMAC-CHAP has come, for [`super::Authentication::take`]. To be answered by
     /// [`super::QueueSession::complete`].
@@ -215,24 +215,24 @@ pub enum Action {
     AuthenticationReceive {
         /// For the answer.
         id: CommandId,
-        /// The answer has exactly so many bytes, with zeros behind the message.
+        /// The answer has exactly this many bytes, with zeros behind the message.
         length_bytes: usize,
     },
     /// A command for the controller, of the admin queue. To be answered by [`super::QueueSession::complete`].
     Admin {
         /// For the answer.
         id: CommandId,
-        /// What to do. None takes data of the host.
+        /// The command. None takes data of the host.
         command: SubmissionEntry,
     },
     /// A command for the namespace. To be answered by [`super::QueueSession::complete`].
     Io {
         /// For the answer.
         id: CommandId,
-        /// What to do.
+        /// The operation.
         kind: IoKind,
     },
-    /// Send what is left to send and close the connection. The last action.
+    /// Send the rest and close the connection. The last action.
     Close(CloseReason),
 }
 
@@ -250,10 +250,10 @@ pub enum CloseReason {
     /// The host broke the protocol or a limit.
     #[error("NVMe/TCP violated by the host: {0}")]
     Violated(#[from] FatalError),
-    /// The host could not be connected, and was told.
+    /// The connect of the host was refused, and the host was informed.
     #[error("a connect was refused with {0:?}")]
     ConnectRefused(Status),
-    /// The host has not proved itself, and was told.
+    /// The host has failed to authenticate, and was informed.
     #[error("the host has not proved itself: {0}")]
     NotAuthenticated(Failure),
     /// The host has proved itself, and could not be connected all the same.

@@ -1,7 +1,7 @@
-//! One connection's TLS: records in and out on one side, what is in them on the other.
+//! One connection's TLS: records on one side, their content on the other.
 //!
-//! It is s2n-tls, because rustls has no external pre-shared keys. That reads and writes records by callbacks of C: this file
-//! is the only one of TLS with `unsafe`, and what it offers is safe to call.
+//! It is s2n-tls, because rustls has no external pre-shared keys. The library reads and writes records by
+//! callbacks of C: this file is the only one of TLS with `unsafe`, and its public items are safe to call.
 #![expect(unsafe_code, reason = "s2n-tls moves records by callbacks with a pointer")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -25,17 +25,17 @@ use crate::protocol::HashFunction;
 /// TLS 1.3 with TLS_AES_128_GCM_SHA256 and TLS_AES_256_GCM_SHA384 and nothing else, which are the suites of NVMe/TCP, and
 /// (EC)DHE over P-256, P-384 and P-521.
 pub(super) const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
-/// What a record has at most.
+/// Largest content of a record.
 const RECORD_CONTENT_BYTES: usize = 16 << 10;
 /// Records that one key may seal. The bound of AES-GCM is 2^24.5 (RFC 8446, section 5.5), where the library would update
 /// the key. The initiators of Linux 6.12 and 7.2 do not take that, and wait for their commands to time out, so a channel
 /// ends before.
 const RECORDS_MAX: u64 = 23_000_000;
-/// What a record adds to its content, generously: header, type and tag.
+/// Most bytes that a record adds to its content: header, type and tag.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
-/// The server's end of one TLS connection. What it holds is bounded by what it is given at once, and by what its user leaves
-/// in [`TlsChannel::opened`].
+/// The server's end of one TLS connection. Its memory is bounded by the bytes of one call, and by the bytes that
+/// its user leaves in [`TlsChannel::opened`].
 pub(crate) struct TlsChannel {
     connection: Connection,
     /// Dropped after the connection, which has a pointer to it.
@@ -67,7 +67,7 @@ impl TlsChannel {
         Self::of(Connection::new_client(), psk, policy)
     }
 
-    /// Lets the key seal so many more records.
+    /// Sets the number of records that the key may still seal.
     #[cfg(test)]
     pub fn set_records_left(&mut self, records: u64) {
         self.records_left = records;
@@ -122,7 +122,7 @@ impl TlsChannel {
         }
     }
 
-    /// Whether the handshake has not ended.
+    /// Returns true if the handshake has not ended.
     pub fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }

@@ -5,7 +5,7 @@
 
 /// A longer message, with the headers of its records, is refused. Those of hosts have some hundred bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
-/// What the first byte of a connection is that begins with TLS; with a PDU it is 0 (NVMe/TCP Transport Specification 1.0,
+/// First byte of a connection that begins with TLS; with a PDU it is 0 (NVMe/TCP Transport Specification 1.0,
 /// section 3.6.2.2).
 pub(crate) const RECORD_HANDSHAKE: u8 = 22;
 
@@ -16,12 +16,12 @@ const MESSAGE_CLIENT_HELLO: u8 = 1;
 const RANDOM_BYTES: usize = 32;
 const EXTENSION_PRE_SHARED_KEY: u16 = 41;
 
-/// What matters of the message here.
+/// The parts of the message that are used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientHello {
     /// Keys that are offered, in the host's order.
     pub offers: Vec<Offer>,
-    /// What of the message binders cover.
+    /// The part of the message that binders cover.
     pub bound: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct ClientHello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub identity: Vec<u8>,
-    /// What shows that it has it.
+    /// Proof that the host has the key.
     pub binder: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ pub enum HelloError {
 }
 
 impl HelloError {
-    /// What the host is told (RFC 8446, section 6.2).
+    /// Returns the alert for the host (RFC 8446, section 6.2).
     pub(super) fn alert(self) -> u8 {
         match self {
             HelloError::OtherMessage => 10,

@@ -13,19 +13,19 @@ const PREFIX: &str = "NVMeTLSkey-1";
 /// printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsKey {
-    /// By which it is bound to the host's name; without one it is used as it is.
+    /// Function that binds it to the host's name; without one it is used as it is.
     hash: Option<HashFunction>,
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no key. None says what the text is.
+/// Why a text is no key. None contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsKeyError {
     /// It does not have the form.
     #[error("a key has the form NVMeTLSkey-1:HH:BASE64: with HH one of 00, 01 and 02")]
     Form,
     /// It does not have the length that belongs to its hash function.
-    #[error("the key has {bytes} bytes: 32 or 48 are allowed, of which 01 takes 32 and 02 48")]
+    #[error("the key has {bytes} bytes: 32 or 48 are allowed; 01 takes 32 and 02 48")]
     Length {
         /// Without the check value.
         bytes: usize,
@@ -35,7 +35,7 @@ pub enum TlsKeyError {
     Check,
 }
 
-/// The hash function for a key of so many bytes.
+/// Returns the hash function for a key of `bytes` bytes.
 fn of_length(bytes: usize) -> Option<HashFunction> {
     [HashFunction::Sha256, HashFunction::Sha384].into_iter().find(|hash| hash.output_bytes() == bytes)
 }
@@ -49,7 +49,7 @@ impl TlsKey {
         TlsKey { hash: Some(hash), bytes }
     }
 
-    /// Of its bytes, as [`TlsKey::expose`] gives them.
+    /// Makes a key from its bytes, as [`TlsKey::expose`] returns them.
     pub fn from_bytes(hash: Option<HashFunction>, bytes: Zeroizing<Vec<u8>>) -> Result<Self, TlsKeyError> {
         let own = of_length(bytes.len()).ok_or(TlsKeyError::Length { bytes: bytes.len() })?;
         if hash.is_none_or(|hash| hash == own) {
@@ -76,7 +76,7 @@ impl TlsKey {
         interchange::encode(PREFIX, self.hash.map_or(0, |hash| hash as u8), &self.bytes)
     }
 
-    /// The function by which it is bound to the host's name, if it is.
+    /// Returns the function that binds it to the host's name, if there is one.
     pub fn hash(&self) -> Option<HashFunction> {
         self.hash
     }

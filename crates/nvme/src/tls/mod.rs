@@ -1,6 +1,6 @@
-//! TLS 1.3 with pre-shared keys under NVMe/TCP (NVMe/TCP Transport Specification 1.0, section 3.6.1): configured keys, what
-//! is derived of them, which of them a host means, and the change between records and what is in them. None of it sees a
-//! socket.
+//! TLS 1.3 with pre-shared keys under NVMe/TCP (NVMe/TCP Transport Specification 1.0, section 3.6.1): configured
+//! keys, derived keys, the key that a host offers, and the conversion between records and their content. None of
+//! it sees a socket.
 
 mod channel;
 mod client_hello;
@@ -28,13 +28,13 @@ pub enum TlsError {
     /// Its first message.
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// It has none of the keys that it offers, or they are none of this cluster. The host is not told which.
+    /// It has none of the keys that it offers, or they are not of this cluster. The host does not learn which.
     #[error("the host does not prove a key that it has here")]
     Unproved,
     /// The keys of hosts are not known now.
     #[error("keys of hosts are not known now: {0}")]
     Keys(String),
-    /// Its other messages and records, by what the library says.
+    /// Errors of its other messages and records, from the library.
     #[error("{0}")]
     Library(#[from] s2n_tls::error::Error),
     /// The key has sealed as much as one may. The host connects again, with another.
@@ -46,7 +46,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// What the host is told in plain text while there are no keys.
+    /// Returns the alert in plain text while there are no keys.
     pub(crate) fn alert_record(&self) -> [u8; 7] {
         let alert = match self {
             TlsError::Hello(error) => error.alert(),

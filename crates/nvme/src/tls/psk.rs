@@ -37,7 +37,7 @@ impl LabelForm {
     pub const ALL: [LabelForm; 2] = [LabelForm::Standard, LabelForm::OldLibnvme];
 }
 
-/// What a host names a key of TLS.
+/// A host's name of a key of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity<'a> {
     text: &'a str,
@@ -49,9 +49,9 @@ pub(crate) struct Identity<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdentityVersion {
-    /// Of both names.
+    /// Identity with both names.
     Zero,
-    /// With a digest, which also tells one key of a host from the next.
+    /// Identity with a digest, which also distinguishes successive keys of a host.
     One,
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for TlsPsk {
 }
 
 impl TlsPsk {
-    /// What a configured key gives. None if the names are too long for the form.
+    /// Derives the keys from a configured key. None if the names are too long for the form.
     pub fn derive(
         key: &TlsKey,
         version: IdentityVersion,
@@ -121,8 +121,8 @@ impl TlsPsk {
         Some(TlsPsk { identity, hash, secret })
     }
 
-    /// The key that a host means by an identity, if the binder shows that it has it: `bound` is what of its message the
-    /// binder covers (RFC 8446, section 4.2.11.2).
+    /// Returns the key that a host offers by an identity, if the binder proves that it has the key: the binder
+    /// covers `bound` of its message (RFC 8446, section 4.2.11.2).
     pub fn of_offer(key: &TlsKey, identity: &Identity<'_>, binder: &[u8], bound: &[u8]) -> Option<Self> {
         let derived = LabelForm::ALL
             .into_iter()
@@ -137,7 +137,7 @@ impl TlsPsk {
         &self.secret
     }
 
-    /// What shows that one has the key (RFC 8446, sections 4.2.11.2 and 7.1).
+    /// Returns the proof of having the key (RFC 8446, sections 4.2.11.2 and 7.1).
     fn binder(&self, bound: &[u8]) -> Option<Tag> {
         let hash = self.hash;
         let expand = |secret: &[u8], label: &[u8], context: &[u8]| {

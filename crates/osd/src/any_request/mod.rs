@@ -1,6 +1,6 @@
-//! Every well-formed request of a client has a definite answer, whatever its ranges, seals and conditions, and
-//! whatever of the metadata is in memory: PGs, the store and what lies between them as an OSD has them, on a device
-//! in memory. A store that refuses one member's part of a write, or metadata that is only cold, must not show.
+//! Every well-formed request of a client has a definite answer, for any ranges, seals and conditions, and with any
+//! part of the metadata in memory: PGs, the store and the parts between them as an OSD has them, on a device in
+//! memory. A store that refuses one member's part of a write, or metadata that is only cold, must not show.
 
 mod random;
 mod world;
@@ -84,7 +84,7 @@ fn write(mutations: Vec<Mutation>, payload: Vec<u8>, conditions: Vec<Condition>)
     WriteRequest { object: name("object"), conditions, mutations, payload: payload.into(), payload_sealed: false }
 }
 
-/// A write that breaks a rule and has a condition on what is not in memory.
+/// A write that breaks a rule and has a condition on metadata that is not in memory.
 #[test]
 fn conditions_of_invalid_writes_on_cold_objects_are_looked_at() {
     let invalid = [

@@ -20,7 +20,7 @@ use crate::view::StoreView;
 
 const PG: PgId = PgId { pool: PoolId(1), index: 0 };
 const CLIENT: ClientId = ClientId(1);
-/// No request leads to so many turns.
+/// Largest number of turns for one request.
 const TURNS_MAX: usize = 3_000;
 
 pub fn name(text: &str) -> ObjectName {
@@ -78,7 +78,7 @@ pub struct World {
     messages: VecDeque<(usize, usize, Message)>,
     answers: BTreeMap<u64, Result<Option<ReadOutcome>, Refusal>>,
     last_sequence: u64,
-    /// The newest write that an answer has told of.
+    /// The newest write that an answer has reported.
     known: Version,
     now_us: u64,
     pub first_epoch: Epoch,
@@ -178,7 +178,7 @@ impl World {
         self.come_to_rest();
     }
 
-    /// Makes so many objects that what is known of two of them is not in one page.
+    /// Makes enough objects for the metadata of two of them to be in different pages.
     pub fn fill(&mut self) {
         for number in 0..30 {
             for prefix in ["a", "b", "c", "object", "o"] {
@@ -234,7 +234,7 @@ impl World {
         self.answers.remove(&id.sequence)
     }
 
-    /// Goes on until nothing happens any more.
+    /// Continues until nothing happens any more.
     fn come_to_rest(&mut self) {
         for _ in 0..TURNS_MAX {
             let mut goes_on = false;
@@ -271,7 +271,7 @@ impl World {
             storage.store_mut().complete(request.id, result);
             goes_on = true;
         }
-        assert!(storage.take_failure().is_none(), "the store goes on");
+        assert!(storage.take_failure().is_none(), "the store is intact");
         storage.check();
         goes_on
     }

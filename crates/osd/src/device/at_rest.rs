@@ -18,7 +18,7 @@ use super::DeviceError;
 /// look like a LUKS2 volume.
 const PLAIN_MARKS: [(usize, &[u8]); 3] = [(0, b"ATOLSTOR"), (BLOCK_BYTES, b"ATOLSTOR"), (0, b"ATOLWAL2")];
 
-/// What opens the LUKS2 headers of an OSD's devices.
+/// Secret that opens the LUKS2 headers of an OSD's devices.
 #[derive(Clone)]
 pub enum DeviceKey {
     /// A passphrase, or the content of a key file.
@@ -28,8 +28,8 @@ pub enum DeviceKey {
 }
 
 impl DeviceKey {
-    /// A random passphrase that nobody else knows: for measurements on a device whose content is
-    /// worth nothing afterwards.
+    /// Returns a random passphrase that is never stored: for measurements on a device whose content is worthless
+    /// afterwards.
     pub fn ephemeral() -> Self {
         DeviceKey::Passphrase(Zeroizing::new(SecretKey::random().expose().to_vec()))
     }
@@ -49,10 +49,11 @@ pub enum AtRestError {
         /// Why.
         reason: Luks2Error,
     },
-    /// It is encrypted, and nothing says what unlocks it.
+    /// It is encrypted, and no secret is named that unlocks it.
     #[error(
-        "{} is encrypted (LUKS2 volume {uuid}) and nothing says what unlocks it; name that in at-rest.json beside the \
-         OSD's device (docs/guide/devices.md), or for once with --passphrase-file, --key-file or --kms of 'atoll osd run'",
+        "{} is encrypted (LUKS2 volume {uuid}) and no secret is named that unlocks it; name one in at-rest.json \
+         beside the OSD's device (docs/guide/devices.md), or for once with --passphrase-file, --key-file or \
+         --kms of 'atoll osd run'",
         path.display()
     )]
     NoKey {
@@ -104,9 +105,9 @@ impl SectorCipher for LuksCipher {
     }
 }
 
-/// Makes `file` a new LUKS2 volume with a random volume key, and gives it back as the plain data
-/// behind the header. What the device held is lost. `path` is for messages. Not for async tasks: it
-/// may wait for the key service.
+/// Makes `file` a new LUKS2 volume with a random volume key, and gives it back as the plain data behind the
+/// header. The device's former content is lost. `path` is for messages. Not for async tasks: it may wait for the
+/// key service.
 pub fn encrypt_device(path: &Path, file: DirectFile, key: &DeviceKey) -> Result<DirectFile, AtRestError> {
     if file.size_bytes() <= HEADER_BYTES as u64 {
         let text = format!("it has {} bytes; a LUKS2 header alone takes {HEADER_BYTES}", file.size_bytes());
@@ -177,7 +178,7 @@ fn passphrase(path: &Path, header: &Luks2Header, key: &DeviceKey) -> Result<Zero
     }
 }
 
-/// What the wrapped passphrase of a volume is bound to, so that it serves for nothing else.
+/// Returns the context of the wrapped passphrase of a volume, so that it serves no other purpose.
 fn wrap_context(uuid: &str) -> String {
     format!("luks2 {uuid}")
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_store::BackingRoom;
 
-/// What is left for checkpoints of this OSD and of its neighbours, in bytes.
+/// Bytes left for checkpoints of this OSD and of its neighbours.
 const LOW_BYTES: u64 = 128 << 20;
 /// From here on nothing is taken from other OSDs either.
 const NONE_BYTES: u64 = 64 << 20;
@@ -19,13 +19,13 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
-    /// Of these devices; block devices have all their room.
+    /// Returns the backing of these devices; block devices have all their room.
     pub fn of<'a>(devices: impl Iterator<Item = &'a Path>) -> Self {
         let is_file = |path: &&Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
         Backing { files: devices.filter(is_file).map(Path::to_owned).collect(), is_near: false }
     }
 
-    /// How much room there is, when so many bytes are still to be written to their places.
+    /// Returns the room, when `pending_bytes` are still to be written to their places.
     pub fn room(&mut self, pending_bytes: u64) -> BackingRoom {
         // What cannot be looked at is found out by the next write.
         let free_bytes = self.files.iter().filter_map(|path| free_bytes(path)).min().unwrap_or(u64::MAX);
@@ -33,13 +33,13 @@ impl Backing {
         room(free_bytes, pending_bytes)
     }
 
-    /// Whether there is so little left that a second may be too long until the next look.
+    /// Returns true if so little is left that a second may be too long until the next look.
     pub fn is_near(&self) -> bool {
         self.is_near
     }
 }
 
-/// What the file system of a file has for this user, in bytes; none if it cannot be looked at.
+/// Returns the free space of a file's file system for this user, in bytes; none if it is unknown.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let space = rustix::fs::statvfs(path).ok()?;
     Some(space.f_bavail.saturating_mul(space.f_frsize))

@@ -1,5 +1,5 @@
-//! Who uses a block device, as the kernel tells it in sysfs and procfs. This is for messages and
-//! for devices with partitions; that no other process uses a device is certain only once it is taken.
+//! Users of a block device, as the kernel shows them in sysfs and procfs. This is for messages and for devices
+//! with partitions; that no other process uses a device is certain only once it is taken.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,7 +13,7 @@ pub(super) fn partitions_of(path: &Path) -> Vec<String> {
     partitions
 }
 
-/// What uses a block device or one of its partitions: mount points, swap, other block devices.
+/// Returns the users of a block device or one of its partitions: mount points, swap, other block devices.
 pub(super) fn users_of(path: &Path) -> Vec<String> {
     let Some(whole) = device_number(path) else { return Vec::new() };
     let number_of = |name: &String| fs::read_to_string(sysfs(&whole).join(name).join("dev")).ok();

@@ -18,7 +18,7 @@ impl DamagedStore {
         Ok(DamagedStore(BlockingDevice::open(data, log)?.unlock(key)?))
     }
 
-    /// What it remembers of the damage; none if it remembers none.
+    /// Returns the remembered damage; none without one.
     pub fn remembered(&mut self) -> Result<Option<String>, OpenError> {
         Store::remembered_damage(&mut self.0)
     }

@@ -20,30 +20,29 @@ pub const LOG_DEVICE_BYTES_MIN: u64 = 64 << 20;
 /// Size of a log that shares the device with the data, in bytes.
 const WAL_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Blocks outside the first and last MiB where others keep copies of what is at the start, in
-/// bytes: second LUKS2 headers, btrfs' superblocks, BlueStore's labels. Wiping clears them, so that
-/// no tool "repairs" the device from them.
+/// Blocks outside the first and last MiB where others keep copies of the start, in bytes: second LUKS2 headers,
+/// btrfs' superblocks, BlueStore's labels. Wiping clears them, so that no tool "repairs" the device from them.
 const COPIES: [u64; 9] =
     [1 << 20, 2 << 20, 4 << 20, 64 << 20, 256 << 30, 1 << 30, 10 << 30, 100 << 30, 1000 << 30];
 
-/// What to format, and how.
+/// Devices to format, and options.
 pub struct FormatRequest<'a> {
     /// The file or block device for data, metadata and, unless it has its own device, the log.
     pub device: &'a Path,
     /// The file or block device for the log alone.
     pub log_device: Option<&'a Path>,
-    /// Size of the log in bytes, at most what there is room for. Otherwise all of the log device,
-    /// or 256 MiB beside the data.
+    /// Size of the log in bytes, at most as large as fits. Otherwise all of the log device, or 256 MiB beside the
+    /// data.
     pub wal_bytes: Option<u64>,
     /// Random id of the store.
     pub store_id: [u8; 16],
-    /// Whether what the devices hold may be destroyed.
+    /// True if the content of the devices may be destroyed.
     pub wipe: bool,
     /// Makes each device a LUKS2 volume that this opens; otherwise they stay plain.
     pub encrypt: Option<&'a DeviceKey>,
 }
 
-/// Sizes of what was formatted, without LUKS2 headers.
+/// Sizes of a formatted device, without LUKS2 headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Formatted {
     /// The data device, in bytes.
@@ -70,7 +69,7 @@ pub enum FormatError {
     Occupied {
         /// The device.
         path: PathBuf,
-        /// What was found.
+        /// The found content.
         contents: String,
     },
     /// It has partitions.
@@ -98,7 +97,7 @@ pub enum FormatError {
     /// Data and log on one device under two names.
     #[error("{} and {} are the same device; leave the WAL device out to keep the log with the data", .0.display(), .1.display())]
     SameDevice(PathBuf, PathBuf),
-    /// What is on the device cannot be read.
+    /// The content of the device cannot be read.
     #[error("{}: {reason}", path.display())]
     Unreadable {
         /// The device.
@@ -107,7 +106,7 @@ pub enum FormatError {
         reason: OpenError,
     },
     /// Formatting began and failed.
-    #[error("formatting {} failed: {reason}; what it held may be lost", path.display())]
+    #[error("formatting {} failed: {reason}; its former content may be lost", path.display())]
     Store {
         /// The device.
         path: PathBuf,

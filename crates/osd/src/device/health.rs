@@ -1,5 +1,5 @@
-//! What the disk under a device says of its own health, asked of `smartctl` or `nvme` where one is installed. A thread
-//! of its own asks, seldom and with a time limit: a disk that fails may take long to answer.
+//! The disk's own report of its health, by `smartctl` or `nvme` where one is installed. A thread of its own asks,
+//! seldom and with a time limit: a disk that fails may take long to answer.
 
 mod document;
 mod metrics;
@@ -23,7 +23,7 @@ const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// A program that reads the health of disks.
 struct Program {
     name: &'static str,
-    /// What goes before the disk.
+    /// Arguments before the disk.
     arguments: &'static [&'static str],
     parse: fn(&str) -> Option<Health>,
 }
@@ -38,14 +38,14 @@ const PROGRAMS: [Program; 2] = [
     Program { name: "nvme", arguments: &["smart-log", "--output-format=json"], parse: of_nvme },
 ];
 
-/// Why a program has told nothing.
+/// Reasons why a program has reported nothing.
 #[derive(Debug, thiserror::Error)]
 enum AskError {
     #[error("cannot start {program}: {source}")]
     Start { program: &'static str, source: io::Error },
     #[error("{program} has not answered within {} s", ANSWER_MAX.as_secs())]
     Late { program: &'static str },
-    #[error("{program} does not tell the health of {}", disk.display())]
+    #[error("{program} does not report the health of {}", disk.display())]
     Nothing { program: &'static str, disk: PathBuf },
 }
 
@@ -99,7 +99,7 @@ fn disk_in(by_number: &Path, major: u32, minor: u32) -> Option<PathBuf> {
     Some(Path::new("/dev").join(name))
 }
 
-/// The health of a disk, as the first program that knows it tells.
+/// Returns the health of a disk, from the first program that knows it.
 fn ask(disk: &Path) -> Result<Health, AskError> {
     let mut first_error = None;
     for program in &PROGRAMS {
@@ -108,7 +108,7 @@ fn ask(disk: &Path) -> Result<Health, AskError> {
             Err(error) => drop(first_error.get_or_insert(error)),
         }
     }
-    Err(first_error.expect("there are programs, and none has told"))
+    Err(first_error.expect("there are programs, and none has reported"))
 }
 
 impl Program {
@@ -125,7 +125,7 @@ impl Program {
     }
 }
 
-/// What a program prints; none if it takes too long, and then it is ended.
+/// Returns a program's output; none if it takes too long, and then it is ended.
 fn answer(mut child: Child, answer_max: Duration) -> Option<String> {
     let (sender, receiver) = mpsc::channel();
     let output = child.stdout.take().expect("its output goes to a pipe");

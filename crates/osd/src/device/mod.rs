@@ -26,7 +26,7 @@ pub use format::{
 };
 pub use read_only::ReadOnlyDevice;
 
-/// A device file may have so many bytes that its store does not need before it is gone through at a start.
+/// Most bytes of a device file, beyond the store's need, that are kept without a walk at a start.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Why a file or block device cannot be used: in use, read-only, not there, ...
@@ -35,7 +35,7 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 pub struct DeviceError {
     /// The file or block device.
     pub path: PathBuf,
-    /// Why, and what to do.
+    /// The reason and the remedy.
     pub reason: io::Error,
 }
 
@@ -119,13 +119,13 @@ impl BlockingDevice {
         Ok(BlockingDevice { data: self.data.unlock(key)?, log, ..self })
     }
 
-    /// Whether the data device is a block device whose users should not tell which of its blocks are in use.
+    /// Returns true if the data device is a block device that must not show which of its blocks are in use.
     fn hides_free_blocks(&self) -> bool {
         self.data.file.is_encrypted() && self.data.file.allocated_bytes().is_none()
     }
 
-    /// Has a store give back what is free: of a file at once, if that has much more than it needs. A store that was made
-    /// by an earlier release has kept all that it ever had.
+    /// Makes a store free unused blocks: of a file at once, if that has much more than it needs. A store that was
+    /// made by an earlier release has kept all that it ever had.
     pub fn give_back_free_space(&self, store: &mut Store) {
         if self.hides_free_blocks() {
             return store.set_discards(false);

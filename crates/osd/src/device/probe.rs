@@ -1,5 +1,5 @@
-//! What is on a device: the marks that file systems, volume managers, partition tables and Atoll
-//! itself leave near its ends. Nothing that is found is ever used, only named to the user.
+//! The content of a device: the marks that file systems, volume managers, partition tables and Atoll itself leave
+//! near its ends. Nothing that is found is ever used, only named to the user.
 
 use atoll_buffers::BLOCK_BYTES;
 
@@ -84,7 +84,7 @@ impl Ends<'_> {
         Some(format!("the Ceph BlueStore OSD {uuid}"))
     }
 
-    /// ext2, ext3 and ext4 share a magic number; what they may use tells them apart.
+    /// ext2, ext3 and ext4 share a magic number; their feature flags distinguish them.
     fn ext(&self) -> Option<String> {
         const SUPERBLOCK: usize = 1024;
         const COMPATIBLE_JOURNAL: u32 = 0x4;

@@ -7,8 +7,8 @@ use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
 use super::{AtRestError, BlockingDevice, DeviceKey};
 
-/// Devices that are read and never written. They are taken for this process alone all the same: what
-/// an OSD changes meanwhile would look like damage.
+/// Devices that are read and never written. They are taken for this process alone all the same: changes by an OSD
+/// meanwhile would look like damage.
 pub struct ReadOnlyDevice(BlockingDevice);
 
 impl ReadOnlyDevice {

@@ -1,12 +1,12 @@
 //! How much clients' requests and their answers may hold in memory. Beyond that nothing more is read
 //! from clients until enough is answered and sent: the rest waits in sockets, and so at clients.
 //!
-//! A request holds memory until it is answered, its answer until the client has taken it. While both of
-//! all clients hold more than the limit, each may have its share of it and no more. So at most twice the
-//! limit is held, and one large request more for each connection, unless there are so many connections
-//! that the least share of each comes to more.
+//! A request holds memory until it is answered, its answer until the client has taken it. While both of all
+//! clients hold more than the limit, each may have its share of it and no more. So at most twice the limit is
+//! held, and one large request more for each connection, unless there are so many connections that their smallest
+//! shares exceed it.
 //!
-//! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
+//! Messages of other OSDs are not held up, because answers may wait for them. Their own admission bounds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -15,14 +15,14 @@ use atoll_pending::Pending;
 
 use crate::invariants;
 
-/// What the requests of one number on one connection hold. A client sends a request again under its
-/// number when its PG has moved away and back.
+/// Memory of the requests of one number on one connection. A client sends a request again under its number when
+/// its PG has moved away and back.
 struct Held {
     requests: u32,
     bytes: u64,
 }
 
-/// What a connection holds.
+/// Memory of a connection.
 #[derive(Default)]
 struct OfConnection {
     /// By its requests in flight.
@@ -65,12 +65,12 @@ impl Admission {
         }
     }
 
-    /// Whether nothing more is to be read from clients.
+    /// Returns true if nothing more is to be read from clients.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Whether one of so many connections holds as much as it may.
+    /// Returns true if one of `connections` connections holds its whole share.
     pub fn holds_its_share(&self, connection: u64, connections: usize) -> bool {
         let Some(own) = self.connections.get(&connection) else { return false };
         let share_bytes = self.limit_bytes / connections.max(1) as u64;
@@ -80,7 +80,7 @@ impl Admission {
         own.unsent_bytes > share_bytes || (is_over && own.in_flight_bytes + own.unsent_bytes > share_bytes)
     }
 
-    /// So many bytes of answers wait for the client of a connection.
+    /// Notes that `unsent_bytes` of answers wait for the client of a connection.
     pub fn has_unsent(&mut self, connection: u64, unsent_bytes: usize) {
         if unsent_bytes as u64 >= UNSENT_BYTES_MIN {
             self.connections.entry(connection).or_default();
@@ -96,8 +96,8 @@ impl Admission {
         }
     }
 
-    /// More never waits for one peer that takes what it is sent: what clients have in flight, which is what is passed on
-    /// to members, answers of which each client's share is bounded, and little else.
+    /// Returns the most bytes that wait for a peer that takes its messages: clients' requests in flight, which are
+    /// passed on to members, answers, bounded by each client's share, and little else.
     pub fn unread_bytes_max(&self) -> u64 {
         self.limit_bytes.max(self.held_bytes) + SHARE_BYTES.end()
     }
@@ -107,7 +107,7 @@ impl Admission {
         self.slow.iter().copied().collect()
     }
 
-    /// A request has come that takes so many bytes, with the data that is read for it.
+    /// Notes a request that takes `bytes` bytes, with the data that is read for it.
     pub fn arrived(&mut self, connection: u64, number: u64, bytes: u64) {
         let own = self.connections.entry(connection).or_default();
         match own.requests.get_mut(number) {
@@ -150,7 +150,7 @@ impl Admission {
         own.map_or(0, |own| own.requests.iter().map(|(_, held)| held.requests as usize).sum())
     }
 
-    /// What must hold at any time.
+    /// Checks invariants at any time.
     pub fn check(&self) {
         for own in self.connections.values() {
             invariants::held_bytes_add_up(

@@ -1,4 +1,4 @@
-//! Opening links: which OSD connects to which, and which keys may.
+//! Opening links: the OSD that connects, and the accepted keys.
 
 use std::io;
 
@@ -127,7 +127,7 @@ impl Links {
         }
     }
 
-    /// The ways by which an OSD is to be connected to now.
+    /// Returns the ways to connect to an OSD now.
     fn wanted_ways(&mut self, id: OsdId, up: &OsdUpRecord, context: &Context) -> Vec<Way> {
         if up.rdma_address.is_empty() {
             self.rdma_searches.forget(id);

@@ -1,6 +1,5 @@
-//! What goes out, and what is done about peers that do not take it: a client is not read from until it has, and a peer for
-//! which more waits than requests can account for is cut off. All of it counts, whatever
-//! kind of message it is.
+//! Output, and slow readers: a client is not read from until it has taken its answers, and a peer is cut off when
+//! more waits for it than requests can account for. All of it counts, whatever kind of message it is.
 
 use std::time::Instant;
 
@@ -11,8 +10,8 @@ use crate::context::Context;
 use crate::metrics::Metrics;
 
 impl Links {
-    /// Stops taking requests from a client that has too many in flight or does not read answers, and
-    /// from all when what they have in flight takes too much memory. True if this one is stopped.
+    /// Stops taking requests from a client that has too many in flight or does not read answers, and from all when
+    /// their requests in flight take too much memory. True if this one is stopped.
     pub fn pace(&mut self, context: &mut Context, number: u64) -> bool {
         let connections = self.by_number.len();
         let Some(connected) = self.by_number.get_mut(&number) else { return false };
@@ -49,8 +48,8 @@ impl Links {
         }
     }
 
-    /// Hands everything queued to the reactor, all frames of a link together. Until then the requests
-    /// that were answered in this turn count as if they were not: what they hold is never left out.
+    /// Hands everything queued to the reactor, all frames of a link together. Until then the requests answered in
+    /// this turn count as if they were not: their memory is never left out.
     pub fn send_output(&mut self, context: &mut Context, metrics: &Metrics, started: Instant) {
         for number in std::mem::take(&mut self.with_output) {
             self.send_output_of(context, number);
@@ -90,7 +89,7 @@ impl Links {
         }
     }
 
-    /// Cuts off a peer that does not take what was sent to it.
+    /// Cuts off a peer that does not take its messages.
     fn cut_off(&mut self, context: &mut Context, number: u64) {
         let Some(connected) = self.by_number.get(&number) else { return };
         let unsent_bytes = context.reactor.unsent_bytes(connected.connection);

@@ -1,14 +1,14 @@
-//! Notices devices that do not answer, such as a remote one to which all paths are lost: the kernel keeps their requests
-//! until a path is back, for ever if it is told so. Everything that waits for them would hold up clients, because this
-//! OSD is alive for all others.
+//! Detects devices that do not answer, such as a remote one whose paths are all lost: the kernel keeps their
+//! requests until a path is back, for ever if it is configured so. Everything that waits for them would hold up
+//! clients, because this OSD is alive for all others.
 
 use atoll_store::Device;
 
-/// A request that does not end although others of its device do may take so many times as long.
+/// Factor by which a request that does not end, although others of its device do, may take longer.
 const ONE_REQUEST_FACTOR: u64 = 4;
 
-/// What is known of the devices. Its clock counts the seconds in which the event loop ran: what a process that was stopped
-/// for a while has not looked at was not late.
+/// State of the devices. Its clock counts the seconds in which the event loop ran: a request that a stopped
+/// process has not looked at was not late.
 #[derive(Default)]
 pub(super) struct DeviceWatch {
     now_seconds: u64,

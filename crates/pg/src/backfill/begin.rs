@@ -1,4 +1,4 @@
-//! Who is backfilled, and how a backfill begins: with which shard, from which point of the history.
+//! Learners, and the start of a backfill: its shard, and the point of the history from which it copies.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -49,8 +49,7 @@ impl Learners {
         }
     }
 
-    /// A learner has answered the query. False if its backfill has begun: then it could not take
-    /// what it was sent.
+    /// A learner has answered the query. False if its backfill has begun: then it could not take the sent data.
     pub(super) fn answered(&mut self, osd: OsdId, answer: Answer, now_ms: u64) -> bool {
         let Some(learner) = self.learners.get_mut(&osd) else { return false };
         if learner.has_begun {

@@ -1,5 +1,5 @@
-//! What a learner lacks: by the log if both logs share a write, else by comparing the versions of
-//! all objects.
+//! The difference of a learner: by the log if both logs share a write, else by comparing the versions of all
+//! objects.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ impl Learner {
     }
 }
 
-/// The newest write that both histories have. `None` if the logs do not tell, or if the learner's
-/// copy is incomplete.
+/// The newest write that both histories have. `None` if the logs do not show it, or if the learner's copy is
+/// incomplete.
 pub(super) fn common_point(own_log: &[LogEntry], answer: &Answer) -> Option<Version> {
     if !answer.is_complete {
         return None;
@@ -102,7 +102,7 @@ pub(super) fn common_point(own_log: &[LogEntry], answer: &Answer) -> Option<Vers
     theirs.find(|version| own_log.iter().any(|entry| entry.version == *version))
 }
 
-/// What must be copied: everything that either side has written after the common point.
+/// Returns the objects to copy: everything that either side has written after the common point.
 pub(super) fn differences(
     own_log: &[LogEntry],
     their_log: &[LogEntry],

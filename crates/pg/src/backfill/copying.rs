@@ -28,8 +28,8 @@ impl Learners {
         learner.into_iter().flat_map(|learner| learner.missing.keys())
     }
 
-    /// Begins to copy an object: gives back the part to read first, under this token. `None` if the
-    /// learner is just told to remove the object.
+    /// Begins to copy an object: gives back the part to read first, under this token. `None` if the learner only
+    /// removes the object.
     pub(super) fn copy(
         &mut self,
         osd: OsdId,
@@ -54,7 +54,7 @@ impl Learners {
         None
     }
 
-    /// Tells a learner that lacks nothing that it is complete.
+    /// Informs a learner that lacks nothing that it is complete.
     pub(super) fn finish(&mut self, osd: OsdId, config: &Configuration, outbox: &mut Outbox) {
         let Some(learner) = self.learners.get_mut(&osd) else { return };
         if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
@@ -107,7 +107,7 @@ impl Learners {
         Effect::Nothing
     }
 
-    /// A learner has made durable what it was sent.
+    /// A learner has made sent data durable.
     pub(super) fn pushed(&mut self, osd: OsdId, tag: u64, epoch: Epoch, outbox: &mut Outbox) -> Effect {
         let learner = self.learners.get_mut(&osd).filter(|learner| learner.tag == tag);
         let Some(learner) = learner else { return Effect::Nothing };
@@ -184,7 +184,7 @@ impl Learner {
         self.send(but_last, Sent::ButLast(object, Box::new(last)), epoch, outbox);
     }
 
-    /// What a member that is staged lacks of the PG's own object goes with the last part.
+    /// The omap entries of the PG's own object that a staged member lacks go with the last part.
     fn own_object_kept(&mut self, object: ObjectName, next: Option<u64>) -> Effect {
         let osd = self.osd;
         match next {
@@ -197,7 +197,7 @@ impl Learner {
     }
 }
 
-/// Of the PG's own object only fences are copied. The rest belongs to each OSD.
+/// Only fences of the PG's own object are copied. The rest belongs to each OSD.
 fn keep_fences(transactions: &mut [Transaction]) {
     let is_fence = |mutation: &Mutation| match mutation {
         Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => key.starts_with(FENCE_KEY_PREFIX),

@@ -1,4 +1,4 @@
-//! What the PG tells its learners, and what follows from that.
+//! The PG's messages to its learners, and their effects.
 
 use atoll_types::{Epoch, ObjectName, OsdId, Version};
 use atoll_wire::Message;
@@ -106,15 +106,14 @@ impl Pg {
         }
     }
 
-    /// Copies the next objects while the PG peers, and tells a learner that lacks nothing that it
-    /// is complete.
+    /// Copies the next objects while the PG peers, and informs a learner that lacks nothing that it is complete.
     fn copy_more(&mut self, osd: OsdId, view: &impl ObjectView) {
         // While the PG peers no client writes, so reading ahead holds up no request.
         while self.config.state == PgState::Peering && self.copy_one(osd, view) {}
         self.learners.finish(osd, &self.config, &mut self.outbox);
     }
 
-    /// Whether there is an object to copy to a learner now. The shell paces copies by
+    /// Returns true if there is an object to copy to a learner now. The shell paces copies by
     /// [`Pg::backfill_next`]; until then clients may write the object.
     pub fn wants_to_backfill(&self) -> bool {
         self.may_backfill_now() && self.learners.osds().any(|osd| self.next_to_copy(osd).is_some())
@@ -193,7 +192,7 @@ impl Pg {
         self.start_waiting(view);
     }
 
-    /// A learner has made durable what it was sent.
+    /// A learner has made sent data durable.
     pub(crate) fn learner_pushed(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
         if self.config.is_primary() && epoch == self.config.record.epoch {
             self.with_learners(view, |learners, context| learners.pushed(from, tag, epoch, context.outbox));

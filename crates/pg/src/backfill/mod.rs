@@ -1,6 +1,6 @@
-//! Backfill of learners: OSDs that are to become members, while the PG serves, and members that
-//! lack the last writes, while it peers. The log says what is missing if it reaches back to where
-//! the two histories part; otherwise the versions of all objects are compared.
+//! Backfill of learners: OSDs that are to become members, while the PG serves, and members that lack the last
+//! writes, while it peers. The log has the difference if it reaches back to the point where the two histories
+//! part; otherwise the versions of all objects are compared.
 //!
 //! From the start a learner gets every write in order: with its data, or as a mere log entry if the
 //! object is still to be copied, because the copy will contain it. Writes of an object wait while
@@ -8,8 +8,8 @@
 //! durable mark that it is incomplete until the backfill is done. A member that lacks the last writes
 //! has none: it is staged ([`crate::staging`]).
 //!
-//! [`Learners`] decide what each learner gets, and give back an [`Effect`]; `events` hands them what
-//! concerns them and carries their effects out.
+//! [`Learners`] decide on the data for each learner, and return an [`Effect`]; `events` passes them their events
+//! and carries their effects out.
 
 mod begin;
 mod comparison;
@@ -53,7 +53,7 @@ enum Sent {
 
 /// How far the comparison of all objects has come.
 enum Listing {
-    /// The log tells what is missing, or the comparison is done.
+    /// The log has the difference, or the comparison is done.
     NotNeeded,
     /// This OSD's objects are being listed.
     Own { token: Token, listed: Vec<(ObjectName, Version)> },
@@ -69,7 +69,7 @@ struct Learner {
     /// Its backfill has begun, and it gets every write.
     has_begun: bool,
     tag: u64,
-    /// The pool's number of PGs, as the learner has been told.
+    /// The pool's number of PGs that the learner knows.
     pg_num: u32,
     /// The shard that it gets, in an erasure-coded PG.
     shard: Option<u8>,
@@ -114,7 +114,7 @@ pub(crate) struct Answer {
     pub log: Vec<LogEntry>,
     /// The shard that it holds, in an erasure-coded PG.
     pub shard: Option<u8>,
-    /// The object of which it could not read what a write replaces.
+    /// The object whose data, replaced by a write, it could not read.
     pub unreadable: Option<ObjectName>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Learners {
     retry_at_ms: BTreeMap<OsdId, u64>,
 }
 
-/// What a backfill wants of the PG after an event.
+/// Effect of a backfill on the PG after an event.
 enum Effect {
     Nothing,
     /// More objects may be copied to this learner.
@@ -206,13 +206,13 @@ impl Learners {
         })
     }
 
-    /// The number of objects of which a learner has been sent a part and has not acknowledged all.
+    /// Returns the number of objects whose parts a learner has been sent and has not all acknowledged.
     pub fn objects_in_transit(&self) -> usize {
         let begun = |learner: &Learner| learner.copying.values().filter(|copying| copying.has_begun).count();
         self.learners.values().map(begun).sum()
     }
 
-    /// Whether an object is on its way to a learner, so that it must not change.
+    /// Returns true if an object is on its way to a learner, so that it must not change.
     pub fn are_copying(&self, object: &ObjectName) -> bool {
         self.learners.values().any(|learner| learner.copying.contains_key(object))
     }
@@ -260,7 +260,7 @@ impl Learner {
         matches!(self.listing, Listing::NotNeeded)
     }
 
-    /// Whether the learner's copy of an object is missing or old, or may be.
+    /// Returns true if the learner's copy of an object is missing or old, or may be.
     fn lacks(&self, object: &ObjectName) -> bool {
         !self.is_listed()
             || self.missing.contains_key(object)

@@ -11,7 +11,7 @@ use crate::outbox::Outbox;
 use crate::own_object::{change, own_change};
 use crate::staging::{Note, staged_names};
 
-/// What a member is staged with.
+/// Data with which a member is staged.
 pub(super) struct Staging {
     /// The names of the objects while they are staged.
     names: BTreeMap<ObjectName, ObjectName>,

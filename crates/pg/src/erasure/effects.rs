@@ -1,5 +1,5 @@
-//! What follows in the PG from events of its shards: reads and writes of clients that go on, parts
-//! for learners, examinations of a scrub, and the steps of a roll back.
+//! Effects of events of its shards on the PG: reads and writes of clients that continue, parts for learners,
+//! examinations of a scrub, and the steps of a roll back.
 
 use atoll_types::pg_copies::Incompleteness;
 use atoll_types::{ObjectName, ReadOutcome, Refusal, Transaction, Version};
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::group::Pg;
 use crate::replication::reads::{SpanAsker, SpanRead};
 
-/// What shards want of the PG after an event.
+/// Effect of shards on the PG after an event.
 pub(crate) enum Effect {
     Nothing,
     /// Members, perhaps this one, are to be asked for spans of an object's shards.
@@ -31,7 +31,7 @@ pub(crate) enum Effect {
         operation: Box<Operation>,
         result: Result<ShardParts, String>,
     },
-    /// A part of a learner's shard needs no other shards, or this copy does not tell what it is.
+    /// A part of a learner's shard needs no other shards, or this copy does not have it.
     PartRead {
         token: Token,
         part: Result<ObjectParts, String>,
@@ -48,7 +48,7 @@ pub(crate) enum Effect {
 }
 
 impl Pg {
-    /// Hands an event to what an erasure-coded PG has, and carries out its effect.
+    /// Passes an event to the components of an erasure-coded PG, and carries out its effect.
     pub(crate) fn with_erasure<V: ObjectView>(
         &mut self,
         view: &V,

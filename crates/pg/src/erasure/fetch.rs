@@ -56,7 +56,7 @@ pub(crate) struct Fetch {
     pub has_found_damage: bool,
     /// Which blocks could be overwritten in place, if that is asked.
     pub in_place: Option<InPlace>,
-    /// A write of the same span follows, so members are to keep what they have read.
+    /// A write of the same span follows, so members are to keep the read data.
     pub keeps: bool,
     /// The tags under which members have answered.
     pub tags: BTreeMap<OsdId, u64>,
@@ -90,7 +90,7 @@ impl Fetch {
 }
 
 impl Erasure {
-    /// Whether a write in flight or an operation locks a span of an object.
+    /// Returns true if a write in flight or an operation locks a span of an object.
     pub(super) fn is_locked(&self, object: &ObjectName, span: Span, for_write: bool, log: &Log) -> bool {
         let in_flight = log.in_flight().filter(|write| write.object == *object);
         let is_written = in_flight.filter_map(|write| write.span).any(|written| written.overlaps(&span));

@@ -1,5 +1,5 @@
-//! Small overwrites while members are full: they go on if every full member can do its part of them in
-//! place. Only the members know that, each of its own shard, so they say it with the old bytes.
+//! Small overwrites while members are full: they are done if every full member can do its part of them in place.
+//! Only the members know that, each of its own shard, so they say it with the old bytes.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl InPlace {
         self.by_shard.insert(shard, (span, blocks));
     }
 
-    /// Whether a shard's write stays in place.
+    /// Returns true if a shard's write stays in place.
     fn covers(&self, shard: u8, mutation: &Mutation) -> bool {
         let (Mutation::Write { offset, length, .. }, Some((span, bits))) = (mutation, self.by_shard.get(&shard))
         else {
@@ -40,7 +40,7 @@ impl InPlace {
     }
 }
 
-/// Whether there is space for a write on the members that are full.
+/// Space for a write on the members that are full.
 pub(super) enum Space {
     Enough,
     /// The members must be asked, or asked again.
@@ -49,7 +49,7 @@ pub(super) enum Space {
     Lacking(OsdId),
 }
 
-/// Whether a member needs no space for its part of a write.
+/// Returns true if a member needs no space for its part of a write.
 fn needs_none(shard: u8, change: &ShardChange, in_place: &InPlace) -> bool {
     // What only frees blocks needs none. With writes beside it, the store would find new places for them.
     let only_frees = change.mutations.iter().all(|mutation| matches!(mutation, Mutation::Zero { .. }));
@@ -57,8 +57,8 @@ fn needs_none(shard: u8, change: &ShardChange, in_place: &InPlace) -> bool {
 }
 
 impl Erasure {
-    /// What members said of an object's blocks does not hold any more: a write that was ordered since
-    /// has them share the blocks with a clone.
+    /// Members' answers about an object's blocks are no longer valid: a later write has them share the blocks with
+    /// a clone.
     pub(super) fn forget_in_place(&mut self, object: &ObjectName) {
         let writes = self.operations.values_mut().filter(|operation| operation.object == *object);
         for operation in writes.filter(|operation| matches!(operation.purpose, Purpose::Write(_))) {
@@ -68,19 +68,19 @@ impl Erasure {
 }
 
 impl Pg {
-    /// Whether members must be asked for the places of a write's blocks, because some are full.
+    /// Returns true if members must be asked for the places of a write's blocks, because some are full.
     pub(super) fn must_ask_for_places(&self, update: &Update, view: &impl ObjectView) -> bool {
         update.may_stay_in_place() && self.config.record.members.iter().any(|member| view.is_full(*member))
     }
 
-    /// Whether a write in flight clones an object as its pre-image. Until that is forgotten no block
-    /// of the object can be overwritten in place.
+    /// Returns true if a write in flight clones an object as its pre-image. Until that is forgotten no block of
+    /// the object can be overwritten in place.
     pub(super) fn pre_image_shares_blocks(&self, object: &ObjectName) -> bool {
         let mut in_flight = self.log.in_flight().filter(|write| write.object == *object);
         in_flight.any(|write| write.span.is_none_or(|span| span.length() > INLINE_PRE_IMAGE_BYTES_MAX))
     }
 
-    /// Whether the full members have what their parts of a write need.
+    /// Checks if the full members have the space for their parts of a write.
     pub(super) fn space_for(
         &self,
         write: &WriteRequest,

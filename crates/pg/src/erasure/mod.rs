@@ -1,14 +1,14 @@
-//! Erasure-coded PGs: every member holds a shard of each object. This folder has what differs from
-//! replicated PGs: which member holds which shard, how reads and writes work on shards, how writes
-//! are rolled back, and how shards are rebuilt.
+//! Erasure-coded PGs: every member holds a shard of each object. This folder has the differences from replicated
+//! PGs: the assignment of shards to members, reads and writes of shards, rolling writes back, and rebuilding
+//! shards.
 //!
-//! All members have the whole history and the same objects with the same versions; only the bytes
-//! differ. So peering, backfill and scrubs work as in replicated PGs, with two differences. A write
-//! that fewer than `data` electors have is rolled back, because they cannot give it to the others.
-//! And what a member lacks is computed from the shards of others.
+//! All members have the whole history and the same objects with the same versions; only the bytes differ. So
+//! peering, backfill and scrubs work as in replicated PGs, with two differences. A write that fewer than `data`
+//! electors have is rolled back, because they cannot give it to the others. And data that a member lacks is
+//! computed from the shards of others.
 //!
-//! [`Erasure`] decides by itself what is read and what is undone; `effects` hands it what concerns it
-//! and carries its effects out.
+//! [`Erasure`] decides by itself on reads and roll-backs; `effects` passes it its events and carries its effects
+//! out.
 
 mod backfill;
 mod effects;
@@ -61,14 +61,13 @@ pub(crate) struct Erasure {
     /// Parts of learners' shards that wait for the object's metadata.
     backfills_loading: BTreeMap<Token, ShardPartRequest>,
     pub pre_images: PreImages,
-    /// What comes from the primary while this member reads what is replaced.
+    /// Writes from the primary that arrive while this member reads replaced data.
     pub overwrites: Overwrites,
-    /// Objects of which a member could not read what a write replaces, oldest first. Their writes bring all
-    /// bytes.
+    /// Objects whose replaced data a member could not read, oldest first. Their writes bring all bytes.
     suspects: VecDeque<ObjectName>,
     /// The roll back under way.
     roll_back: Option<RollBack>,
-    /// What is noted to be committed.
+    /// Newest write that is noted as committed.
     pub quiet: QuietNote,
 }
 
@@ -76,7 +75,7 @@ pub(crate) struct Erasure {
 const SUSPECTS_MAX: usize = 256;
 
 impl Erasure {
-    /// Whether clients' requests, or a backfill, read shards.
+    /// Returns true if clients' requests, or a backfill, read shards.
     pub fn has_operations(&self) -> bool {
         !self.operations.is_empty()
     }
@@ -114,8 +113,8 @@ impl Erasure {
         self.backfills_loading.remove(&token)
     }
 
-    /// Whether no shards are read, nothing is rolled back, no pre-images are left anywhere, and what is committed is
-    /// noted.
+    /// Returns true if no shards are read, nothing is rolled back, no pre-images are left anywhere, and the
+    /// committed sequence is noted.
     pub fn is_idle(&self, config: &Configuration, log: &Log) -> bool {
         let reads_nothing = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
         reads_nothing
@@ -127,7 +126,7 @@ impl Erasure {
 }
 
 impl Pg {
-    /// What only an erasure-coded PG has.
+    /// Returns the components of an erasure-coded PG.
     fn erasure(&self) -> &Erasure {
         self.erasure.as_ref().expect("the PG is erasure-coded")
     }

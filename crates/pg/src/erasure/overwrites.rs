@@ -1,6 +1,5 @@
-//! Small overwrites at a member, which reads itself what they replace: of that it makes the pre-image, and
-//! a parity shard adds the difference to it. What comes behind such a write waits, so that the history
-//! keeps its order.
+//! Small overwrites at a member, which reads the replaced data itself: it makes the pre-image of it, and a parity
+//! shard adds the difference to it. Writes behind such a write wait, so that the history keeps its order.
 
 use std::collections::VecDeque;
 
@@ -21,14 +20,14 @@ use crate::group::Pg;
 use crate::replication::reads::{SpanAsker, SpanRead};
 use crate::submissions::Submission;
 
-/// Bytes that are kept for writes that may follow. What does not fit is read once more.
+/// Bytes that are kept for writes that may follow. Larger data is read once more.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// What a small overwrite replaces at a member.
+/// Data of a member that a small overwrite replaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     pub span: Span,
-    /// The payload and the seals are to be added to what is replaced.
+    /// The payload and the seals are to be added to the replaced data.
     pub is_difference: bool,
 }
 
@@ -40,13 +39,13 @@ struct Arrived {
     primary: OsdId,
     epoch: Epoch,
     transaction: SharedTransaction,
-    /// What must be read for it; `None` if the transaction is whole.
+    /// Replaced data that must be read for it; `None` if the transaction is whole.
     replaced: Option<(Replaced, ShardShape)>,
-    /// What was read.
+    /// The read data.
     old: Option<Part>,
 }
 
-/// What a member has read for a primary that is about to order a write of the same span.
+/// Data that a member has read for a primary that is about to order a write of the same span.
 struct Kept {
     tag: u64,
     outcome: ReadOutcome,
@@ -90,17 +89,17 @@ impl Overwrites {
         self.arrived.back().filter(|write| write.epoch == epoch).map(|write| write.version().sequence)
     }
 
-    /// Whether writes have come that are not submitted.
+    /// Returns true if writes have come that are not submitted.
     pub fn are_waiting(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// Whether as many have come as a primary may have in flight.
+    /// Returns true if as many have come as a primary may have in flight.
     pub fn are_full(&self) -> bool {
         self.arrived.len() >= PG_IN_FLIGHT_MAX
     }
 
-    /// Appends a write. Those of other epochs are void: the primary of this one knows nothing of them.
+    /// Appends a write. Those of other epochs are void: the primary of this one does not know them.
     fn push(&mut self, write: Arrived) {
         self.arrived.retain(|other| other.epoch == write.epoch);
         self.arrived.push_back(write);
@@ -152,7 +151,7 @@ impl Pg {
         }
     }
 
-    /// A small overwrite has come, of which this member reads what it replaces, unless that was kept.
+    /// A small overwrite has come, whose replaced data this member reads, unless that was kept.
     pub(crate) fn overwrite(
         &mut self,
         (primary, epoch): (OsdId, Epoch),
@@ -183,7 +182,7 @@ impl Pg {
         self.forget_pre_images(committed);
     }
 
-    /// What a write replaces has been read, or cannot be.
+    /// The replaced data of a write has been read, or cannot be.
     pub(crate) fn replaced_bytes_came(&mut self, version: Version, answer: Result<(ReadOutcome, Bytes), Refusal>) {
         let Some(erasure) = &mut self.erasure else { return };
         let mut arrived = erasure.overwrites.arrived.iter_mut();
@@ -211,7 +210,7 @@ impl Pg {
     fn replaced_bytes_are_unreadable(&mut self, object: ObjectName, primary: OsdId, cause: &str) {
         let me = self.config.me;
         self.outbox.warn(format!(
-            "{me} cannot read what a write of '{object}' replaces ({cause}); other shards will give it"
+            "{me} cannot read the data of '{object}' that a write replaces ({cause}); other shards will give it"
         ));
         if let Some(erasure) = &mut self.erasure {
             erasure.overwrites.arrived.clear();
@@ -240,7 +239,7 @@ impl Pg {
     }
 }
 
-/// What the shard is by an overwrite's pre-image, if the overwrite makes sense.
+/// Returns the shard's shape by an overwrite's pre-image, if the overwrite is valid.
 pub(super) fn fitting_shape(transaction: &Transaction, replaced: &Replaced) -> Option<ShardShape> {
     let [LogEntry { pre_image: Some(pre_image), object, .. }] = &transaction.log[..] else { return None };
     let shape = pre_image.mutations.iter().find_map(|mutation| match *mutation {
@@ -298,7 +297,7 @@ pub(super) fn complete(
     transaction
 }
 
-/// Adds what is replaced to the difference, which gives the new bytes and seals.
+/// Adds the replaced data to the difference, which gives the new bytes and seals.
 fn add(transaction: &mut Transaction, old: &Part) {
     let mut data = BlockBuffer::from_bytes(&old.data);
     atoll_ec::xor_into(data.as_mut_slice(), &transaction.payload);

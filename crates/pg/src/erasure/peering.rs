@@ -1,7 +1,7 @@
-//! Peering of an erasure-coded PG. A write that is on enough electors to rebuild the shards of all others
-//! is rolled forward: it may have been acknowledged. What fewer have cannot be given to the others and was
-//! never acknowledged, because that takes all members: it is rolled back. So is what an elector lacks that
-//! has run since before the write: it knows that it has not acknowledged it.
+//! Peering of an erasure-coded PG. A write that is on enough electors to rebuild the shards of all others is
+//! rolled forward: it may have been acknowledged. A write on fewer electors cannot be given to the others and was
+//! never acknowledged, because that takes all members: it is rolled back. So is a write that is missing on an
+//! elector that has run since before it: this elector has not acknowledged it.
 
 use atoll_types::{OsdId, Version};
 
@@ -65,7 +65,7 @@ mod tests {
         Version { epoch: Epoch(3), sequence }
     }
 
-    /// Three members with a shard each, of which the last is no elector.
+    /// Three members with a shard each; the last is no elector.
     fn config() -> Configuration {
         let members: Vec<OsdId> = (1..=4).map(OsdId).collect();
         let record = PgRecord {
@@ -86,8 +86,8 @@ mod tests {
         Configuration { id, me: OsdId(1), policy, target: record.members.clone(), state: PgState::Peering, record }
     }
 
-    /// A device forgets that it has rolled a write back. It is the only one that has it: the others have another write in
-    /// its place, which too few have, and all go back to what was before.
+    /// A device forgets that it has rolled a write back. It is the only one that has it: the others have another
+    /// write in its place, on too few of them, and all return to the state before.
     #[test]
     fn a_write_in_the_place_of_another_is_another_one() {
         let (config, mut peering) = (config(), Peering::default());
@@ -111,8 +111,8 @@ mod tests {
         assert_eq!((members, head), (vec![OsdId(2), OsdId(3)], own));
     }
 
-    /// Whatever members have and say, a member that is no elector included: what one of them knows to be committed is
-    /// not rolled back, which is asserted, and no elector without it counts.
+    /// In any state and with any messages of members, also of one that is no elector: a write that one of them
+    /// knows to be committed is not rolled back, which is asserted, and no elector without it counts.
     #[test]
     fn what_anybody_knows_to_be_committed_stays() {
         let config = config();

@@ -42,7 +42,8 @@ impl PreImages {
         self.clones = clones_in_log(id, view);
     }
 
-    /// Whether the clone that a write would make as its pre-image is kept already. No primary sends such a write.
+    /// Returns true if the clone that a write would make as its pre-image is kept already. No primary sends such a
+    /// write.
     fn keeps_clone_of(&self, entry: &LogEntry) -> bool {
         let name = entry.pre_image.as_ref().and_then(|pre_image| pre_image.clone_object());
         name.is_some_and(|name| self.clones.iter().any(|(_, other)| other == name))
@@ -97,7 +98,7 @@ impl PreImages {
         transaction.mutations.splice(after..after, gone);
     }
 
-    /// Whether there are none, and all members know that.
+    /// Returns true if there are none, and all members know that.
     pub(super) fn are_idle(&self, config: &Configuration, log: &Log) -> bool {
         self.committed == self.forgotten && self.unannounced(config, log).is_none()
     }
@@ -110,19 +111,19 @@ impl PreImages {
         (is_quiet && self.announced < newest).then_some(newest)
     }
 
-    /// A write tells the members that all have the writes up to `committed`.
+    /// A write informs the members that all have the writes up to `committed`.
     pub(super) fn are_announced(&mut self, committed: Version) {
         self.announced = committed;
     }
 
-    /// Tells the members that all have the newest writes, if no later write has told them.
+    /// Informs the members that all have the newest writes, if no later write has.
     pub fn announce(&mut self, config: &Configuration, log: &Log, outbox: &mut Outbox) {
         if self.unannounced(config, log).is_some() {
             self.announce_at_once(config, log, outbox);
         }
     }
 
-    /// Tells the members what all have, whatever is in flight.
+    /// Informs the members of the committed sequence, with writes in flight or not.
     pub fn announce_at_once(&mut self, config: &Configuration, log: &Log, outbox: &mut Outbox) {
         let (pg, epoch) = (config.id, config.record.epoch);
         let version = log.newest_committed(epoch);

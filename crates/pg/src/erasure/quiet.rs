@@ -1,6 +1,6 @@
-//! Makes durable, when the PG is quiet, that all members have its newest write. No later write says so, and what is known
-//! in memory alone is gone when all stop: devices that then forget the write, and are more than the parity covers, would
-//! undo it.
+//! Makes durable, when the PG is quiet, that all members have its newest write. No later write does, and knowledge
+//! in memory alone is lost when all stop: devices that then forget the write, and are more than the parity covers,
+//! would undo it.
 
 use atoll_types::{Epoch, Mutation, PgId, Version};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use crate::submissions::Submission;
 /// For how long no write is committed before the last one is noted: one note per quiet time, and none under load.
 const QUIET_MS: u64 = 1_000;
 
-/// What of the history is noted to be committed.
+/// Newest write that is noted as committed.
 #[derive(Default)]
 pub(crate) struct QuietNote {
     /// The sequence noted, or submitted to be.
@@ -43,12 +43,12 @@ impl QuietNote {
         *self = QuietNote::default();
     }
 
-    /// Whether the newest write of the history is known to be committed, and no note says so.
+    /// Returns true if the newest write of the history is known to be committed, without a note.
     pub fn is_due(&self, log: &Log) -> bool {
         log.committed_sequence() == log.last_sequence() && log.committed_sequence() > self.noted
     }
 
-    /// What is to be noted now.
+    /// Returns the write to note now.
     fn take_due(&mut self, log: &Log, now_ms: u64) -> bool {
         if !self.is_due(log) {
             return false;
@@ -66,7 +66,7 @@ impl QuietNote {
 }
 
 impl Pg {
-    /// Notes what is committed, if the PG has been quiet for a while.
+    /// Notes the committed sequence, if the PG has been quiet for a while.
     pub(crate) fn note_quiet(&mut self, view: &impl ObjectView) {
         let head = view.head(self.config.id);
         let is_shown = head.sequence == self.log.last_sequence() && !self.promises.is_incomplete();

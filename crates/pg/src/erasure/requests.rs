@@ -79,7 +79,7 @@ impl ClientWrite {
 }
 
 impl Erasure {
-    /// Whether a read of data must wait for a write of an overlapping span.
+    /// Returns true if a read of data must wait for a write of an overlapping span.
     pub fn is_read_locked(&self, object: &ObjectName, offset: u64, length: u32, log: &Log) -> bool {
         let span = self.shape.span(offset, u64::from(length));
         span.is_some_and(|span| self.is_locked(object, span, false, log))
@@ -121,7 +121,7 @@ impl Erasure {
         writes.find(|write| write.id == id).map(|write| write.client = client).is_some()
     }
 
-    /// When a client's request that reads shards had come to what, and the OSDs that have not sent theirs.
+    /// Returns the times of a client's request that reads shards, and the OSDs that have not sent theirs.
     pub fn of_client(&self, client: ClientId, sequence: u64) -> Option<(ReadTimes, Vec<OsdId>)> {
         let of_operation = |purpose: &Purpose| match purpose {
             Purpose::Read(read) => (read.client == client && read.sequence == sequence).then_some(read.times),
@@ -136,7 +136,7 @@ impl Erasure {
         Some((times, asked.map(|asked| asked.osd).collect()))
     }
 
-    /// Whether a write of an object is under way, so that its shards cannot be read for a learner.
+    /// Returns true if a write of an object is pending, so that its shards cannot be read for a learner.
     pub fn is_about_to_change(&self, object: &ObjectName, config: &Configuration, log: &Log) -> bool {
         // While the PG peers, members with the same head have all writes in flight.
         let is_written = || config.is_active() && log.writes(object);
@@ -370,8 +370,8 @@ impl Pg {
         Attempt::Done
     }
 
-    /// Whether no store would refuse its shard's part of a write for what it is. All shards of an object have one
-    /// size and one shape of seals, so this copy tells of the others. A write of which one shard takes its part and
+    /// Checks that no store would refuse its shard's part of a write for its content. All shards of an object have
+    /// one size and one shape of seals, so this copy represents the others. A write that one shard takes and
     /// another does not would have to be rolled back, and come again with the client's next attempt.
     fn check_shards(
         &self,
@@ -401,8 +401,8 @@ impl Pg {
         self.config.record.shard_of(self.config.me).expect("a primary holds a shard")
     }
 
-    /// Whether members may read themselves what a write replaces: each shard has a healthy member, as far as is
-    /// known, and no other OSD needs the write.
+    /// Returns true if members may read the replaced data of a write themselves: each shard has a healthy member,
+    /// as far as is known, and no other OSD needs the write.
     fn may_leave_to_members(&self, update: &Update, object: &ObjectName) -> bool {
         let (erasure, held) = (self.erasure(), &self.config.record.shards);
         let has_all_shards = (0..erasure.shape.shards()).all(|shard| held.contains(&shard));
@@ -432,8 +432,7 @@ impl Pg {
         abandoned.into_values().for_each(|operation| self.begin_again(operation));
     }
 
-    /// Puts a client's request back into the queue. A backfill tells the shell that its read was
-    /// given up.
+    /// Puts a client's request back into the queue. A backfill reports to the shell that its read was given up.
     fn begin_again(&mut self, operation: Operation) {
         let request = match operation.purpose {
             Purpose::Read(read) => {
@@ -453,7 +452,8 @@ impl Pg {
     }
 }
 
-/// What a member is sent of a write that replaces a span of its shard, which it was asked for under this tag.
+/// Returns a member's message for a write that replaces a span of its shard, which it was asked for under this
+/// tag.
 fn message_of(
     transaction: SharedTransaction,
     (epoch, committed, answered_below): (Epoch, Version, u64),

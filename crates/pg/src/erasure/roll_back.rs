@@ -23,8 +23,8 @@ pub(crate) struct RollBack {
 }
 
 impl Erasure {
-    /// Whether a roll back is under way or not durable yet. A crash may undo a step that is not
-    /// durable, so nothing may rest on it.
+    /// Returns true if a roll back is pending or not durable yet. A crash may undo a step that is not durable, so
+    /// nothing may rest on it.
     fn is_rolling_back(&self, outbox: &Outbox) -> bool {
         self.roll_back.is_some()
             || outbox.submissions().any(|submission| matches!(submission, Submission::RollBack))
@@ -107,7 +107,7 @@ impl Erasure {
     }
 }
 
-/// Whether the pre-image of the newest write is a clone that is not there. If that is not in memory, it is
+/// Returns true if the pre-image of the newest write is a clone that is not there. If that is not in memory, it is
 /// known at the next attempt.
 fn newest_lacks_its_clone(context: &mut Context<'_, impl ObjectView>) -> bool {
     let (pg, view) = (context.config.id, context.view);
@@ -144,12 +144,12 @@ impl Pg {
         self.submit(Submission::RollBack, undo);
     }
 
-    /// Whether a roll back is under way or not durable yet.
+    /// Returns true if a roll back is pending or not durable yet.
     pub(crate) fn is_rolling_back(&self) -> bool {
         self.erasure.as_ref().is_some_and(|erasure| erasure.is_rolling_back(&self.outbox))
     }
 
-    /// If the roll back is durable, tells the primary, or continues as the primary.
+    /// If the roll back is durable, informs the primary, or continues as the primary.
     pub(crate) fn rolled_back(&mut self, view: &impl ObjectView) {
         if self.is_rolling_back() {
             return;
@@ -163,8 +163,8 @@ impl Pg {
     }
 }
 
-/// Whether an object belongs to its OSD alone: the PG's own object, or a pre-image clone. Such
-/// objects are not listed.
+/// Returns true if an object belongs to its OSD alone: the PG's own object, or a pre-image clone. Such objects are
+/// not listed.
 pub fn is_hidden(object: &ObjectName) -> bool {
     object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_types::operation::PRE_IMAGE_PREFIX)
 }

@@ -1,5 +1,5 @@
-//! What a scrub learns from the shards of an object: a bad one is computed from the others, or
-//! parity is computed again and compared.
+//! A scrub's conclusions from the shards of an object: a bad one is computed from the others, or parity is
+//! computed again and compared.
 
 use atoll_ec::Code;
 use atoll_types::{Mutation, ObjectName, OsdId};
@@ -28,9 +28,9 @@ impl Examination {
     }
 }
 
-/// What the shards of an object say.
+/// Conclusion from the shards of an object.
 pub(crate) enum Examined {
-    /// What a member's bad shard should be.
+    /// New content of a member's bad shard.
     Rebuilt { bad: OsdId, mutations: Vec<Mutation>, payload: Vec<u8> },
     /// A member's shard turned out to be damaged.
     Damaged,
@@ -88,7 +88,7 @@ impl Pg {
     }
 }
 
-/// Whether all shards, except `but`, fit together.
+/// Returns true if all shards, except `but`, fit together.
 fn fits(code: &Code, parts: &ShardParts, but: Option<u8>) -> bool {
     let used: Vec<(u8, &Part)> =
         parts.iter().filter(|(shard, _)| Some(**shard) != but).map(|(shard, (_, part))| (*shard, part)).collect();

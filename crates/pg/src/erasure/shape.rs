@@ -25,7 +25,7 @@ impl Span {
     /// All of an object, however long it is.
     pub const WHOLE: Span = Span { start: 0, end: u64::MAX };
 
-    /// So many bytes from an offset on.
+    /// Returns the span of `length` bytes from an offset on.
     pub fn of(offset: u64, length: u32) -> Self {
         Span { start: offset, end: offset.saturating_add(u64::from(length)) }
     }

@@ -1,5 +1,5 @@
-//! A client's write in terms of shards: which old bytes it needs, and then what each shard changes
-//! and the pre-image for a roll back.
+//! A client's write in terms of shards: the old bytes that it needs, and then each shard's change and the
+//! pre-image for a roll back.
 //!
 //! A small overwrite touches the data shards that it falls on and all parity shards, which change
 //! by the difference of the data (parity delta). The bytes that it replaces go into the log entry:
@@ -25,7 +25,7 @@ pub(super) const INLINE_PRE_IMAGE_BYTES_MAX: usize = 64 << 10;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What one shard changes.
+/// Change of one shard.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardChange {
     pub mutations: Vec<Mutation>,
@@ -34,18 +34,18 @@ pub(crate) struct ShardChange {
     pub basis: Basis,
 }
 
-/// What the member with a shard does before it logs its change.
+/// First step of the member with a shard, before it logs its change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Basis {
     /// Nothing: the change and its pre-image are whole.
     Whole,
-    /// It reads what is replaced, and adds that to the pre-image.
+    /// It reads the replaced data, and adds that to the pre-image.
     NewBytes,
-    /// The same. The payload and the seals are what the new ones differ by from the old ones.
+    /// The same. The payload and the seals are the difference of the new ones from the old ones.
     Difference,
 }
 
-/// What becomes of a block.
+/// Fate of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Unchanged,
@@ -75,7 +75,7 @@ pub(crate) struct Update {
     /// Empty if no data changes.
     pub span: Span,
     columns: Vec<Option<Column>>,
-    /// Members read themselves what is replaced, all but the one with this shard, which asks.
+    /// Members read the replaced data themselves, all but the one with this shard, which asks.
     asking_shard: Option<u8>,
 }
 
@@ -84,8 +84,8 @@ fn invalid(detail: impl Into<String>) -> Refusal {
 }
 
 impl Update {
-    /// Checks a write and finds the span that it changes. Refuses what an erasure-coded pool cannot
-    /// hold.
+    /// Checks a write and finds the span that it changes. Refuses writes that an erasure-coded pool does not
+    /// support.
     pub fn plan(
         shape: CodeShape,
         old: Option<WholeObject>,
@@ -191,7 +191,7 @@ impl Update {
         Ok(())
     }
 
-    /// Shards change all at once, so what is zeroed must fit the seals that the object has in the end: a later
+    /// Shards change all at once, so zeroed ranges must fit the seals that the object has in the end: a later
     /// write of the request may give it some.
     fn check_unit(&self, mutation: &Mutation) -> Result<(), Refusal> {
         let unit = self.unit_bytes();
@@ -245,7 +245,7 @@ impl Update {
         self.object_bytes.next_multiple_of(self.shape.stripe_bytes()).saturating_sub(offset).min(length)
     }
 
-    /// What a truncation must zero: the rest of the stripe that it cuts. Shards end after it.
+    /// Returns the length that a truncation must zero: the rest of the stripe that it cuts. Shards end after it.
     fn cut_length(&self, size_bytes: u64) -> u64 {
         if self.old.is_none_or(|old| old.object_bytes == size_bytes) {
             return 0;
@@ -342,7 +342,7 @@ impl Update {
 
     // ---- what it needs ----------------------------------------------------------------------
 
-    /// Whether there was no object when the write was planned.
+    /// Returns true if there was no object when the write was planned.
     pub fn creates(&self) -> bool {
         self.old.is_none()
     }
@@ -372,7 +372,7 @@ impl Update {
         if self.starts_anew || self.clone_source.is_some() { None } else { self.span.intersection(&there) }
     }
 
-    /// Whether every shard clones the old object as its pre-image.
+    /// Returns true if every shard clones the old object as its pre-image.
     pub fn clones_pre_image(&self) -> bool {
         let cut_bytes = self.old_shard_bytes().saturating_sub(self.shape.shard_bytes(self.object_bytes));
         let old_bytes = self.old_span().map_or(0, |span| span.length() as u64) + cut_bytes;
@@ -380,12 +380,13 @@ impl Update {
         self.old.is_some() && (replaces || old_bytes > INLINE_PRE_IMAGE_BYTES_MAX as u64)
     }
 
-    /// Whether members can read themselves what is replaced: it is a small overwrite of what all have.
+    /// Returns true if members can read the replaced data themselves: it is a small overwrite of data that all
+    /// have.
     pub fn can_be_read_by_members(&self) -> bool {
         self.may_stay_in_place() && self.old_span() == Some(self.span)
     }
 
-    /// Members read what is replaced. This OSD has `own_shard` and reads that before.
+    /// Lets members read the replaced data. This OSD has `own_shard` and reads that before.
     pub fn leave_to_members(&mut self, own_shard: u8) {
         self.asking_shard = Some(own_shard);
     }
@@ -394,12 +395,12 @@ impl Update {
         self.asking_shard.is_some()
     }
 
-    /// Whether the member with a shard reads what is replaced.
+    /// Returns true if the member with a shard reads the replaced data.
     fn is_read_by_member(&self, shard: u8) -> bool {
         self.asking_shard.is_some_and(|own| own != shard)
     }
 
-    /// Whether the new bytes and seals of all data shards are known.
+    /// Returns true if the new bytes and seals of all data shards are known.
     fn is_full(&self) -> bool {
         self.columns.iter().all(|column| {
             let seals_are_new = |column: &Column| self.seal_width() == 0 || !column.seals_changed.contains(&false);
@@ -407,7 +408,7 @@ impl Update {
         })
     }
 
-    /// Whether parity changes by the difference of the data.
+    /// Returns true if parity changes by the difference of the data.
     fn is_delta(&self) -> bool {
         self.old_span().is_some() && !self.clones_pre_image() && !(self.is_left_to_members() && self.is_full())
     }

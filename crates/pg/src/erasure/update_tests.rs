@@ -228,7 +228,7 @@ impl World {
         Some(WholeObject { object_bytes, version, seal_shape: (unit > 0).then_some((unit, width)) })
     }
 
-    /// A member adds what it has to the change of its shard.
+    /// A member adds its own data to the change of its shard.
     fn completed(&self, shard: usize, change: ShardChange, span: Span) -> ShardChange {
         if change.basis == Basis::Whole {
             return change;

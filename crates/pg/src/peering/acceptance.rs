@@ -1,4 +1,4 @@
-//! Copies that an operator has accepted: the PG goes on from them although they may lack what was acknowledged.
+//! Copies that an operator has accepted: the PG resumes from them although they may lack acknowledged writes.
 //!
 //! The decision is a record of the PG: the accepted copies are its members and electors. A copy follows it once, with
 //! its first promise of that epoch or a later one, and only if it is the one that was decided on.
@@ -13,7 +13,7 @@ use crate::invariants;
 use crate::own_object::{MIXED_SHARDS, mark_of, own_change, set_complete, set_epoch, set_not_behind};
 use crate::submissions::Submission;
 
-/// What the first entry of a history that begins anew is about: there is no such object.
+/// Object of the first entry of a history that starts over: it does not exist.
 pub(crate) const NO_OBJECT: &str = "@accepted";
 
 /// An operator's decision about one copy.
@@ -26,14 +26,14 @@ pub(crate) struct Decision {
 }
 
 impl Configuration {
-    /// What an operator has decided about the copy of an OSD.
+    /// Returns an operator's decision about the copy of an OSD.
     pub fn decision_for(&self, osd: OsdId) -> Decision {
         let accepted = self.record.accepted.as_ref();
         let decision = accepted.and_then(|accepted| Some((accepted.epoch, accepted.head_of(osd)?)));
         decision.map_or_else(Decision::default, |(epoch, head)| Decision { epoch, head })
     }
 
-    /// Whether what an OSD says under an epoch is from before an operator accepted its copy.
+    /// Returns true if an OSD's message under an epoch is from before an operator accepted its copy.
     pub fn is_before_decision(&self, osd: OsdId, epoch: Epoch) -> bool {
         epoch < self.decision_for(osd).epoch
     }
@@ -45,7 +45,7 @@ impl Pg {
         self.follow_decision(self.config.decision_for(self.config.me), view);
     }
 
-    /// Follows an operator's decision, unless this copy has done so, or has gone on without it.
+    /// Follows an operator's decision, unless this copy has done so, or has continued without it.
     pub(crate) fn follow_decision(&mut self, decision: Decision, view: &impl ObjectView) {
         let Decision { epoch, head } = decision;
         if epoch <= self.promises.epoch() {
@@ -72,7 +72,7 @@ impl Pg {
         self.submit(Submission::Decision { epoch, was }, change);
     }
 
-    /// The store refused to follow a decision: the copy is what it was.
+    /// The store refused to follow a decision: the copy is unchanged.
     pub(crate) fn decision_refused(&mut self, was: Option<Incompleteness>, cause: &str) {
         was.into_iter().for_each(|why| self.promises.note_incomplete(why));
         let me = self.config.me;
@@ -94,8 +94,8 @@ impl Pg {
         (is_shard && (is_torn || !has_one_shard)).then(|| "its objects are of several shards or versions".into())
     }
 
-    /// What makes an accepted copy count. The objects of a torn one are not what its history says, so nothing may be
-    /// concluded from that: its history begins anew, with an entry that no other copy has.
+    /// Returns the change by which an accepted copy counts. The objects of a torn one do not match its history, so
+    /// nothing may be concluded from that: its history starts over, with an entry that no other copy has.
     fn accepted_change(&self, epoch: Epoch, head: Version, is_torn: bool) -> Transaction {
         let marks = vec![set_epoch(epoch), set_complete(), set_not_behind()];
         if !is_torn {

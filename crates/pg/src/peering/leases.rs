@@ -24,7 +24,7 @@ pub struct Leases {
     floor_ms: u64,
     granted_until_ms: BTreeMap<OsdId, u64>,
     held_until_ms: BTreeMap<OsdId, u64>,
-    /// When this OSD's clock was found to have stood still. What was asked for before is relied on no more.
+    /// When this OSD's clock was found to have stood still. Earlier requests are no longer relied on.
     stood_still_ms: Option<u64>,
 }
 
@@ -55,8 +55,8 @@ impl Leases {
         had_lapsed
     }
 
-    /// This OSD's clock stood still for a while, as that of a virtual machine does that is paused: nobody knows how
-    /// old the leases are that it holds. Those that it has granted bind it for longer, which does no harm.
+    /// This OSD's clock stood still for a while, as that of a paused virtual machine does: the age of the leases
+    /// that it holds is unknown. Those that it has granted bind it for longer, which does no harm.
     pub fn clock_stood_still(&mut self, now_ms: u64) {
         self.held_until_ms.clear();
         self.stood_still_ms = Some(now_ms);

@@ -13,13 +13,13 @@ use crate::config::PgState;
 use crate::group::Pg;
 use crate::invariants;
 
-/// For how long a member must have been out of reach before the PG goes on without it. Waiting for
-/// a connection that comes back costs less than backfilling a member.
+/// Time for which a member must have been out of reach before the PG continues without it. Waiting for a
+/// connection that comes back costs less than backfilling a member.
 const GRACE_MS: u64 = 100;
 /// The same for a member that this OSD has not reached since it started: when all start together,
 /// some are slower.
 const START_GRACE_MS: u64 = 3_000;
-/// The same if too few members are left to serve. Others may go on without this OSD meanwhile.
+/// The same if too few members are left to serve. Others may continue without this OSD meanwhile.
 const TOO_FEW_GRACE_MS: u64 = 10_000;
 /// By how much later each next elector tries to take over, so that they do not all try at once.
 const RANK_PAUSE_MS: u64 = 200;
@@ -29,13 +29,15 @@ const RANK_PAUSE_MS: u64 = 200;
 const NEW_PRIMARY_PATIENCE_MS: u64 = 1_000;
 /// A proposal without an outcome after this time was lost, or another one won.
 const PROPOSAL_PATIENCE_MS: u64 = 1_000;
-/// A primary whose proposals have had no outcome for so long may be cut off from cluster state, and says so.
+/// Time without an outcome of its proposals after which a primary may be cut off from cluster state, and reports
+/// that.
 const UNDECIDED_PATIENCE_MS: u64 = 2_000;
 /// How often it says that.
 const STUCK_TOLD_EVERY_MS: u64 = 500;
 /// For how long it counts.
 const STUCK_COUNTS_MS: u64 = 1_500;
-/// A primary that this OSD reaches, and that asks for no promise for so long, has not heard that it is primary.
+/// Time without a request for a promise after which a primary that this OSD reaches has not heard that it is
+/// primary.
 const UNAWARE_PATIENCE_MS: u64 = 2_000;
 /// For how long it is then given no other epoch.
 const PASSED_OVER_MS: u64 = 30_000;
@@ -53,7 +55,7 @@ pub(crate) struct Membership {
     proposed: Option<Epoch>,
     /// The highest epoch that another member has said it promised. A lower one would get no answer from it.
     promised_by_others: Epoch,
-    /// The newest configuration of which this OSD has heard that it was active.
+    /// The newest configuration that this OSD knows to have been active.
     activated_epoch: Epoch,
     /// When this OSD heard of the epoch in force.
     epoch_since_ms: u64,
@@ -61,13 +63,14 @@ pub(crate) struct Membership {
     proposed_at_ms: Option<u64>,
     /// Since when no proposal has had an outcome.
     undecided_since_ms: Option<u64>,
-    /// When this primary told others last that its proposals have no outcome.
+    /// Time at which this primary last informed others that its proposals have no outcome.
     told_stuck_at_ms: Option<u64>,
     /// OSDs that have said so of theirs, and until when that counts.
     stuck_until_ms: BTreeMap<OsdId, u64>,
     /// Primaries that did nothing with an epoch, and until when none is given to them.
     passed_over_until_ms: BTreeMap<OsdId, u64>,
-    /// The newest decision of an operator that this OSD has seen: what the copies that it accepts said before is void.
+    /// The newest decision of an operator that this OSD has seen: earlier messages of the accepted copies are
+    /// void.
     decided: Epoch,
     /// Since when the PG has been without an active primary here.
     inactive_since_ms: Option<u64>,
@@ -114,18 +117,18 @@ impl Membership {
         self.stuck_until_ms.insert(osd, now_ms + STUCK_COUNTS_MS);
     }
 
-    /// Whether an OSD has said lately that its proposals have no outcome.
+    /// Returns true if an OSD has reported lately that its proposals have no outcome.
     pub fn is_stuck(&self, osd: OsdId, now_ms: u64) -> bool {
         self.stuck_until_ms.get(&osd).is_some_and(|until_ms| now_ms < *until_ms)
     }
 
-    /// Whether an OSD should not be made primary now, because it may not hear of it.
+    /// Returns true if an OSD should not be made primary now, because it may not hear of it.
     pub fn is_passed_over(&self, osd: OsdId, now_ms: u64) -> bool {
         self.is_stuck(osd, now_ms)
             || self.passed_over_until_ms.get(&osd).is_some_and(|until_ms| now_ms < *until_ms)
     }
 
-    /// Whether this is to be said of this OSD, now.
+    /// Returns true if this OSD has to report that now.
     fn begin_to_tell_stuck(&mut self, now_ms: u64) -> bool {
         let has_waited = |since_ms: u64| now_ms >= since_ms + UNDECIDED_PATIENCE_MS;
         let is_stuck = self.was_proposing(now_ms) && self.undecided_since_ms.is_some_and(has_waited);
@@ -136,17 +139,17 @@ impl Membership {
         is_stuck && is_due
     }
 
-    /// Whether a proposal is open.
+    /// Returns true if a proposal is open.
     pub fn is_proposing(&self, now_ms: u64) -> bool {
         self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS)
     }
 
-    /// Whether a proposal is open, or would have been made again by now if it were still wanted.
+    /// Returns true if a proposal is open, or would have been made again by now if it were still wanted.
     fn was_proposing(&self, now_ms: u64) -> bool {
         self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + 2 * PROPOSAL_PATIENCE_MS)
     }
 
-    /// Whether a proposal made under the record in force may still win.
+    /// Returns true if a proposal made under the record in force may still win.
     pub fn has_undecided_proposal(&self) -> bool {
         self.proposed_at_ms.is_some()
     }
@@ -209,12 +212,12 @@ impl Membership {
         self.incomplete.remove(&osd);
     }
 
-    /// Whether the PG had no active primary at the last tick.
+    /// Returns true if the PG had no active primary at the last tick.
     pub fn counts_inactivity(&self) -> bool {
         self.inactive_since_ms.is_some()
     }
 
-    /// From when on the PG may go on without an OSD.
+    /// Returns the time from which the PG may continue without an OSD.
     fn given_up_at_ms(&self, osd: OsdId, enough_are_left: bool) -> u64 {
         let since_ms = self.unreachable_since_ms.get(&osd).copied();
         match (since_ms, enough_are_left) {
@@ -227,7 +230,7 @@ impl Membership {
 }
 
 impl Pg {
-    /// Whether an OSD can be reached and its copy is complete.
+    /// Returns true if an OSD can be reached and its copy is complete.
     pub(crate) fn is_usable(&self, osd: OsdId) -> bool {
         if osd == self.config.me {
             return self.promises.is_copy_usable(&self.config);
@@ -235,7 +238,7 @@ impl Pg {
         self.membership.is_reachable(osd) && !self.membership.incomplete.contains(&osd)
     }
 
-    /// At the primary: does what the state calls for.
+    /// At the primary: does the next step of the state.
     pub(crate) fn lead(&mut self, view: &impl ObjectView) {
         if !self.promises.is_copy_usable(&self.config) {
             self.config.state = PgState::Inactive;
@@ -265,8 +268,8 @@ impl Pg {
         self.propose_without_lost(view);
     }
 
-    /// Whether an elector can be reached that is not a member and would add a copy. One that is
-    /// being backfilled becomes a member by that, perhaps with another shard.
+    /// Returns true if an elector can be reached that is not a member and would add a copy. One that is being
+    /// backfilled becomes a member by that, perhaps with another shard.
     fn has_more_electors(&self) -> bool {
         let members = &self.config.record.members;
         let adds = |elector: &OsdId| {
@@ -277,7 +280,7 @@ impl Pg {
         others.any(|elector| self.is_usable(*elector) && adds(elector))
     }
 
-    /// Whether this primary may backfill others now.
+    /// Returns true if this primary may backfill others now.
     pub(crate) fn may_backfill_now(&self) -> bool {
         // Others may have a write that this OSD's store refused. Until they have rolled it back,
         // their shards do not fit this one.
@@ -351,8 +354,8 @@ impl Pg {
         self.config.record.members.contains(&self.config.me) && self.promises.epoch() < self.config.record.epoch
     }
 
-    /// At a primary that serves nothing: tells others if cluster state does not answer it. They may reach that, and
-    /// would wait for this OSD, which they reach.
+    /// At a primary that serves nothing: informs others if cluster state does not answer it. They may reach that,
+    /// and would wait for this OSD, which they reach.
     pub(crate) fn tell_if_stuck(&mut self, view: &impl ObjectView) {
         let stands_still = self.config.is_primary() && !self.config.is_active();
         if !stands_still || !self.membership.begin_to_tell_stuck(view.now_ms()) {
@@ -366,7 +369,7 @@ impl Pg {
         }
     }
 
-    /// An OSD tells that cluster state does not answer it. It may be primary by a record of which it has not heard.
+    /// An OSD reports that cluster state does not answer it. It may be primary by a record that it does not know.
     pub(crate) fn primary_is_stuck(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
         if epoch <= self.config.record.epoch {
             self.membership.note_stuck(from, view.now_ms());

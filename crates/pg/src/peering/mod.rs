@@ -1,8 +1,7 @@
-//! Peering: under a new epoch the primary has all members promise to heed no lower one, compares
-//! their heads, and has members that are behind catch up with the newest. An acknowledgement needs
-//! all members, so every elector has every acknowledged write, and the electors' histories are
-//! prefixes of each other. An elector that lacks a write which another knows to be committed has lost
-//! its device: what it lacks says nothing.
+//! Peering: under a new epoch the primary has all members promise to heed no lower one, compares their heads, and
+//! has members that are behind catch up with the newest. An acknowledgement needs all members, so every elector
+//! has every acknowledged write, and the electors' histories are prefixes of each other. An elector without a
+//! write that another knows to be committed has lost its device: its missing writes prove nothing.
 
 pub(crate) mod acceptance;
 pub mod leases;
@@ -37,20 +36,20 @@ pub(crate) struct Peering {
     heads: BTreeMap<OsdId, Version>,
     /// Sequence of the newest write that a member that has answered knows to be committed.
     pub committed_sequence: u64,
-    /// Members, perhaps this one, that have run since the last configuration became active. What they lack
-    /// was never acknowledged.
+    /// Members, perhaps this one, that have run since the last configuration became active. Writes that they lack
+    /// were never acknowledged.
     pub witnesses: BTreeSet<OsdId>,
-    /// Members that were told to roll back.
+    /// Members that were asked to roll back.
     rolling_back: BTreeSet<OsdId>,
 }
 
-/// What the heads of all members call for.
+/// Step that follows from the heads of all members.
 pub(crate) enum Next {
     /// This elector lacks writes that were committed, so its device has lost them.
     LeaveOut { elector: OsdId, committed_sequence: u64 },
     /// This elector must lead.
     HandOver { to: OsdId },
-    /// These members roll back what too few electors have.
+    /// These members roll back writes that too few electors have.
     RollBack { members: Vec<OsdId>, head: Version },
     /// A member lacks writes.
     CatchUp { member: OsdId, head: Version },
@@ -71,8 +70,7 @@ impl Peering {
         self.heads.iter().map(|(osd, head)| (*osd, *head))
     }
 
-    /// Whether a member's shards fit those of this OSD: while the PG peers, only if it has the same
-    /// head.
+    /// Returns true if a member's shards fit those of this OSD: while the PG peers, only if it has the same head.
     pub fn fits(&self, osd: OsdId, config: &Configuration, log: &Log) -> bool {
         config.state != PgState::Peering
             || osd == config.me
@@ -90,7 +88,8 @@ impl Peering {
         self.committed_sequence = self.committed_sequence.max(known);
     }
 
-    /// An elector whose history ends before what another elector, or this one, knows to be committed.
+    /// Finds an elector whose history ends before a write that another elector, or this one, knows to be
+    /// committed.
     pub(crate) fn without_committed(&self, own_head: Version, log: &Log, config: &Configuration) -> Option<Next> {
         let committed_sequence = self.committed_sequence.max(log.committed_sequence().min(own_head.sequence));
         let heads = self.heads().chain([(config.me, own_head)]);
@@ -117,13 +116,13 @@ impl Peering {
         config.others().into_iter().filter(|member| !self.heads.contains_key(member)).collect()
     }
 
-    /// Whether all members have promised the epoch, and their heads are known.
+    /// Returns true if all members have promised the epoch, and their heads are known.
     fn is_answered(&self, config: &Configuration) -> bool {
         let everyone_answered = config.others().iter().all(|member| self.heads.contains_key(member));
         self.own_promise == Some(config.record.epoch) && everyone_answered
     }
 
-    /// Whether this OSD's own promise allows it to lead under the epoch of its query.
+    /// Returns true if this OSD's own promise allows it to lead under the epoch of its query.
     fn has_own_promise(&self) -> bool {
         self.own_promise == self.asked
     }
@@ -132,8 +131,8 @@ impl Peering {
     /// so all but one are whole at any time, and a second failure costs nothing that was
     /// acknowledged.
     ///
-    /// One that would not hear of it does not lead, if this OSD has run since the last configuration became active: what
-    /// it lacks was never acknowledged.
+    /// One that would not hear of it does not lead, if this OSD has run since the last configuration became
+    /// active: writes that it lacks were never acknowledged.
     fn compare(&self, own_head: Version, config: &Configuration, hears: impl Fn(OsdId) -> bool) -> Next {
         // Only an elector may lead. A write that no elector has was never acknowledged; and if its
         // owner led and the last elector stopped halfway through catching up, no whole elector
@@ -151,15 +150,15 @@ impl Peering {
         self.next_to_catch_up(own_head)
     }
 
-    /// This OSD's head counts: members with another one catch up. The one that lacks least is the first: it may have a
-    /// good shard of what others lack.
+    /// This OSD's head counts: members with another one catch up. The one that lacks least is the first: it may
+    /// have a good shard that others lack.
     pub fn next_to_catch_up(&self, own_head: Version) -> Next {
         let others = self.heads.iter().filter(|(_, head)| **head != own_head);
         let behind = others.max_by_key(|(_, head)| **head);
         behind.map_or(Next::Activate, |(osd, head)| Next::CatchUp { member: *osd, head: *head })
     }
 
-    /// What the PG waits for while it peers, in words.
+    /// Returns the reason for waiting while the PG peers, in words.
     pub fn waits_for(&self, config: &Configuration, log: &Log) -> String {
         if !self.has_own_promise() {
             return "its own promise is not durable, or a lease binds it to a former primary".into();
@@ -192,8 +191,8 @@ impl Configuration {
 }
 
 impl Pg {
-    /// Does what peering can do now. All members can be reached, and this primary proposed the
-    /// epoch. Safe to call at any time.
+    /// Does the possible steps of peering now. All members can be reached, and this primary proposed the epoch.
+    /// Safe to call at any time.
     pub(crate) fn peer(&mut self, view: &impl ObjectView) {
         let epoch = self.config.record.epoch;
         invariants::primary_peers_under_its_own_epoch(self.membership.proposed(), epoch);
@@ -287,7 +286,7 @@ impl Pg {
         self.advance(view);
     }
 
-    /// Marks this copy as incomplete, and tells the primary.
+    /// Marks this copy as incomplete, and informs the primary.
     pub(crate) fn note_incomplete_here(&mut self, why: Incompleteness, view: &impl ObjectView) {
         self.promises.note_incomplete(why);
         let note = own_change(self.config.id, vec![mark_of(why)]);
@@ -300,7 +299,7 @@ impl Pg {
         self.advance(view);
     }
 
-    /// Has members, perhaps this one, roll back every write after `head`, unless they were told.
+    /// Makes members, perhaps this one, roll back every write after `head`, unless they were asked already.
     fn roll_back(&mut self, members: Vec<OsdId>, head: Version, view: &impl ObjectView) {
         let (pg, epoch, me) = (self.config.id, self.config.record.epoch, self.config.me);
         for osd in members {
@@ -315,9 +314,8 @@ impl Pg {
         }
     }
 
-    /// While the PG peers: `member` cannot be backfilled from what this copy, or the members, have.
-    /// Another member with the same head leads; or the member makes way for an elector that has its
-    /// shard.
+    /// While the PG peers: `member` cannot be backfilled from this copy, or from the members. Another member with
+    /// the same head leads; or the member makes way for an elector that has its shard.
     pub(crate) fn let_another_help(&mut self, member: OsdId, view: &impl ObjectView) {
         if self.config.state != PgState::Peering {
             return;

@@ -1,5 +1,5 @@
-//! What an OSD promises to the primaries of a PG: to heed no lower epoch, and to help no new
-//! primary while a lease binds it to the one before.
+//! Promises of an OSD to the primaries of a PG: to ignore lower epochs, and to help no new primary while a lease
+//! binds it to the one before.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ use crate::own_object::{
 use crate::peering::acceptance::Decision;
 use crate::submissions::Submission;
 
-/// By so many epochs cluster state may be ahead of what an OSD knows that does not reach it: days of a PG that changes
-/// its members all the time.
+/// Largest lead of cluster state's epochs over an OSD that is cut off from it: days of a PG that changes its
+/// members all the time.
 const EPOCHS_AHEAD_MAX: u64 = 1 << 20;
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
@@ -36,17 +36,17 @@ pub(crate) struct Promises {
     durable: Epoch,
     /// The first epoch promised since this OSD started.
     first_since_start: Option<Epoch>,
-    /// Objects may be others than the history says, so this copy does not tell what was acknowledged.
+    /// Objects may differ from the history, so this copy does not prove which writes were acknowledged.
     is_torn: bool,
-    /// Why the history, which the objects are as it says, does not tell what was acknowledged.
+    /// The reason why the history, which the objects match, does not prove which writes were acknowledged.
     behind: Option<Incompleteness>,
     /// The epoch in which the PG was active elsewhere when this OSD deleted its copy; 0 if it has not.
     deleted_in: Epoch,
-    /// This copy is about to be what its history says: no primary is answered before.
+    /// This copy is about to match its history: no primary is answered before.
     holds_answers: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
     asked_by: Option<OsdId>,
-    /// Whether that primary wants the log with the answer.
+    /// True if that primary wants the log with the answer.
     wants_log: bool,
     /// The shard that this OSD holds, in an erasure-coded PG.
     shard: Option<u8>,
@@ -64,7 +64,7 @@ pub(crate) struct Promises {
     bound_to: BTreeSet<OsdId>,
 }
 
-/// What a promise wants of the PG after an event.
+/// Effect of a promise on the PG after an event.
 pub(crate) enum Effect {
     Nothing,
     /// The primary that asked last gets its answer; it may be this OSD.
@@ -116,8 +116,8 @@ impl Promises {
         self.epoch
     }
 
-    /// Whether this OSD has run since it promised this epoch. What it acknowledged meanwhile it has: no
-    /// device forgets while its OSD runs.
+    /// Returns true if this OSD has run since it promised this epoch. It has all writes that it acknowledged
+    /// meanwhile: no device forgets while its OSD runs.
     pub fn runs_since(&self, epoch: Epoch) -> bool {
         self.first_since_start.is_some_and(|first| first <= epoch)
     }
@@ -127,7 +127,7 @@ impl Promises {
         self.asked_by
     }
 
-    /// Whether objects of this copy may be missing or old.
+    /// Returns true if objects of this copy may be missing or old.
     pub fn is_incomplete(&self) -> bool {
         self.incompleteness().is_some()
     }
@@ -142,12 +142,12 @@ impl Promises {
         self.shard
     }
 
-    /// Holds answers back until the copy is what its history says, or releases them.
+    /// Holds answers back until the copy matches its history, or releases them.
     pub fn hold_answers(&mut self, holds: bool) {
         self.holds_answers = holds;
     }
 
-    /// Whether answers are held back.
+    /// Returns true if answers are held back.
     pub fn holds_answers(&self) -> bool {
         self.holds_answers
     }
@@ -160,7 +160,7 @@ impl Promises {
         }
     }
 
-    /// An operator has decided in this epoch what becomes of this copy. It counts if that `accepts` it.
+    /// An operator has decided about this copy in this epoch. It counts if that `accepts` it.
     pub fn decided(&mut self, epoch: Epoch, accepts: bool) {
         invariants::decision_is_followed_once(self.epoch, epoch);
         self.epoch = epoch;
@@ -181,12 +181,12 @@ impl Promises {
         self.durable == self.epoch
     }
 
-    /// Whether a primary waits for an answer, perhaps this OSD itself.
+    /// Returns true if a primary waits for an answer, perhaps this OSD itself.
     pub fn owes_answer(&self) -> bool {
         self.is_owed
     }
 
-    /// What the answer waits for, in words.
+    /// Returns the reason why the answer waits, in words.
     pub fn waits_for(&self) -> String {
         let asked_by = self.asked_by.map_or("itself".into(), |osd| osd.to_string());
         if !self.is_durable() {
@@ -233,9 +233,8 @@ impl Promises {
         }
     }
 
-    /// Whether this OSD's copy is what the record takes it for: complete, and of the shard that is
-    /// listed. An elector may have been backfilled with another shard and never have become a
-    /// member with it.
+    /// Returns true if this OSD's copy is as the record expects it: complete, and of the listed shard. An elector
+    /// may have been backfilled with another shard and never have become a member with it.
     pub fn is_copy_usable(&self, config: &Configuration) -> bool {
         let listed = config.policy.shape.and_then(|_| config.record.shard_of(config.me));
         let is_of_other_shard = self.shard.is_some_and(|held| listed.is_some_and(|shard| shard != held));
@@ -314,8 +313,8 @@ impl Promises {
         Effect::Answer { primary, wants_log: self.wants_log }
     }
 
-    /// Notes what a primary that backfills this OSD writes to its own object: the mark that the
-    /// copy is incomplete, and its shard.
+    /// Notes the writes to its own object by a primary that backfills this OSD: the mark that the copy is
+    /// incomplete, and its shard.
     pub fn note_completeness(&mut self, transaction: &Transaction) {
         if transaction.object != own_object() {
             return;
@@ -393,7 +392,7 @@ impl Pg {
         self.promise(epoch, from, active_members, view);
     }
 
-    /// Promises an epoch, unless that is promised already, and ends what a higher one forbids.
+    /// Promises an epoch, unless that is promised already, and ends everything that a higher one forbids.
     pub(crate) fn promise(
         &mut self,
         epoch: Epoch,

@@ -66,7 +66,7 @@ impl Pg {
         self.enqueue(WaitingRequest { known: Some(known), ..request }, view);
     }
 
-    /// Whether the request is known already. Then it is answered, now or later, on this connection.
+    /// Returns true if the request is known already. Then it is answered, now or later, on this connection.
     fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
         let has_operations = self.erasure.as_ref().is_some_and(Erasure::has_operations);
         if self.queue.is_empty() && self.log.has_none_in_flight() && !has_operations {
@@ -137,7 +137,7 @@ fn check_clone_sources(request: &WriteRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What refuses a write, if one of its conditions does not hold.
+/// Returns the refusal of a write, if one of its conditions does not hold.
 pub(crate) fn failed_condition(
     write: &WriteRequest,
     config: &Configuration,
@@ -153,7 +153,7 @@ pub(crate) fn failed_condition(
     held.collect::<Result<(), Refusal>>().err()
 }
 
-/// Whether a condition of a write of `object` holds.
+/// Returns true if a condition of a write of `object` holds.
 fn holds(
     condition: &Condition,
     object: &ObjectName,

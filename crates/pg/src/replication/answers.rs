@@ -21,7 +21,7 @@ impl Pg {
         }
     }
 
-    /// Tells since when a client's write was ordered, and which members were late with it.
+    /// Reports when a client's write was ordered, and the members that were late with it.
     pub(crate) fn tell_durable(&mut self, write: &mut InFlight) {
         if let Some((client, request)) = write.client_request {
             let (sequence, ordered_us, late) =
@@ -74,7 +74,7 @@ impl Pg {
         }
     }
 
-    /// Whether a split has taken away what a read is about since it began: it may have found what is there of the new
+    /// Returns true if a split has moved the object of a read since it began: it may have found objects of the new
     /// PG, or nothing.
     pub(crate) fn has_gone(&self, object: &ObjectName, request: &ReadRequest, view: &impl ObjectView) -> bool {
         let pg_num_here = self.config.pg_num_here(view);
@@ -84,8 +84,8 @@ impl Pg {
         }
     }
 
-    /// Whether the store has looked at an object again since the read began, and has found a write that came after
-    /// that and may not be committed. Or it could not look at it at all.
+    /// Returns true if the store has looked at an object again since the read began, and has found a later write
+    /// that may not be committed. Or it could not look at it at all.
     fn is_read_again(&self, object: &ObjectName, answer: &ReadAnswer, began_at: Version) -> bool {
         let version = match answer {
             Err(ReadFailure::WasCold) => return true,
@@ -132,7 +132,7 @@ impl Pg {
     }
 }
 
-/// What another member is told of a failure.
+/// Returns the refusal of a failure for another member.
 fn refusal(failure: ReadFailure) -> Refusal {
     match failure {
         ReadFailure::Refused(refusal) => refusal,

@@ -10,7 +10,7 @@ const SESSIONS_MAX: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Arrivals {
     newest: BTreeMap<u64, u64>,
-    /// From then on what has come of a session is not known for sure.
+    /// From then on the known requests of a session may be incomplete.
     has_forgotten: bool,
 }
 

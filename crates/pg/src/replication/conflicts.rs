@@ -5,8 +5,7 @@
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::{ReadRequest, Touched};
 
-/// Whether a read would show a write, of which `touched` tells what it changed, to an object that
-/// existed before.
+/// Returns true if a read would show a write, which changed `touched`, to an object that existed before.
 pub(crate) fn read_sees(request: &ReadRequest, touched: &Touched) -> bool {
     if touched.whole {
         return true;

@@ -1,11 +1,10 @@
-//! Recognises retries: remembers how the requests of each session were answered, so that a request
-//! happens once, however often it is sent. Every member follows the history, so the next primary knows
-//! what the one before has done, until the client needs it no more. It need not know what was refused:
-//! copies of such a request end with the process that they were sent to.
+//! Recognises retries: remembers how the requests of each session were answered, so that a request happens once,
+//! however often it is sent. Every member follows the history, so the next primary knows the results of the one
+//! before, until the client needs them no more. It need not know refused requests: copies of such a request end
+//! with the process that they were sent to.
 //!
-//! Its memory is bounded, and a process knows of the time before its start only what the log says. So it
-//! tells since when it knows everything; of a request that may have been sent before that, it does not
-//! know whether it was done.
+//! Its memory is bounded, and a process knows of the time before its start only the log. So it reports since when
+//! it knows everything; of a request that may have been sent before that, it does not know the outcome.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,14 +13,14 @@ use atoll_types::{Epoch, LogEntry, Refusal, RequestId, Version};
 use super::arrivals::Arrivals;
 use crate::invariants;
 
-/// What a session takes besides its outcomes: a place in a tree, and an allocation.
+/// Memory of a session beside its outcomes: a place in a tree, and an allocation.
 const SESSION_BYTES: usize = 256;
-/// What an outcome takes, with its age, besides the text of a refusal.
+/// Memory of an outcome, with its age, beside the text of a refusal.
 const OUTCOME_BYTES: usize = 112;
 
 struct Outcome {
     sequence: u64,
-    /// Its place in the history, or what the history was when it was refused.
+    /// Its place in the history, or the head of the history when it was refused.
     at: Version,
     refusal: Option<Box<Refusal>>,
 }
@@ -52,11 +51,11 @@ impl Session {
     }
 }
 
-/// What is known of a request.
+/// Knowledge about a request.
 pub(crate) enum Known {
     /// Nothing: it is new.
     Nothing,
-    /// What became of it.
+    /// Its outcome.
     Outcome(Result<(), Refusal>),
     /// Its client has the answer: this is a late copy.
     Stale,
@@ -116,7 +115,7 @@ impl Duplicates {
         self.head
     }
 
-    /// Whether everything is known that was done after this write.
+    /// Returns true if all requests done after this write are known.
     pub fn know_all_after(&self, version: Version) -> bool {
         version >= self.known_after
     }
@@ -136,8 +135,7 @@ impl Duplicates {
         }
     }
 
-    /// The history ends with this write from now on: what came after it never happened. What was refused
-    /// stays refused.
+    /// The history ends with this write from now on: later writes never happened. Refused requests stay refused.
     pub fn cut(&mut self, head: Version) {
         if head.sequence >= self.head.sequence {
             return;
@@ -158,7 +156,7 @@ impl Duplicates {
         }
     }
 
-    /// The history is what the log says, up to `head`.
+    /// Follows the log, up to `head`.
     pub fn catch_up(&mut self, log: &[LogEntry], head: Version) {
         self.cut(head);
         let newer = log.partition_point(|entry| entry.version <= self.head);
@@ -197,7 +195,7 @@ impl Duplicates {
         self.stay_within_bounds();
     }
 
-    /// Forgets what the client of a session has the answers to.
+    /// Drops outcomes whose answers the client of a session has.
     fn forget_answered(&mut self, session: u64) {
         let Some(session) = self.sessions.get_mut(&session) else { return };
         let answered_below = session.answered_below;
@@ -223,8 +221,8 @@ impl Duplicates {
         Some(outcome)
     }
 
-    /// Forgets a session without outcomes. With it goes what its client has the answers to, and late copies of
-    /// that must not be done.
+    /// Forgets a session without outcomes. Its answered requests go with it, and late copies of these must not be
+    /// done.
     fn forget_empty(&mut self, session: u64) {
         let Some(empty) = self.sessions.get(&session).filter(|session| session.outcomes.is_empty()) else {
             return;
@@ -268,15 +266,15 @@ impl Duplicates {
         }
     }
 
-    /// The client has the answers to all requests to this PG below this number and will not retry them.
-    /// What is known of them is forgotten when its next request is done.
+    /// The client has the answers to all requests to this PG below this number and will not retry them. They are
+    /// dropped when its next request is done.
     pub fn note_answered(&mut self, session: u64, below: u64) {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.answered_below = session.answered_below.max(below);
         }
     }
 
-    /// What was said last of the answers that the client of a session has.
+    /// Returns the last value of the answers that the client of a session has.
     pub fn answered_below(&self, session: u64) -> u64 {
         self.sessions.get(&session).map_or(0, |session| session.answered_below)
     }

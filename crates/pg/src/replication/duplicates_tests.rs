@@ -29,7 +29,7 @@ fn is_done(duplicates: &Duplicates, request: RequestId) -> bool {
     matches!(duplicates.find(request), Known::Outcome(Ok(())))
 }
 
-/// The count of bytes is what there is.
+/// The count of bytes is correct.
 fn check(duplicates: &Duplicates) {
     let outcomes = || duplicates.sessions.values().flat_map(|session| &session.outcomes);
     let bytes: usize = outcomes().map(Outcome::bytes).sum();
@@ -50,7 +50,7 @@ fn what_the_client_has_the_answers_to_is_forgotten_whoever_leads() {
     check(&duplicates);
     assert_eq!(duplicates.outcome_count, 2);
     assert!(matches!(duplicates.find(request(1, 5)), Known::Stale));
-    assert!(duplicates.know_all_after(Version::default()), "nothing was forgotten that anybody may ask for");
+    assert!(duplicates.know_all_after(Version::default()), "no outcome was dropped that a client may ask for");
 }
 
 #[test]

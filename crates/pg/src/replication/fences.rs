@@ -11,7 +11,7 @@ use crate::config::Configuration;
 use crate::outbox::Outbox;
 use crate::own_object::own_object;
 
-/// Fences remembered at once; then all are looked up anew.
+/// Fences remembered at once; then all are looked up again.
 const FENCES_MAX: usize = 1024;
 
 /// Fences that were looked up since the PG's own object changed last.
@@ -23,7 +23,7 @@ pub(crate) struct Fences {
 }
 
 impl Fences {
-    /// Forgets what a change of the own object may have made wrong.
+    /// Drops values that a change of the own object may have made wrong.
     fn follow(&mut self, outbox: &Outbox) {
         if self.own_changes != outbox.own_changes() {
             self.own_changes = outbox.own_changes();
@@ -31,7 +31,7 @@ impl Fences {
         }
     }
 
-    /// Of a write's conditions, those for which metadata must be loaded: none if the fences are known. To be asked
+    /// Returns the conditions of a write whose metadata must be loaded: none if the fences are known. To be asked
     /// before each write's conditions are looked at.
     pub fn needed_of<'a>(&mut self, conditions: &'a [Condition], outbox: &Outbox) -> &'a [Condition] {
         self.follow(outbox);

@@ -34,7 +34,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Whether a read would show this write.
+    /// Returns true if a read would show this write.
     fn shows_in(&self, object: &ObjectName, read: &ReadRequest) -> bool {
         self.object == *object && (self.creates || read_sees(read, &self.touched))
     }
@@ -51,7 +51,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of a copy whose newest write has this version. Its entries say what all members had.
+    /// The log of a copy whose newest write has this version. Its entries have the committed sequence.
     pub fn new(head: Version, entries: &[LogEntry]) -> Self {
         let mut log = Log { last_sequence: head.sequence, committed_sequence: 0, in_flight: VecDeque::new() };
         entries.iter().for_each(|entry| log.note_committed(entry.committed_sequence));
@@ -73,13 +73,13 @@ impl Log {
         self.committed_sequence = self.committed_sequence.max(sequence.min(self.last_sequence));
     }
 
-    /// The history ends here now: an entry was appended, or the store refused what came behind.
+    /// The history ends here now: an entry was appended, or the store refused later ones.
     pub fn ends_at(&mut self, sequence: u64) {
         self.last_sequence = sequence;
     }
 
-    /// The history is cut off here. What comes behind is another one, of which nothing is known yet: a copy that an operator
-    /// has accepted may lack what was committed.
+    /// The history is cut off here. Later writes are of another history, which is unknown yet: a copy that an
+    /// operator has accepted may lack committed writes.
     pub fn cut(&mut self, sequence: u64) {
         self.last_sequence = sequence;
         self.committed_sequence = self.committed_sequence.min(sequence);
@@ -111,12 +111,12 @@ impl Log {
         self.in_flight.iter()
     }
 
-    /// Whether a write of an object is in flight.
+    /// Returns true if a write of an object is in flight.
     pub fn writes(&self, object: &ObjectName) -> bool {
         self.in_flight.iter().any(|write| write.object == *object)
     }
 
-    /// Whether a read would show a write in flight.
+    /// Returns true if a read would show a write in flight.
     pub fn shows_in(&self, object: &ObjectName, read: &ReadRequest) -> bool {
         self.in_flight.iter().any(|write| write.shows_in(object, read))
     }

@@ -27,7 +27,7 @@ pub(crate) enum Attempt {
 }
 
 impl Pg {
-    /// Whether a read may be answered: this OSD is the active primary, and no other can be.
+    /// Returns true if a read may be answered: this OSD is the active primary, and no other can be.
     pub fn may_read(&self, view: &impl ObjectView) -> bool {
         self.config.is_active() && self.config.holds_leases(view)
     }
@@ -167,7 +167,7 @@ impl Pg {
         Attempt::Done
     }
 
-    /// Whether no write can be ordered now.
+    /// Returns true if no write can be ordered now.
     pub(crate) fn are_writes_held_up(&self, view: &impl ObjectView) -> bool {
         !self.config.is_active()
             || self.log.is_full()
@@ -177,7 +177,7 @@ impl Pg {
             || self.is_splitting
     }
 
-    /// Whether no write of an object can be ordered now.
+    /// Returns true if no write of an object can be ordered now.
     pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
         self.are_writes_held_up(view)
             // The new PG would not get a fence that is set after the split.
@@ -260,7 +260,7 @@ impl Pg {
         self.start(WaitingRequest::new(client, id.sequence, write.object, refuse), view)
     }
 
-    /// What must hold when a write of an object is ordered.
+    /// Checks the invariants when a write of an object is ordered.
     pub(crate) fn check_order(&self, object: &ObjectName) {
         invariants::write_is_ordered_while_active(self.config.is_active(), self.outbox.view_is_current());
         invariants::object_stays_while_it_is_copied(object, self.learners.are_copying(object));

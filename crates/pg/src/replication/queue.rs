@@ -29,12 +29,12 @@ pub(crate) struct WaitingRequest {
     pub sequence: u64,
     pub object: ObjectName,
     pub what: Waiting,
-    /// Of a write whose earlier copies are still to be looked for: the newest write of the PG that its
-    /// client knew of when it first sent it.
+    /// Newest write of the PG that its client knew when it first sent this one; its earlier copies are still to be
+    /// looked for.
     pub known: Option<Version>,
     /// The load that it waits for.
     pub loading: Option<Token>,
-    /// Of a read, to tell where its time went.
+    /// Times of a read, to report where its time went.
     pub times: ReadTimes,
 }
 
@@ -43,7 +43,7 @@ impl WaitingRequest {
         WaitingRequest { client, sequence, object, what, known: None, loading: None, times: ReadTimes::default() }
     }
 
-    /// Asks the shell to load what the request looks at. The request waits for it.
+    /// Asks the shell to load the metadata of the request. The request waits for it.
     pub fn load(mut self, lookup: Lookup, now_us: u64, outbox: &mut Outbox) -> Attempt {
         self.times.asked_us.get_or_insert(now_us);
         let token = outbox.token();
@@ -52,7 +52,7 @@ impl WaitingRequest {
         Attempt::MustWait(Box::new(self))
     }
 
-    /// Asks the shell to load what a write with these mutations looks at. It waits for it.
+    /// Asks the shell to load the metadata of a write with these mutations. It waits for it.
     pub fn load_write(self, mutations: Vec<Mutation>, view: &impl ObjectView, outbox: &mut Outbox) -> Attempt {
         let Waiting::Write(_, write) = &self.what else { unreachable!("only writes come here") };
         let (object, conditions) = (self.object.clone(), write.conditions.clone());
@@ -147,7 +147,7 @@ impl Queue {
         self.requests.iter().find(|waiting| waiting.client == client && waiting.sequence == sequence)
     }
 
-    /// Whether an earlier request for the object of this one waits.
+    /// Returns true if an earlier request for the object of this one waits.
     pub fn has_earlier(&self, request: &WaitingRequest) -> bool {
         let mut earlier = self.requests.iter().take_while(|waiting| !std::ptr::eq(*waiting, request));
         earlier.any(|waiting| waiting.object == request.object)
@@ -185,7 +185,7 @@ impl Pg {
         }
     }
 
-    /// The writes that refusals rested on may be rolled back, so clients are told to retry.
+    /// The writes that refusals rested on may be rolled back, so clients get an error that asks for a retry.
     pub(crate) fn withdraw_refusals(&mut self) {
         let withdrawn = self.queue.take_refusals();
         let refusal = self.inactive();

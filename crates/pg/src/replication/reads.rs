@@ -28,7 +28,7 @@ pub(crate) enum ReadPurpose {
     },
 }
 
-/// Who wants a span of this copy.
+/// Requester of a span of this copy.
 pub(crate) enum SpanAsker {
     /// An operation on shards, at this primary.
     Operation { tag: u64 },
@@ -45,7 +45,7 @@ pub(crate) struct SpanRead {
     pub object: ObjectName,
     pub offset: u64,
     pub length: u32,
-    /// Whether to say which blocks could be overwritten in place.
+    /// True if the answer should name the blocks that could be overwritten in place.
     pub asks_in_place: bool,
 }
 
@@ -59,7 +59,7 @@ impl SpanRead {
         vec![Mutation::Write { offset: self.offset, length: self.length, seals: None }]
     }
 
-    /// What is not in memory of what it looks at.
+    /// Returns its metadata that is not in memory.
     pub fn missing(&self, pg: PgId, view: &impl ObjectView) -> Option<Lookup> {
         let request = self.request();
         if !view.is_read_loaded(pg, &self.object, &request) {
@@ -93,7 +93,7 @@ impl Reads {
         self.purposes.remove(token.0).expect("answers belong to reads")
     }
 
-    /// When a client's read that the store has not answered had come to what.
+    /// Returns the times of a client's read that the store has not answered.
     pub fn of_client(&self, client: ClientId, sequence: u64) -> Option<ReadTimes> {
         self.purposes.iter().find_map(|(_, purpose)| match purpose {
             ReadPurpose::Client { client: of, sequence: number, times, .. } => {
@@ -103,7 +103,7 @@ impl Reads {
         })
     }
 
-    /// Whether a client's read waits for another copy.
+    /// Returns true if a client's read waits for another copy.
     pub fn is_of_copy(&self, client: ClientId, sequence: u64) -> bool {
         self.of_copies.values().any(|read| read.client == client && read.sequence == sequence)
     }
@@ -125,7 +125,7 @@ impl Reads {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Whether some wait for the view.
+    /// Returns true if some wait for the view.
     pub fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -1,5 +1,6 @@
-//! Writes that stores refuse again and again. Histories are compared after each refusal, since some members may have
-//! what another one lacks; without an end to that, one request or one bad store would have a PG peer for ever.
+//! Writes that stores refuse again and again. Histories are compared after each refusal, since some members may
+//! have writes that another one lacks; without an end to that, one request or one bad store would keep a PG
+//! peering for ever.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +10,14 @@ use crate::actions::ObjectView;
 use crate::config::PgState;
 use crate::group::Pg;
 
-/// A store that has refused the same so often will not take it.
+/// Refusals of the same write after which a store will not take it.
 const REFUSALS_MAX: u32 = 5;
 /// For how long a spare OSD is backfilled before a member that was left out.
 const SPARE_FIRST_MS: u64 = 30_000;
 /// Requests whose refusals are counted at once.
 const REQUESTS_MAX: usize = 64;
 
-/// How often stores have refused what.
+/// Numbers of stores' refusals.
 #[derive(Default)]
 pub(crate) struct StoreRefusals {
     by_request: BTreeMap<RequestId, BTreeMap<OsdId, u32>>,
@@ -54,7 +55,7 @@ impl StoreRefusals {
         })
     }
 
-    /// A member is left out: what it refused may be tried without it.
+    /// A member is left out: requests that it refused may be tried without it.
     fn forget(&mut self, osd: OsdId) {
         self.by_member.remove(&osd);
         for refused in self.by_request.values_mut() {
@@ -73,8 +74,8 @@ impl Pg {
         self.refusals.count(self.config.me, request);
     }
 
-    /// The store does not move staged objects to their places. If that goes on, the primary hears that it must go on
-    /// without this copy, which counts again when they have moved.
+    /// The store does not move staged objects to their places. If that continues, the primary learns that it must
+    /// continue without this copy, which counts again when they have moved.
     pub(crate) fn staging_refused(&mut self, view: &impl ObjectView) {
         let count = self.refusals.count(self.config.me, None);
         let leader = self.promises.asked_by().filter(|leader| *leader != self.config.me);
@@ -86,9 +87,9 @@ impl Pg {
         }
     }
 
-    /// A member could not take what it was sent: the oldest write that it lacks, or a part of a backfill. A member
-    /// that will not take it is left out, if enough others are there to go on. While the PG peers, what it lacks is in
-    /// the history of others, so that no request can be refused in its place: then another target OSD may take that
+    /// A member could not take sent data: the oldest write that it lacks, or a part of a backfill. A member that
+    /// will not take it is left out, if there are enough others. While the PG peers, the missing writes are in the
+    /// history of others, so that no request can be refused in its place: then another target OSD may take that
     /// place.
     pub(crate) fn member_refused(&mut self, osd: OsdId, now_ms: u64) {
         let mut in_flight = self.log.in_flight();
@@ -109,7 +110,7 @@ impl Pg {
                 self.learners.postpone(osd, now_ms + SPARE_FIRST_MS);
             }
             let text =
-                format!("{osd} has refused writes {count} times; the PG goes on without it and backfills it");
+                format!("{osd} has refused writes {count} times; the PG continues without it and backfills it");
             self.outbox.warn(text);
         }
     }

@@ -1,5 +1,4 @@
-//! What the PG tells its scrub, what follows from that, and what this OSD does for the scrub of
-//! another primary.
+//! Events of a scrub, their effects, and the work of this OSD for the scrub of another primary.
 
 use atoll_types::{Epoch, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::{Message, ScrubFinding};
@@ -61,7 +60,7 @@ impl Pg {
         true
     }
 
-    /// Whether copies can be compared: all members have the same history.
+    /// Returns true if copies can be compared: all members have the same history.
     fn may_compare(&self) -> bool {
         self.config.is_active() && self.intake.is_whole() && !self.is_splitting
     }
@@ -73,23 +72,23 @@ impl Pg {
         }
     }
 
-    /// Whether a scrub is under way, of the whole PG or of an object that a backfill needs.
+    /// Returns true if a scrub is pending, of the whole PG or of an object that a backfill needs.
     pub fn is_scrubbing(&self) -> bool {
         self.scrub.is_some()
     }
 
-    /// Whether a write of an object must wait for the scrub.
+    /// Returns true if a write of an object must wait for the scrub.
     pub(crate) fn scrub_holds_write(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
         self.scrub.as_ref().is_some_and(|scrub| scrub.holds_write(object, view.now_ms()))
     }
 
-    /// Whether this copy of an object is being replaced, perhaps in several parts.
+    /// Returns true if this copy of an object is being replaced, perhaps in several parts.
     pub(crate) fn is_rewriting(&self, object: &ObjectName) -> bool {
         self.scrub.as_ref().is_some_and(|scrub| scrub.is_rewriting(object))
     }
 
-    /// Whether copies of an object are being compared, or soon will be for a backfill. Then this
-    /// copy may be replaced.
+    /// Returns true if copies of an object are being compared, or soon will be for a backfill. Then this copy may
+    /// be replaced.
     pub(crate) fn is_in_scrub(&self, object: &ObjectName) -> bool {
         self.scrub.as_ref().is_some_and(|scrub| scrub.concerns(object))
     }
@@ -99,7 +98,7 @@ impl Pg {
         self.scrub.iter_mut().for_each(|scrub| scrub.sees_write(object));
     }
 
-    /// Starts what the scrub can start now.
+    /// Starts the possible steps of the scrub now.
     pub(crate) fn continue_scrub<V: ObjectView>(&mut self, view: &V) {
         let (is_whole, backfills, is_splitting) =
             (self.intake.is_whole(), self.learners.are_any(), self.is_splitting);
@@ -213,7 +212,7 @@ impl Pg {
         self.with_scrub(view, |scrub, context| scrub.rewrite_refused(tag, context));
     }
 
-    /// What this primary's copy got is durable.
+    /// The change of this primary's copy is durable.
     pub(crate) fn own_copy_rewritten(&mut self, tag: u64, view: &impl ObjectView) {
         self.with_scrub(view, |scrub, context| scrub.rewritten(tag, context));
     }

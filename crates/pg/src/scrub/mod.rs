@@ -1,12 +1,12 @@
 //! Scrub: the primary walks all objects in the order of their names, a few at a time, has every
 //! member examine its copy, and compares. A bad copy is replaced by a good one and examined again.
 //!
-//! Copies can be compared because an object is examined while no write of it is in flight, and new
-//! ones wait. If answers take long, writes go on and the object is examined again later. A change
-//! of the configuration or a backfill ends the scrub; nothing of it outlives an epoch.
+//! Copies can be compared because an object is examined while no write of it is in flight, and new ones wait. If
+//! answers take long, writes continue and the object is examined again later. A change of the configuration or a
+//! backfill ends the scrub; none of its state outlives an epoch.
 //!
-//! A [`Scrub`] takes events with a [`Context`](crate::context::Context) and gives back an
-//! [`Effect`]; `events` hands it what concerns it and carries its effects out.
+//! A [`Scrub`] takes events with a [`Context`](crate::context::Context) and returns an [`Effect`]; `events` passes
+//! it its events and carries its effects out.
 
 mod events;
 mod examination;
@@ -31,7 +31,7 @@ const EXAMINATIONS_MAX: u32 = 8;
 /// How often an object is repaired before it is given up.
 const REPAIRS_MAX: u32 = 3;
 
-/// What a scrub of a whole PG found.
+/// Result of a scrub of a whole PG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// Data was read and compared with its checksums, too.
@@ -63,10 +63,10 @@ struct Listing {
     pages: BTreeMap<OsdId, (Vec<ObjectName>, bool)>,
 }
 
-/// What a scrub wants of the PG after an event.
+/// Effect of a scrub on the PG after an event.
 pub(crate) enum Effect {
     Nothing,
-    /// Writes that the scrub held back may go on.
+    /// Writes that the scrub held back may continue.
     StartWaiting,
     /// Shards of an object are to be read.
     ReadShards {
@@ -110,17 +110,17 @@ impl Scrub {
         self.rounds.iter_mut().find(|(_, round)| round.step.tag() == Some(tag))
     }
 
-    /// Whether a write of an object must wait.
+    /// Returns true if a write of an object must wait.
     fn holds_write(&self, object: &ObjectName, now_ms: u64) -> bool {
         self.rounds.get(object).is_some_and(|round| round.holds_writes(now_ms))
     }
 
-    /// Whether this OSD's copy of an object is being replaced, perhaps in several parts.
+    /// Returns true if this OSD's copy of an object is being replaced, perhaps in several parts.
     fn is_rewriting(&self, object: &ObjectName) -> bool {
         self.rounds.get(object).is_some_and(|round| matches!(round.step, Step::Rewriting { .. }))
     }
 
-    /// Whether copies of an object are being compared, or soon will be for a backfill.
+    /// Returns true if copies of an object are being compared, or soon will be for a backfill.
     fn concerns(&self, object: &ObjectName) -> bool {
         self.rounds.contains_key(object) || self.is_for_backfill && self.queue.contains(object)
     }

@@ -116,7 +116,7 @@ impl Scrub {
         Effect::RewriteOwnCopy { tag, parts: first }
     }
 
-    /// What this primary's copy got is durable: the rest follows, or the copy is examined again.
+    /// The change of this primary's copy is durable: the rest follows, or the copy is examined again.
     pub(super) fn rewritten(&mut self, tag: u64, context: &mut Context<'_, impl ObjectView>) -> Effect {
         let Some((object, round)) = self.round_by_tag(tag) else { return Effect::Nothing };
         let object = object.clone();

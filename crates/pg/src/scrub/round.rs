@@ -29,14 +29,14 @@ pub(super) enum Step {
     Examining { tag: u64, since_ms: u64, findings: BTreeMap<OsdId, ScrubFinding>, is_spoiled: bool },
     /// The primary's good copy is read, for the members with bad ones.
     Reading { token: Token, bad: Vec<OsdId> },
-    /// It is sent to these members, each with the number of parts that it has yet to acknowledge; and what
-    /// follows then.
+    /// It is sent to these members, each with the number of parts that it has yet to acknowledge; and the later
+    /// transactions.
     Sending { tag: u64, parts_left: BTreeMap<OsdId, usize>, then: Vec<Transaction> },
     /// The primary gets a good copy.
     Fetching { tag: u64, from: OsdId, parts: Vec<Transaction> },
     /// Shards are read, to rebuild one or to verify parity.
     Computing { tag: u64 },
-    /// The primary's store writes the good copy; and what follows then.
+    /// The primary's store writes the good copy; and the later transactions.
     Rewriting { tag: u64, then: Vec<Transaction> },
 }
 

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::invariants;
 
 impl Scrub {
-    /// Whether the scrub makes way for a backfill or a split. A backfill may take hours.
+    /// Returns true if the scrub makes way for a backfill or a split. A backfill may take hours.
     pub(super) fn must_end(&self, backfills: bool, is_splitting: bool) -> bool {
         backfills && !self.is_for_backfill || is_splitting
     }

@@ -1,4 +1,4 @@
-//! What the balancer promises.
+//! Guarantees of the balancer.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What `target` promises.
+//! Guarantees of `target`.
 
 use atoll_placement::{Tree, is_usable, target};
 use atoll_types::OsdId;

@@ -1,4 +1,4 @@
-//! What the measured rates of a drive mean.
+//! The verdict on the measured rates of a drive.
 
 use serde::Serialize;
 
@@ -8,8 +8,8 @@ use super::write_cache::{Cache, Switch};
 use super::{READ_CHECK, SWITCH_CHECK, SyncedRates, WRITE_CHECK};
 use crate::finding::{Finding, Verdict};
 
-/// What a rate of 4 KiB writes, one at a time and each durable, says of a drive. The bounds are what
-/// operators measured: 100-2,000 a second without capacitors, 10-60 thousand with them.
+/// Class of a drive, by its rate of 4 KiB writes, one at a time and each durable. The bounds are measurements of
+/// operators: 100-2,000 a second without capacitors, 10-60 thousand with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SyncedWriteClass {
@@ -37,7 +37,7 @@ impl SyncedWriteClass {
         }
     }
 
-    /// What it means for Atoll.
+    /// Returns its meaning for Atoll.
     pub fn meaning(self) -> &'static str {
         match self {
             SyncedWriteClass::Spinning => "a spinning disk's rate: fine for large objects, with the log on flash",
@@ -61,7 +61,7 @@ impl SyncedWriteClass {
 const FLASH_READ_US_MAX: f64 = 500.0;
 /// How much faster the median is than the mean of a drive that does something else, too.
 const BUSY_FACTOR: f64 = 2.0;
-/// What makes a difference worth a change.
+/// Smallest ratio that is worth a change.
 const FACTOR_MIN: f64 = 1.5;
 
 pub(super) fn judge_reads(subject: &str, rates: &Rates) -> Finding {
@@ -126,8 +126,8 @@ pub(super) fn judge_writes(subject: &str, rates: SyncedRates<'_>, is_virtual_mac
     match class {
         SyncedWriteClass::WithCapacitors => finding,
         SyncedWriteClass::Faster => finding.fix(
-            "see that the drive, the RAID controller's battery and the virtual disk's cache mode keep what they \
-             acknowledge when the power goes",
+            "make sure that the drive, the RAID controller's battery and the virtual disk's cache mode keep \
+             acknowledged writes on a power failure",
         ),
         _ => finding.fix(
             "try it without the drive's volatile cache (--toggle-write-cache); otherwise put the log on a drive with \
@@ -161,7 +161,7 @@ pub(super) fn judge_switched(disk: &str, was: Cache, before: &Rates, after: &Rat
     match (better, was) {
         (Cache::Off, Cache::On) => finding(
             Verdict::Warning,
-            "flushing the cache is what costs: the drive makes writes durable faster without it",
+            "the flush of the cache takes the time: the drive makes writes durable faster without it",
         )
         .fix(cache_off_command(disk)),
         (Cache::On, Cache::Off) => {

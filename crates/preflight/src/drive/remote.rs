@@ -1,5 +1,5 @@
-//! Drives of other hosts: namespaces of NVMe over Fabrics. What counts is how long the kernel keeps requests when all
-//! paths are lost.
+//! Drives of other hosts: namespaces of NVMe over Fabrics. The decisive value is how long the kernel keeps
+//! requests when all paths are lost.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use crate::finding::{Finding, Verdict};
 const CHECK: &str = "drive.remote";
 /// I/O that waits longer than this holds the OSD's process back for longer than it takes to replace it.
 const FAILS_WITHIN_SECONDS: i64 = 60;
-/// What the fixes set.
+/// Timeout in the fixes.
 const FAILS_AFTER_SECONDS: i64 = 10;
 
-/// A controller of another host by which a drive is reached.
+/// A controller of another host as a path to a drive.
 struct RemotePath {
     controller: String,
     transport: String,
-    /// For so long the kernel tries to connect again before it removes the controller; nothing: for ever.
+    /// Seconds until the kernel gives up connecting and removes the controller; none: never.
     controller_loss_seconds: Option<i64>,
-    /// After so long without a connection requests fail; nothing: only with the controller.
+    /// Seconds without a connection until requests fail; none: only with the controller.
     fast_fail_seconds: Option<i64>,
 }
 
 impl RemotePath {
-    /// Of a controller's directory, if it is one of a fabric.
+    /// Reads a controller's directory, if it is one of a fabric.
     fn read(facts: &Facts, directory: &str, controller: String) -> Option<Self> {
         let transport = facts.text(&format!("{directory}/transport")).filter(|transport| transport != "pcie")?;
         let seconds = |name: &str| facts.number(&format!("{directory}/{name}")).filter(|seconds| *seconds >= 0);
@@ -53,7 +53,8 @@ fn paths(facts: &Facts, disk: &str) -> Vec<RemotePath> {
     of_subsystem.filter_map(|name| RemotePath::read(facts, &format!("{device}/{name}"), name)).collect()
 }
 
-/// What is to be known of the remote drive under a block device, file or directory; nothing of one of this host.
+/// Returns the finding about the remote drive under a block device, file or directory; none for a drive of this
+/// host.
 pub fn remote_drive(facts: &Facts, path: &Path) -> Option<Finding> {
     finding(facts, &disk_of(facts, path)?)
 }
@@ -82,8 +83,8 @@ pub(super) fn finding(facts: &Facts, disk: &str) -> Option<Finding> {
 }
 
 fn judge(fails_after: Option<i64>, removed_after: Option<i64>) -> (Verdict, String) {
-    let waits = "an OSD ends when its device is silent (setting device_silence_seconds), and its PGs go on elsewhere; but \
-                 it cannot be started again, nor cleanly stopped, while the kernel keeps its requests";
+    let waits = "an OSD ends when its device is silent (setting device_silence_seconds), and its PGs fail over; \
+        but it cannot be started again, nor cleanly stopped, while the kernel keeps its requests";
     match (fails_after, removed_after) {
         (None, _) => (Verdict::Warning, format!("{waits}: for ever, if no path comes back")),
         (Some(seconds), _) if seconds > FAILS_WITHIN_SECONDS => (Verdict::Advice, format!("{waits}: {seconds} s")),

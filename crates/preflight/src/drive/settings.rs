@@ -1,4 +1,4 @@
-//! What the kernel says of a disk: its volatile write cache, scheduler and sectors.
+//! The kernel's facts about a disk: its volatile write cache, scheduler and sectors.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
@@ -55,7 +55,7 @@ fn write_cache(facts: &Facts, disk: &str) -> Finding {
     }
 }
 
-/// Whether a single write can force its way through the volatile cache (FUA).
+/// Finds if a single write can be forced through the volatile cache (FUA).
 fn forced_access(facts: &Facts, disk: &str) -> Finding {
     let check = "drive.forced_access";
     let of_queue = |name: &str| facts.text(&format!("sys/block/{disk}/queue/{name}"));
@@ -74,8 +74,8 @@ fn forced_access(facts: &Facts, disk: &str) -> Finding {
         let meaning = "a record of the log is one request: only it goes past the cache";
         return Finding::new(check, Verdict::Ok, "the drive takes writes past its cache (FUA)", meaning);
     }
-    let meaning = "each record of the log is two requests, a write and a flush of the whole cache, and the flush waits for a \
-                   thread of the kernel. drive.synced_writes measures what that comes to";
+    let meaning = "each record of the log is two requests, a write and a flush of the whole cache, and the flush \
+        waits for a thread of the kernel. drive.synced_writes measures the cost";
     let finding = Finding::new(check, Verdict::Advice, "no writes past the cache (no FUA)", meaning);
     finding.fix(format!(
         "the log on a drive that has it (osd create --wal-device), or without the cache: {}",
@@ -112,8 +112,8 @@ fn scheduler(facts: &Facts, disk: &str) -> Finding {
     };
     match (kind, name) {
         ("a spinning disk", "none") => {
-            let meaning = "an OSD sorts what it writes later, but not reads and scrubs: mq-deadline keeps the head from \
-                           wandering";
+            let meaning = "an OSD sorts its later writes, but not reads and scrubs: mq-deadline keeps the head \
+                from wandering";
             Finding::new(check, Verdict::Advice, found, meaning).fix(set("mq-deadline"))
         }
         ("a spinning disk", _) | (_, "none") => {

@@ -14,7 +14,7 @@ use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use super::measure::direct_options;
 use crate::facts::Facts;
 
-/// What a log's writes go round in.
+/// Size of the area that the log's writes cycle through.
 const SIZE_BYTES: u64 = 64 << 20;
 const FILL_BLOCKS: usize = 256;
 

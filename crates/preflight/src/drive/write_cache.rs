@@ -1,7 +1,7 @@
 //! The switch of a drive's volatile write cache, where the drive and the kernel have one.
 //!
-//! Not `queue/write_cache`: writing there only makes the kernel believe that there is nothing to
-//! flush, and what the drive still caches is lost with the power.
+//! Not `queue/write_cache`: writing there only makes the kernel believe that there is nothing to flush, and the
+//! drive's cached data is lost on a power failure.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ impl Cache {
     }
 }
 
-/// What changes the cache itself.
+/// Ways to change the cache itself.
 pub(super) enum Switch {
     /// A file of the driver: SCSI disks (and SATA behind them) and virtio disks have one.
     File(PathBuf),
@@ -42,7 +42,7 @@ pub(super) enum Switch {
     Nvme(String),
 }
 
-/// Brings the cache back to what it was.
+/// Restores the previous state of the cache.
 pub(super) struct Restore<'a> {
     switch: &'a Switch,
     was: Cache,
@@ -86,7 +86,7 @@ impl Switch {
         state.ok_or_else(|| format!("the state of the write cache is not understood: '{}'", text.trim()))
     }
 
-    /// Sets the cache until what is returned is dropped.
+    /// Sets the cache until the returned value is dropped.
     pub fn set_for_now(&self, state: Cache) -> Result<Restore<'_>, String> {
         self.set(state).map_err(|error| format!("the write cache cannot be switched: {error}"))?;
         Ok(Restore { switch: self, was: state.other() })

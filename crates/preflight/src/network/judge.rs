@@ -1,4 +1,4 @@
-//! What was measured on the way to a peer, and what it means.
+//! Measurements of the way to a peer, and their meaning.
 
 use super::JUMBO_BYTES;
 use super::path_mtu::LimitedBy;
@@ -7,7 +7,7 @@ use crate::finding::{Finding, Verdict};
 
 /// Between hosts in one rack with C-states and governor as they should be.
 const ROUND_TRIP_US_OK: f64 = 100.0;
-/// From here on the network is what operations wait for most.
+/// Above this value operations wait mostly for the network.
 const ROUND_TRIP_US_MUCH: f64 = 500.0;
 const CLOCK_MS_OK: f64 = 100.0;
 /// S3 clients' signatures and certificates' dates bear some minutes.
@@ -35,8 +35,8 @@ fn round_trip(trip: &RoundTrip) -> Finding {
             "a write waits for two of these, one after the other (client to primary, primary to the others), a read for one",
         );
     }
-    let fix = "C-states and governor first (see cpu.*, on both hosts and on a virtual machine's host); then the card's \
-               interrupt moderation ('ethtool -C CARD adaptive-rx off rx-usecs 0') and what is in between";
+    let fix = "C-states and governor first (see cpu.*, on both hosts and on a virtual machine's host); then the \
+        card's interrupt moderation ('ethtool -C CARD adaptive-rx off rx-usecs 0') and the devices in between";
     if trip.p50_us <= ROUND_TRIP_US_MUCH {
         let meaning =
             "a write waits for two of these, one after the other: good networks need a half or a third of it";
@@ -73,8 +73,8 @@ fn path(measured: &Measured) -> Finding {
     }
     let found = format!("packets of up to {bytes} bytes get through (don't-fragment probes, there and back)");
     if path.limited_by == LimitedBy::Path {
-        let meaning = "less than this host's card sends; the kernel has been told so by a router and cuts TCP to fit. That \
-                       word may be lost next time";
+        let meaning = "less than this host's card sends; a router has informed the kernel, which cuts TCP to \
+            fit. The router's message may be lost next time";
         return finding(Verdict::Warning, found, meaning)
             .fix("the same MTU on all hosts, bridges and switch ports of the storage network");
     }

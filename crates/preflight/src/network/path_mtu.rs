@@ -14,7 +14,7 @@ use crate::run::Stop;
 /// Headers of IP and UDP.
 const HEADER_BYTES_V4: u32 = 20 + 8;
 const HEADER_BYTES_V6: u32 = 40 + 8;
-/// What every IPv4 path must carry, and more than Atoll could do with.
+/// Size that every IPv4 path must carry, and that is too small for Atoll.
 const BYTES_MIN: u32 = 576;
 /// The loopback interface's is the largest that there is.
 const BYTES_MAX: u32 = DATAGRAM_BYTES_MAX as u32 - 1;
@@ -45,7 +45,7 @@ enum Outcome {
     Lost,
 }
 
-/// Sets "don't fragment" without believing what the kernel thinks of the path.
+/// Sets "don't fragment", independently of the kernel's view of the path.
 pub(super) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     let set = if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket.as_fd(), sockopt::Ipv4PathMtuDiscovery::PROBE)
@@ -55,7 +55,7 @@ pub(super) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(set?)
 }
 
-/// What the kernel believes of the path of a connection.
+/// Returns the kernel's path MTU of a connection.
 pub(super) fn believed_bytes(stream: &std::net::TcpStream) -> io::Result<u32> {
     let is_v4 = stream.peer_addr()?.is_ipv4();
     Ok(if is_v4 { sockopt::ip_mtu(stream.as_fd())? } else { sockopt::ipv6_mtu(stream.as_fd())? })

@@ -1,4 +1,4 @@
-//! Asks a responder: how long an answer takes, what its clock says, and how large packets may be.
+//! Asks a responder and measures the time of an answer, its clock, and the largest packet size.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Fewer than a responder answers on one connection.
 const FRAMES_MAX: usize = 500_000;
 
-/// What was measured on the way to a peer.
+/// Measurements of the way to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub round_trip: RoundTrip,
@@ -59,7 +59,7 @@ fn connect(peer: SocketAddr) -> io::Result<(TcpStream, Token)> {
     })?;
     let (greeting, token) = answer.split_at(GREETING.len());
     if greeting != GREETING {
-        let text = "what answers there is not a responder of this release";
+        let text = "the program that answers is not a responder of this release";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let token = token.try_into().expect("the rest of the answer is the token");

@@ -1,5 +1,5 @@
-//! What passes between a probe and a responder. Both ends are of one release or say that they are
-//! not: nothing else depends on it, so it has no other versions.
+//! Messages between a probe and a responder. Both ends are of one release or say that they are not: nothing else
+//! depends on it, so it has no other versions.
 //!
 //! The probe connects by TCP and sends a greeting. The responder answers with the same greeting and a
 //! token, and then each frame with the same frame, in which it has put its clock. To datagrams on
@@ -17,7 +17,7 @@ pub(super) const FRAME_BYTES: usize = 64;
 /// Larger datagrams than any card sends.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
 
-/// What a connection's datagrams begin with, so that no others are answered.
+/// Beginning of a connection's datagrams, so that no others are answered.
 pub(super) type Token = [u8; TOKEN_BYTES];
 
 /// A frame: its number, the responder's clock (0 in questions), and padding.

@@ -1,5 +1,5 @@
-//! The other end of a probe. It answers with at most as many bytes as came, only to who has
-//! connected, and has a limit on everything.
+//! The other end of a probe. It answers with at most as many bytes as it receives, only to connected probes, and
+//! has a limit on everything.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ use crate::run::Stop;
 
 /// How often it looks whether it is to end.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A connection that says nothing for so long is ended.
+/// Silence after which a connection is ended.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What a responder does at most.
+/// Limits of a responder.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderLimits {
     /// How long it runs.
@@ -53,7 +53,7 @@ struct Session {
 
 type Sessions = Arc<Mutex<BTreeMap<Token, Session>>>;
 
-/// What a panic of one connection left behind is still a list of sessions.
+/// Locks the list of sessions, which stays valid after a panic of one connection.
 fn lock(sessions: &Sessions) -> MutexGuard<'_, BTreeMap<Token, Session>> {
     sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -84,7 +84,7 @@ impl Responder {
         self.address
     }
 
-    /// Answers until its time is over or it is stopped. `connected` is told who connects.
+    /// Answers until its time is over or it is stopped. `connected` is called with each probe's address.
     pub fn run(self, stop: &Stop, connected: &(dyn Fn(SocketAddr) + Sync)) -> io::Result<()> {
         let sessions = Sessions::default();
         let until = Instant::now() + self.limits.duration;

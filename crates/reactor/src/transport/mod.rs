@@ -1,6 +1,6 @@
-//! The boundary between the loop and what carries the bytes of a connection: its socket ([`socket`]), or a [`Carrier`]
-//! beside the socket ([`shared_memory`]) or in place of it ([`rdma`]). Who uses the loop sees one ordered stream of bytes
-//! in each direction, whichever it is.
+//! The boundary between the loop and the carriers of a connection's bytes: its socket ([`socket`]), or a
+//! [`Carrier`] beside the socket ([`shared_memory`]) or in place of it ([`rdma`]). Users of the loop see one
+//! ordered stream of bytes in each direction, for any carrier.
 
 pub(crate) mod rdma;
 pub(crate) mod shared_memory;
@@ -20,23 +20,23 @@ use crate::reactor::{CloseCause, Event, Operation, Reactor};
 
 pub(crate) use socket::GatheredSend;
 
-/// Carries the bytes of a connection in place of its socket. The socket stays open, and nothing is sent by it: when it
-/// ends, so does the connection, once what has arrived by the carrier is taken. A carrier that has no socket beside it
-/// tells of the end by an error.
+/// Carries the bytes of a connection in place of its socket. The socket stays open without data: when it ends, so
+/// does the connection, once the bytes that arrived by the carrier are taken. A carrier without a socket reports
+/// the end by an error.
 ///
-/// The loop calls the carrier in every turn, so that two loops that are both awake need not wake each other, or when it
-/// was told that something has come. All calls return at once. An error ends the connection. What the peer does wrong
-/// is an error, too.
+/// The loop calls the carrier in every turn, so that two loops that are both awake need not wake each other, or
+/// after a report that data has come. All calls return at once. An error ends the connection. A violation by the
+/// peer is an error, too.
 pub trait Carrier: Send {
-    /// What it is, for the status of the cluster.
+    /// Returns its kind, for the status of the cluster.
     fn transport(&self) -> Transport;
 
-    /// Whether the loop is told when something comes, and need not look in every turn.
+    /// Returns true if the carrier reports new data, so that the loop need not look in every turn.
     fn tells(&self) -> bool {
         false
     }
 
-    /// Who is at the other end, of a carrier that needs no socket.
+    /// Returns the address of the other end, of a carrier without a socket.
     fn peer_address(&self) -> PeerAddress {
         PeerAddress::Unknown
     }
@@ -49,7 +49,7 @@ pub trait Carrier: Send {
     /// their number.
     fn receive(&mut self, received: &mut Received, bytes_max: usize) -> io::Result<usize>;
 
-    /// Whether something has come of what is waited for. An error that the next call would meet counts.
+    /// Returns true if awaited bytes or room have come. An error that the next call would meet counts.
     fn has_come(&mut self, awaited: Awaited) -> bool;
 
     /// The loop is about to sleep: from now on the peer has to wake it when something has come of this. The loop looks
@@ -60,13 +60,13 @@ pub trait Carrier: Send {
     fn awake(&mut self);
 }
 
-/// What a connection waits for.
+/// Events that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awaited {
     /// Bytes from the peer; more than 1 if fewer would be of no use yet. 0: none are taken now.
     pub bytes: usize,
-    /// Room for so many bytes that are queued. A carrier with less room than a queue needs is asked again when it has
-    /// a good part of it.
+    /// Room for this many queued bytes. A carrier with less room than a queue needs is asked again when it has a
+    /// good part of it.
     pub room: usize,
 }
 
@@ -83,14 +83,14 @@ impl Connection {
         Awaited { bytes, room: self.to_send_bytes }
     }
 
-    /// Whether there is something to do for the carrier of this connection.
+    /// Returns true if the carrier of this connection has work.
     fn has_come(&mut self) -> bool {
         let awaited = self.awaited();
         let is_end_due = self.is_ended && awaited.bytes > 0;
         !self.is_closed && (is_end_due || self.carrier.as_mut().is_some_and(|carrier| carrier.has_come(awaited)))
     }
 
-    /// Whether a carrier that tells of what comes still has some of what it has told of.
+    /// Returns true if a carrier that reports new data still has some of the reported data.
     fn has_more(&mut self) -> bool {
         let awaited = Awaited { room: 0, ..self.awaited() };
         self.carrier.as_mut().is_some_and(|carrier| carrier.tells() && carrier.has_come(awaited))
@@ -119,7 +119,7 @@ impl Reactor {
         self.submit(Operation::Doorbell { doorbell }, entry);
     }
 
-    /// What carries the bytes of a connection.
+    /// Returns the transport that carries the bytes of a connection.
     pub fn transport(&self, id: ConnectionId) -> Transport {
         let carrier = self.connections.get(&id).and_then(|connection| connection.carrier.as_ref());
         match (carrier, self.peer_address(id)) {
@@ -152,7 +152,7 @@ impl Reactor {
         self.forget_if_idle(id);
     }
 
-    /// Hands what is queued to the transports, and lets the sockets receive.
+    /// Hands queued bytes to the transports, and lets the sockets receive.
     pub(crate) fn start_transfers(&mut self) {
         for id in std::mem::take(&mut self.touched) {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
@@ -196,7 +196,7 @@ impl Reactor {
         }
     }
 
-    /// Takes what has come by carriers.
+    /// Takes bytes that have come by carriers.
     pub(crate) fn look_at_carriers(&mut self) {
         // Backwards, because one that ends is taken out.
         for index in (0..self.carried.len()).rev() {
@@ -234,14 +234,14 @@ impl Reactor {
         self.forget_if_idle(id);
     }
 
-    /// Whether a carrier has something to do for the loop.
+    /// Returns true if a carrier has work for the loop.
     pub(crate) fn has_carried(&mut self) -> bool {
         let connections = &mut self.connections;
         !self.told.is_empty()
             || self.carried.iter().any(|id| connections.get_mut(id).is_some_and(Connection::has_come))
     }
 
-    /// Tells all peers behind carriers whether this loop sleeps.
+    /// Informs all peers behind carriers whether this loop sleeps.
     pub(crate) fn tell_carriers(&mut self, is_asleep: bool) {
         for id in &self.carried {
             let Some(connection) = self.connections.get_mut(id) else { continue };

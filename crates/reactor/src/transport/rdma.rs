@@ -21,7 +21,7 @@ use crate::reactor::{CloseCause, Event, Operation, Reactor};
 use crate::transport::{Awaited, Carrier};
 use crate::wake::Wake;
 
-/// Where a process listens over RDMA: `PROVIDER:IP:PORT`, with the provider of libfabric by which it is reached.
+/// Address of a process that listens over RDMA: `PROVIDER:IP:PORT`, with the provider of libfabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaAddress {
     /// `verbs` for adapters, `tcp` for tests.
@@ -62,7 +62,7 @@ fn lock(bound: &Shared) -> MutexGuard<'_, Bound> {
 pub(crate) struct Rdma {
     bound: Shared,
     listeners: BTreeMap<atoll_fabric::ListenerId, ListenerId>,
-    /// The ring tells when something comes.
+    /// True if the ring reports new events of it.
     is_watched: bool,
 }
 
@@ -188,9 +188,9 @@ impl Drop for RdmaLink {
 }
 
 impl Reactor {
-    /// Listens over RDMA, at once or as soon as a device has the address: [`Reactor::rdma_address`] tells where, and
-    /// [`Reactor::take_rdma_problem`] why not. Whatever the library does first is done here, so this may take a while: it is
-    /// for the time before the loop.
+    /// Listens over RDMA, at once or as soon as a device has the address: [`Reactor::rdma_address`] returns the
+    /// address, and [`Reactor::take_rdma_problem`] the reason why not. Whatever the library does first is done
+    /// here, so this may take a while: it is for the time before the loop.
     pub fn listen_rdma(&mut self, address: &RdmaAddress) -> io::Result<ListenerId> {
         let id = ListenerId(self.next_id());
         let rdma = self.rdma(&address.provider)?;
@@ -225,7 +225,7 @@ impl Reactor {
         Ok(id)
     }
 
-    /// Goes on with connections to whose peers ways were found.
+    /// Resumes connections to whose peers ways were found.
     fn take_searches(&mut self) {
         while let Some((id, provider, way)) = self.searches.next() {
             if !self.connections.contains_key(&id) {
@@ -271,8 +271,8 @@ impl Reactor {
         }
     }
 
-    /// How long the loop may sleep for what happens over RDMA; it is woken when something comes. No time if something is
-    /// there already.
+    /// Returns how long the loop may sleep for events over RDMA; it is woken when one comes. No time if something
+    /// is there already.
     pub(crate) fn until_rdma(&mut self, now: Instant) -> Option<Duration> {
         let rdma = self.rdma.as_mut()?;
         let bound = lock(&rdma.bound);
@@ -295,7 +295,7 @@ impl Reactor {
         until_deadline
     }
 
-    /// Takes what has come over RDMA.
+    /// Takes data and events that have come over RDMA.
     pub(crate) fn poll_rdma(&mut self) {
         self.take_searches();
         let Some(rdma) = &self.rdma else { return };

@@ -21,8 +21,8 @@ const SEND_PIECES_MAX: usize = 64;
 /// Most pieces that are sent by one call without the ring.
 const PIECES_NOW_MAX: usize = 16;
 
-/// Sends what the socket takes at once of the first pieces, in one call, and takes it off the queue; returns the
-/// number of bytes. An error counts as nothing sent: sending the rest meets it again.
+/// Sends as much of the first pieces as the socket takes at once, in one call, and takes it off the queue; returns
+/// the number of bytes. An error counts as nothing sent: sending the rest meets it again.
 fn send_now(socket: &OwnedFd, queue: &mut VecDeque<Bytes>) -> usize {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let mut vectors = [IoSlice::new(&[]); PIECES_NOW_MAX];
@@ -37,7 +37,7 @@ fn send_now(socket: &OwnedFd, queue: &mut VecDeque<Bytes>) -> usize {
     sent
 }
 
-/// Takes so many bytes off the front of a queue.
+/// Takes `bytes` bytes off the front of a queue.
 fn take_off(queue: &mut VecDeque<Bytes>, mut bytes: usize) {
     while let Some(piece) = queue.front_mut() {
         if bytes < piece.len() {
@@ -78,15 +78,15 @@ impl GatheredSend {
         &raw const *self.header
     }
 
-    /// What is left to send after `sent` bytes went out; `None` when that was all.
+    /// Returns the rest after `sent` bytes went out; `None` when that was all.
     pub fn rest(mut self, sent: usize) -> Option<Self> {
         take_off(&mut self.pieces, sent);
         (!self.pieces.is_empty()).then(|| Self::new(self.pieces))
     }
 }
 
-/// What goes to the ring next. Short sends are made here and now, because most of them go into the socket's buffer at
-/// once: through the ring each would cost a turn of the loop for its completion.
+/// Returns the next send for the ring. Short sends are made here and now, because most of them go into the
+/// socket's buffer at once: through the ring each would cost a turn of the loop for its completion.
 fn next_send(connection: &mut Connection) -> Option<GatheredSend> {
     assert!(!connection.is_sending, "sends of one connection keep their order");
     if connection.to_send_bytes <= SEND_NOW_BYTES_MAX {

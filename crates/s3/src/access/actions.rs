@@ -1,28 +1,28 @@
-//! What each operation asks the policy engine: the action, what it is about, and which permission of an
-//! ACL allows it. Source: "Actions, resources, and condition keys for Amazon S3" and "Access control list
-//! (ACL) overview" of the S3 documentation.
+//! Questions of each operation to the policy engine: the action, its resource, and the permission of an ACL that
+//! allows it. Source: "Actions, resources, and condition keys for Amazon S3" and "Access control list (ACL)
+//! overview" of the S3 documentation.
 
 use atoll_types::access::AclPermission;
 use http::HeaderMap;
 
-/// What an action is about.
+/// Resource of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// No bucket: the caller's own account.
     Account,
-    /// The entries of the body, for each of which the operation asks.
+    /// The entries of the body; the operation asks for each.
     Entries,
     /// A bucket that the request makes.
     NewBucket,
     /// A bucket.
     Bucket,
-    /// A key: what is there does not matter to who may do it.
+    /// A key: a present object does not affect the decision.
     Key,
     /// An object that is there, whose owner, ACL and tags count.
     Object,
 }
 
-/// Which ACL counts for an action, and what it has to grant.
+/// The ACL that counts for an action, and the permission that it has to grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AclNeed {
     /// No ACL allows it.
@@ -33,7 +33,7 @@ pub(crate) enum AclNeed {
     Object(AclPermission),
 }
 
-/// What one operation asks.
+/// Question of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     /// Without a version id.
@@ -85,10 +85,10 @@ pub(crate) const GET_TAGGING: Rule =
     of_version("s3:GetObjectTagging", "s3:GetObjectVersionTagging", Target::Object, AclNeed::None);
 pub(crate) const GET_RETENTION: Rule = rule("s3:GetObjectRetention", Target::Object, AclNeed::None);
 pub(crate) const GET_LEGAL_HOLD: Rule = rule("s3:GetObjectLegalHold", Target::Object, AclNeed::None);
-/// Of tags that a new version gets.
+/// Question for tags of a new version.
 pub(crate) const SET_TAGS: Rule = rule("s3:PutObjectTagging", Target::Key, WRITE_BUCKET);
 
-/// Headers by which a request asks for more than its operation says.
+/// Headers whose requests need further rights beside those of the operation.
 const EXTRA: [(&str, Rule); 8] = [
     (BYPASS, BYPASS_GOVERNANCE),
     ("x-amz-tagging", SET_TAGS),
@@ -105,8 +105,8 @@ const EXTRA: [(&str, Rule); 8] = [
 ];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
-/// Whether conditions of a write or a deletion tell something about the object that is there: who may not read it
-/// could find out its ETag, its size or its age by them. That it exists, anybody learns who writes.
+/// Returns true if conditions of a write or a deletion disclose properties of the present object: a caller without
+/// the right to read could find its ETag, its size or its age by them. Every writer learns that it exists.
 fn reads_by_conditions(operation: &str, headers: &HeaderMap) -> bool {
     let has = |name: &str| headers.contains_key(name);
     match operation {
@@ -120,7 +120,7 @@ fn reads_by_conditions(operation: &str, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether a header asks for something. DeleteObjects asks for each of its keys.
+/// Returns true if a header requests something. DeleteObjects asks for each of its keys.
 fn asks(operation: &str, headers: &HeaderMap, name: &str) -> bool {
     let is_refusal = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"false");
     match name {
@@ -130,7 +130,7 @@ fn asks(operation: &str, headers: &HeaderMap, name: &str) -> bool {
     }
 }
 
-/// The rules of what the headers ask for beside the operation.
+/// Returns the rules for requests in headers beside the operation.
 pub(crate) fn extra_rules(operation: &str, headers: &HeaderMap) -> Vec<Rule> {
     let is_creation = operation == "CreateBucket";
     // Of objects, only ACLs that let others in need a right of their own, which the operation asks for.

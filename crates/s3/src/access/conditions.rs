@@ -1,5 +1,5 @@
-//! The condition keys of a request, as policies name them. Source: "Actions, resources, and condition keys
-//! for Amazon S3", and "AWS global condition context keys". What the gateway cannot know is absent.
+//! The condition keys of a request, as policies name them. Source: "Actions, resources, and condition keys for
+//! Amazon S3", and "AWS global condition context keys". Values that the gateway cannot know are absent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -98,12 +98,12 @@ impl<'a> RequestConditions<'a> {
         }
     }
 
-    /// `s3:TlsVersion`: of our own TLS, since proxies do not tell theirs.
+    /// Returns `s3:TlsVersion` of our own TLS, since proxies do not report theirs.
     fn tls_version(&self) -> Option<&'static str> {
         self.arrival.and_then(|arrival| arrival.tls_version)
     }
 
-    /// `s3:authType`; what nobody has signed has none.
+    /// Returns `s3:authType`; unsigned requests have none.
     fn authentication_type(&self) -> Option<&'static str> {
         Some(match self.authentication.mechanism {
             Mechanism::Anonymous => return None,
@@ -169,7 +169,7 @@ impl<'a> RequestConditions<'a> {
         }
     }
 
-    /// What a request says of the lock of an object, in its body or in its headers.
+    /// Returns the values of a request for the lock of an object, in its body or in its headers.
     fn of_lock(&self, name: &str) -> Vec<Cow<'a, str>> {
         let Some(lock) = self.body_lock else {
             return match name {

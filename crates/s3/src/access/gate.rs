@@ -1,5 +1,5 @@
-//! Lets requests in: those that the gateway knows, from whom they may come. What depends on the object,
-//! or on the body, is left to the operation, with a [`Permit`] in the request's extensions.
+//! Admits requests: those that the gateway knows, from permitted callers. Decisions that depend on the object, or
+//! on the body, are left to the operation, with a [`Permit`] in the request's extensions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) struct FormRequest<'a> {
     pub arrival: Option<Arrival>,
 }
 
-/// What s3s asks before it calls an operation.
+/// The check that s3s makes before it calls an operation.
 pub(crate) struct Gate(pub Arc<Service>);
 
 impl Gate {
@@ -73,14 +73,14 @@ impl Gate {
         }
     }
 
-    /// Who signed with this key; the signature has been verified.
+    /// Returns the signer with this key; the signature has been verified.
     async fn signed(&self, access_key: &str, token: Option<&str>) -> S3Result<Arc<Caller>> {
         let caller = self.0.users.caller(access_key, token).await?;
         self.0.users.note_use(access_key, "s3", &self.0.region);
         Ok(caller)
     }
 
-    /// Who signed; `None` if nobody did.
+    /// Returns the signer; `None` for an unsigned request.
     async fn caller(&self, context: &S3AccessContext<'_>) -> S3Result<Option<Arc<Caller>>> {
         let token = session_token(context.headers(), context.uri());
         match context.credentials() {
@@ -89,7 +89,7 @@ impl Gate {
         }
     }
 
-    /// Checks an upload by form before its fields are read. It is they who sign it and say what is wanted.
+    /// Checks an upload by form before its fields are read. The fields contain the signature and the request.
     pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
         // What is signed with version 2 is refused with the other parameters.
         let is_presigned = parameters(uri).any(|one| one.name.eq_ignore_ascii_case("x-amz-signature"));
@@ -149,7 +149,7 @@ impl Gate {
         Ok(())
     }
 
-    /// What of the rules is left to the operation; an error if one forbids it.
+    /// Returns the rules left to the operation; an error if one forbids it.
     async fn check_rules(
         &self,
         permit: &Permit,
@@ -182,7 +182,7 @@ impl Gate {
     }
 }
 
-/// How a request is signed. The headers were judged by that, so what s3s has verified must be the same.
+/// How a request is signed. The headers were judged by that, so it must equal the signature that s3s has verified.
 fn authentication_of(context: &mut S3AccessContext<'_>) -> S3Result<Authentication> {
     let authentication = context.extensions_mut().get::<Authentication>().copied().unwrap_or_default();
     if authentication.is_signed() != context.credentials().is_some() || authentication.is_of_other_service {

@@ -1,5 +1,5 @@
-//! Who may use a key of the key service for SSE-KMS. Source: "Using server-side encryption with AWS KMS keys" of the S3
-//! documentation, and "AWS KMS condition keys".
+//! Rights to use keys of the key service for SSE-KMS. Source: "Using server-side encryption with AWS KMS keys" of
+//! the S3 documentation, and "AWS KMS condition keys".
 
 use std::borrow::Cow;
 
@@ -12,12 +12,12 @@ use super::{Asked, Asking, RequestConditions, access_denied};
 use crate::bucket::Bucket;
 use crate::encryption::Encryption;
 
-/// What an operation does with a key.
+/// Use of a key by an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
     /// Seals something new: PutObject, an upload by form, CreateMultipartUpload, the target of a copy.
     GenerateDataKey,
-    /// Opens what is sealed, or adds to it: GetObject, the source of a copy, UploadPart and UploadPartCopy, and
+    /// Opens sealed data, or adds to it: GetObject, the source of a copy, UploadPart and UploadPartCopy, and
     /// checksums of HeadObject, GetObjectAttributes and CompleteMultipartUpload.
     Decrypt,
 }
@@ -31,7 +31,7 @@ impl KeyUse {
     }
 }
 
-/// An object that is sealed or opened for who asks.
+/// An object that is sealed or opened for a caller.
 #[derive(Clone, Copy)]
 pub(crate) struct SealedFor<'a> {
     pub asking: &'a Asking<'a>,

@@ -1,5 +1,5 @@
-//! What an operation knows of who asks, and the questions that it puts to the policy engine itself
-//! because only it has the object, or the body.
+//! An operation's knowledge of its caller, and the questions that it asks the policy engine itself because only
+//! the operation has the object, or the body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::object_lock::ObjectLock;
 use crate::record::EntryHead;
 use crate::shell::Arrival;
 
-/// The canonical id of who does not sign, as in S3.
+/// The canonical id of unsigned callers, as in S3.
 const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
 /// Condition keys that need the object.
 const EXISTING_TAGS: &str = "s3:existingobjecttag/";
@@ -28,7 +28,7 @@ pub(crate) fn access_denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
 }
 
-/// Travels with each request that was let in, as one of its extensions.
+/// Travels with each admitted request, as one of its extensions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Permit {
     /// `None` for a request without a signature.
@@ -37,12 +37,12 @@ pub(crate) struct Permit {
     pub authentication: Authentication,
     /// Its operation, by its name in S3's API.
     pub operation: &'static str,
-    /// What is allowed only if the object that the operation finds allows it, or the body.
+    /// Rules that are allowed only if the object that the operation finds allows them, or the body.
     pub pending: Vec<Rule>,
 }
 
 impl Permit {
-    /// Names the caller's account as the owner of what it makes.
+    /// Names the caller's account as the owner of its new objects.
     pub(crate) fn canonical_id(&self) -> &str {
         self.caller.as_ref().map_or(ANONYMOUS, |caller| &caller.account.canonical_id)
     }
@@ -61,7 +61,7 @@ pub(crate) struct Asking<'a> {
     body_lock: Option<&'a ObjectLock>,
 }
 
-/// What is asked for.
+/// Subject of a question.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub bucket: &'a Bucket,
@@ -84,12 +84,12 @@ impl<'a> Asked<'a> {
         Asked { key: Some(key), version_id, ..Asked::bucket(bucket) }
     }
 
-    /// Whether the decision depends on the object, which the question does not have yet.
+    /// Returns true if the decision depends on the object, which the question does not have yet.
     fn depends_on_object(&self, rule: Rule, caller: Option<&Caller>) -> bool {
         rule.target == Target::Object && (self.bucket.counts_acls() || self.policies_use(EXISTING_TAGS, caller))
     }
 
-    /// Whether a policy that counts uses condition keys that begin so.
+    /// Returns true if a relevant policy uses condition keys that begin so.
     fn policies_use(&self, keys: &str, caller: Option<&Caller>) -> bool {
         let of_caller = || {
             caller.is_some_and(|caller| caller.all_policies().any(|(_, policy)| policy.uses_condition_key(keys)))
@@ -117,7 +117,7 @@ impl<'a> Asked<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Of a request that has been let in.
+    /// Returns the context of an admitted request.
     pub(crate) fn of(headers: &'a HeaderMap, uri: &'a Uri, extensions: &'a Extensions) -> S3Result<Self> {
         let permit = extensions.get::<Permit>();
         let permit = permit.ok_or_else(|| s3_error!(InternalError, "The request has not been authorised"))?;
@@ -218,8 +218,8 @@ impl<'a> Asking<'a> {
         is_about_policy && self.permit.canonical_id() == asked.bucket.record.owner
     }
 
-    /// The same before the operation has begun: `false` if only the operation can tell, because it depends
-    /// on the object or on the body.
+    /// The same before the operation has begun: `false` if only the operation can decide, because the decision
+    /// depends on the object or on the body.
     pub(crate) fn check_early(&self, rule: Rule, asked: &Asked<'a>) -> S3Result<bool> {
         let depends_on_body = match self.permit.operation {
             "PutObjectTagging" => true,
@@ -232,19 +232,19 @@ impl<'a> Asking<'a> {
         self.check(rule, asked).map(|()| true)
     }
 
-    /// May the caller know whether a key exists? Otherwise what is missing looks like what is forbidden.
+    /// May the caller know whether a key exists? Otherwise a missing key looks like a forbidden one.
     pub(crate) fn may_know(&self, bucket: &'a Bucket, key: &'a str) -> bool {
         self.check(LIST_BUCKET, &Asked { prefix: Some(key), ..Asked::bucket(bucket) }).is_ok()
     }
 
-    /// Asks what was left to the operation.
+    /// Asks the questions left to the operation.
     pub(crate) fn check_pending(&self, asked: &Asked<'a>) -> S3Result<()> {
         self.permit.pending.iter().try_for_each(|rule| self.check(*rule, asked))
     }
 }
 
-/// What a write that gives rights to others needs besides: by the ACL of the bucket who may write may
-/// also say who may read.
+/// Further right for a write that gives rights to others: by the ACL of the bucket a caller that may write may
+/// also give the right to read.
 pub(crate) const GRANT_TO_OTHERS: Rule = Rule {
     action: "s3:PutObjectAcl",
     version_action: "s3:PutObjectAcl",
@@ -253,12 +253,12 @@ pub(crate) const GRANT_TO_OTHERS: Rule = Rule {
 };
 
 impl Bucket {
-    /// Whether ACLs count in it.
+    /// Returns true if ACLs count in it.
     pub(crate) fn counts_acls(&self) -> bool {
         self.ownership() != ObjectOwnership::BucketOwnerEnforced
     }
 
-    /// To whom its new objects belong.
+    /// Returns the ownership of its new objects.
     pub(crate) fn ownership(&self) -> ObjectOwnership {
         self.record.access.as_ref().map(|access| access.ownership).unwrap_or_default()
     }

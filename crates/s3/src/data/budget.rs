@@ -1,9 +1,10 @@
 //! Memory for data on its way: all requests of a gateway together stay within a budget, and wait
 //! when it is used up.
 //!
-//! It is handed out in steps, from a pool for each step: a request takes more only as its bytes come, and what is
-//! small never waits for what is large. Who holds memory of one step may wait for that of a later one, never of an
-//! earlier one or the same, so nobody waits in a circle. Of each pool one account, and one address, have half at most.
+//! It is handed out in steps, from a pool for each step: a request takes more only as its bytes come, and small
+//! requests never wait for large ones. A holder of memory of one step may wait for that of a later one, never of
+//! an earlier one or the same, so no holders wait in a circle. Of each pool one account, and one address, have
+//! half at most.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,14 +19,15 @@ use crate::error::GatewayError;
 
 const UNIT_BYTES: u64 = 1 << 10;
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
-/// Less would not let a single request go on.
+/// Smallest half: less would not suffice for a single request.
 const HALF_BYTES_MIN: u64 = 16 << 20;
 
-/// What a write holds when so much has come.
+/// Memory of a write by the number of bytes that have come.
 const WRITE_STEPS: [u64; 4] = [4 << 10, SEGMENT, 512 << 10, CHUNK_BYTES];
 /// Parts of the half for writing, in 32nds.
 const WRITE_PARTS: [u64; 4] = [1, 4, 8, 19];
-/// What is read at once: of small answers; of large ones while there is little memory; and while there is more.
+/// Bytes that are read at once: of small answers; of large ones while there is little memory; and while there is
+/// more.
 const READ_STEPS: [u64; 4] = [SEGMENT, SEGMENT, 512 << 10, CHUNK_BYTES];
 /// Parts of the half for reading, in 32nds. Copies have the rest.
 const READ_PARTS: [u64; 4] = [2, 4, 6, 12];
@@ -39,7 +41,7 @@ const COPY_BYTES_MAX: u64 = 3 * CHUNK_BYTES;
 /// Callers whose shares are remembered while they have nothing under way.
 const IDLE_CALLERS_MAX: usize = 1_024;
 
-/// Who has a share of the budget of its own.
+/// A holder of a share of the budget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Caller {
     /// By its canonical id.
@@ -48,7 +50,7 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Who has one IPv6 address has all of its network.
+    /// The holder of one IPv6 address has all of its network.
     pub(crate) fn of_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => Caller::Address(Ipv6Addr::from_bits(address.to_bits() & !NETWORK_BITS).into()),
@@ -57,7 +59,7 @@ impl Caller {
     }
 }
 
-/// Of an IPv6 address, those that a client chooses.
+/// Bits of an IPv6 address that a client chooses.
 const NETWORK_BITS: u128 = (1 << 64) - 1;
 
 /// The pools of the whole gateway, or of one caller.
@@ -68,7 +70,7 @@ struct Pools {
 }
 
 impl Pools {
-    /// A part of so many of these halves.
+    /// Returns one part of `part` of these halves.
     fn new(half_bytes: u64, part: u64) -> Self {
         let pool = |thirty_seconds: u64, step: u64| {
             let bytes = (half_bytes / 32 * thirty_seconds / part).max(step);
@@ -104,7 +106,7 @@ impl Shared {
     }
 }
 
-/// Whether nobody has these pools, or memory of them.
+/// Returns true if these pools, and memory of them, are unused.
 fn is_idle(pools: &Arc<Pools>) -> bool {
     let all = pools.writes.iter().chain(&pools.reads).chain([&pools.copies]);
     Arc::strong_count(pools) == 1 && all.clone().all(|pool| Arc::strong_count(pool) == 1)
@@ -114,7 +116,7 @@ fn is_idle(pools: &Arc<Pools>) -> bool {
 #[derive(Clone)]
 pub(crate) struct Budget {
     shared: Arc<Shared>,
-    /// Of the callers, and then of all.
+    /// Pools of the callers, and then of all.
     pools: Vec<Arc<Pools>>,
 }
 
@@ -124,7 +126,7 @@ pub(crate) struct Share {
 }
 
 impl Budget {
-    /// Of about so many bytes.
+    /// Returns a budget of about `bytes` bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         let half_bytes = (bytes / 2).max(HALF_BYTES_MIN);
         let all = Arc::new(Pools::new(half_bytes, 1));
@@ -138,7 +140,7 @@ impl Budget {
         Budget { shared: self.shared.clone(), pools: of_callers.chain([self.shared.all.clone()]).collect() }
     }
 
-    /// What is the least that a write takes which has so many bytes, of at most `bytes_max`.
+    /// Returns the smallest memory for a write of `bytes` bytes, of at most `bytes_max`.
     pub(crate) fn write_step(bytes: u64, bytes_max: u64) -> u64 {
         let step = WRITE_STEPS.into_iter().find(|step| bytes <= *step);
         step.unwrap_or(CHUNK_BYTES).min(bytes_max)
@@ -273,7 +275,7 @@ mod tests {
         assert!(sizes.len() > 1_000, "{}", sizes.len());
     }
 
-    /// Of the smallest budget a request gets all that it may ask for.
+    /// One request gets its largest need of the smallest budget.
     #[tokio::test(start_paused = true)]
     async fn the_least_is_enough_for_one() {
         let budget = Budget::new(1).of(account("a"));

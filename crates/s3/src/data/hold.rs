@@ -1,5 +1,5 @@
-//! A record in the index by which a GET that takes longer than the grace period keeps the data that it reads. It is
-//! renewed as long as the GET goes on, so that one whose gateway died keeps nothing for long.
+//! A record in the index by which a GET that takes longer than the grace period keeps its data. It is renewed
+//! during the GET, so that a GET whose gateway died keeps nothing for long.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Hold {
             let remove = vec![Mutation::OmapRemove { key }];
             match index.change_shard(shard, vec![Condition::ObjectExists], remove).await {
                 Err(error) if error.failed_condition().is_none() => {
-                    tracing::debug!(%error, "a hold stays until a collector finds that nobody renews it");
+                    tracing::debug!(%error, "a hold stays until a collector finds it without renewal");
                 }
                 _ => {}
             }

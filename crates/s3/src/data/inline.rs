@@ -12,13 +12,13 @@ use crate::record::{Piece, Place};
 /// tree (1,200 bytes), and the log that carries index changes stays short.
 pub(super) const INLINE_BYTES_MAX: u64 = 1 << 10;
 
-/// Plaintext that is kept beside the index: what an OSD writes into its log, so that the data and the change of the
-/// index are in one record.
+/// Most plaintext that is kept beside the index: an OSD writes it into its log, so that the data and the change of
+/// the index are in one record.
 pub(super) const BESIDE_BYTES_MAX: u64 = 64 << 10;
 
 impl Place {
-    /// Where a whole object of so many bytes is kept. Beside the index there is data only if it is meant for
-    /// the pool of the index.
+    /// Returns the place of a whole object of `bytes` bytes. Beside the index there is data only if it is meant
+    /// for the pool of the index.
     pub(crate) fn of_object(bytes: u64, is_data_with_index: bool) -> Self {
         match bytes {
             0..=INLINE_BYTES_MAX => Place::Index,
@@ -28,8 +28,8 @@ impl Place {
     }
 }
 
-/// What the index keeps: the seal and the data, which is encrypted in place. Without a cipher the data
-/// as it is.
+/// Returns the index's value: the seal and the data, which is encrypted in place. Without a cipher the data as it
+/// is.
 pub(super) fn seal(cipher: Option<&SegmentCipher>, data: &mut [u8]) -> Bytes {
     let Some(cipher) = cipher else { return Bytes::copy_from_slice(data) };
     let mut value = BytesMut::with_capacity(SEGMENT_SEAL_BYTES + data.len());
@@ -38,7 +38,7 @@ pub(super) fn seal(cipher: Option<&SegmentCipher>, data: &mut [u8]) -> Bytes {
     value.freeze()
 }
 
-/// The plaintext of a piece from what the index keeps.
+/// Returns the plaintext of a piece from the index's value.
 pub(super) fn open(cipher: Option<&SegmentCipher>, piece: &Piece, value: Bytes) -> Result<Bytes, GatewayError> {
     let seal_bytes = if cipher.is_some() { SEGMENT_SEAL_BYTES } else { 0 };
     let (seal, data) = value

@@ -1,6 +1,6 @@
 //! A record in the index that says that data is being written which nothing names yet. It comes before the data,
-//! the change that names the data removes it and demands it, and the collector makes garbage of what it says if
-//! nobody renews it. So data whose gateway died is found, and data that was given up is never named.
+//! the change that names the data removes it and requires it, and the collector makes garbage of its data if it is
+//! not renewed. So data whose gateway died is found, and data that was given up is never named.
 //!
 //! Small data has none: it would cost as much as the data. Only when it is not certain whether the change happened that
 //! names it there is one after that: from then on the change is refused, and the collector looks whether the data was
@@ -67,7 +67,7 @@ impl Intent {
         intent_key(&self.piece.data_id)
     }
 
-    /// Whether the index may have it.
+    /// Returns true if the index may have it.
     pub(super) fn has_begun(&self) -> bool {
         self.renewed.is_some()
     }
@@ -113,12 +113,12 @@ impl Intent {
         }
     }
 
-    /// What the change that names the data demands.
+    /// Returns the condition of the change that names the data.
     pub(super) fn condition(&self) -> Condition {
         Condition::OmapExists { key: self.key() }
     }
 
-    /// What the change that names the data does besides.
+    /// Returns the further mutation of the change that names the data.
     pub(super) fn removal(&self) -> Mutation {
         Mutation::OmapRemove { key: self.key() }
     }

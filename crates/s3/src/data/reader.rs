@@ -262,7 +262,7 @@ fn vanished(piece: &Piece) -> GatewayError {
     GatewayError::Vanished { data_id: hex::encode(piece.data_id) }
 }
 
-/// The plaintext of consecutive segments, all but the last of which are whole.
+/// Returns the plaintext of consecutive segments, all but the last of which are whole.
 fn open_segments(
     cipher: &SegmentCipher,
     first: u64,

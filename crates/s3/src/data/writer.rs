@@ -64,7 +64,8 @@ struct Beside {
 }
 
 impl Unfinished {
-    /// What must change together with the entry: puts small data into the index, and ends the intent.
+    /// Returns the mutation that must happen together with the entry: puts small data into the index, and ends the
+    /// intent.
     pub(crate) fn index_change(&self) -> Option<Mutation> {
         if let Some(value) = self.inline.clone() {
             return Some(Mutation::OmapSet { key: inline_key(&self.data_id), value });
@@ -76,7 +77,7 @@ impl Unfinished {
         self.intent.as_ref().filter(|intent| intent.has_begun())
     }
 
-    /// What the change that names the data demands: that it was not given up.
+    /// Returns the condition of the change that names the data: that the data was not given up.
     pub(crate) fn condition(&self) -> Option<Condition> {
         match self.intent() {
             Some(intent) => Some(intent.condition()),
@@ -176,7 +177,7 @@ impl Buffer {
         self.filled_bytes = end;
     }
 
-    /// Moves to a buffer with so much room.
+    /// Moves to a buffer with `room_bytes` of room.
     fn grow(&mut self, room_bytes: usize) {
         let mut blocks = BlockBuffer::for_overwriting(room_bytes.div_ceil(BLOCK_BYTES));
         blocks.as_mut_slice()[..self.filled_bytes].copy_from_slice(self.filled());
@@ -204,8 +205,8 @@ pub(crate) struct DataWriter {
 }
 
 impl DataWriter {
-    /// No more than `bytes_max` may be pushed. What goes into the index or beside it must be small
-    /// ([`Place::of_object`]). What goes into chunks and is not small has an intent.
+    /// No more than `bytes_max` may be pushed. Data for the index or beside it must be small
+    /// ([`Place::of_object`]). Data for chunks that is not small has an intent.
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
         budget: Budget,
@@ -267,7 +268,7 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Takes memory for so many bytes more, as far as they belong to this chunk, and no more of it than that needs.
+    /// Takes memory for `bytes` more bytes, as far as they belong to this chunk, and no more than they need.
     async fn grow(&mut self, bytes: u64) -> Result<(), GatewayError> {
         let wanted = (self.buffer.filled_bytes as u64 + bytes).min(self.buffer_bytes);
         let room = Budget::write_step(wanted, self.buffer_bytes);
@@ -277,7 +278,7 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Begins to write what is left, or makes it ready to be written with the entry: no more is pushed.
+    /// Begins to write the rest, or prepares it to be written with the entry: no more is pushed.
     pub(crate) async fn write_rest(&mut self) -> Result<(), GatewayError> {
         if self.buffer.filled_bytes == 0 {
             return Ok(());
@@ -302,7 +303,7 @@ impl DataWriter {
         }
     }
 
-    /// Seals what was collected, which is taken away: the write of it, as a chunk of this number, and its payload.
+    /// Seals the collected data and takes it away: returns its write, as a chunk of this number, and the payload.
     fn sealed(&mut self, chunk: u64, is_final: bool) -> (Mutation, Bytes) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let seals = self.cipher.as_ref().map(|cipher| seal(cipher, chunk, is_final, buffer.filled()));
@@ -310,8 +311,8 @@ impl DataWriter {
         (Mutation::Write { offset: 0, length, seals }, buffer.blocks.into_bytes(buffer.filled_bytes))
     }
 
-    /// Writes what is left and waits until everything is durable, but for what is written with the entry.
-    /// No data makes no piece.
+    /// Writes the rest and waits until everything is durable, except the data that is written with the entry. No
+    /// data makes no piece.
     pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
         self.write_rest().await?;
         while let Some(written) = self.unfinished.in_flight.next().await {

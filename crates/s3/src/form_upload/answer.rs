@@ -1,4 +1,4 @@
-//! What is answered when a form's file is stored.
+//! Answers when a form's file is stored.
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use s3s::dto::{PostResponse, PutObjectOutput};
@@ -8,11 +8,11 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 use super::fields::Fields;
 use crate::ops::url_encode;
 
-/// What was stored, and where it can be found.
+/// The stored object, and its address.
 pub(super) struct Stored<'a> {
     pub bucket: &'a str,
     pub key: &'a str,
-    /// Without what goes on with the key.
+    /// Without the signed query.
     pub url: &'a str,
 }
 

@@ -63,7 +63,7 @@ impl Form {
         }
     }
 
-    /// What follows the fields, if it is as long as it may be.
+    /// Returns the data behind the fields, of an allowed length.
     pub(super) fn into_file(self, allowed: LengthRange) -> File {
         File { form: self, allowed, bytes: 0, ready: VecDeque::new(), has_ended: false }
     }
@@ -97,8 +97,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Reads on until it is certain that the file is no small one, or how long it is. Forms do not say
-    /// that, and small files are kept elsewhere. `form_bytes` is what the whole form has.
+    /// Reads on until it is certain that the file is no small one, or how long it is. Forms do not say that, and
+    /// small files are kept elsewhere. `form_bytes` is the size of the whole form.
     pub(super) async fn length(&mut self, form_bytes: Option<u64>) -> S3Result<BodyLength> {
         let max = self.allowed.max.min(BODY_BYTES_MAX);
         // Better before the file is taken in than after it.

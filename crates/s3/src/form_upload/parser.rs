@@ -17,7 +17,7 @@ const FIELDS_BYTES_MAX: usize = 20 << 10;
 const FIELDS_MAX: usize = 100;
 /// White space between a boundary and the end of its line.
 const PADDING_BYTES_MAX: usize = 64;
-/// What may stand behind the file, and is passed over.
+/// Most bytes behind the file, which are passed over.
 const REST_BYTES_MAX: usize = 20 << 10;
 
 const HEADERS_END: &[u8] = b"\r\n\r\n";
@@ -35,7 +35,7 @@ pub(super) enum FormError {
     NoFile,
 }
 
-/// What a form consists of, in its order.
+/// Parts of a form, in its order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Field {
@@ -269,7 +269,7 @@ impl Parser {
         Ok(())
     }
 
-    /// What is before a boundary, which goes away.
+    /// Returns the data before a boundary, which is removed.
     fn take_to_boundary(&mut self, end: usize) -> Bytes {
         let taken = self.buffer.split_to(end);
         self.buffer.advance(self.delimiter.needle().len());

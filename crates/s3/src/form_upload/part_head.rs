@@ -2,7 +2,7 @@
 
 use super::parser::FormError;
 
-/// What they say.
+/// Values of the headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PartHead {
     pub name: String,
@@ -17,7 +17,7 @@ impl PartHead {
         for line in text.split("\r\n") {
             let (name, value) = line.split_once(':').ok_or(FormError::Malformed("a part has no proper header"))?;
             if name.starts_with([' ', '\t']) {
-                return Err(FormError::Malformed("a header goes on in a second line"));
+                return Err(FormError::Malformed("a header continues in a second line"));
             }
             match name.trim_end().to_ascii_lowercase().as_str() {
                 "content-disposition" if found.is_some() => {
@@ -63,7 +63,7 @@ fn is_plain(encoding: &str) -> bool {
     ["7bit", "8bit", "binary"].iter().any(|plain| encoding.trim().eq_ignore_ascii_case(plain))
 }
 
-/// The next of the parameters `; key=value; key="value"`, and what is behind it.
+/// Returns the next of the parameters `; key=value; key="value"`, and the text behind it.
 fn parameter(text: &str) -> Result<Option<(&str, String, &str)>, FormError> {
     const BROKEN: FormError = FormError::Malformed("a Content-Disposition cannot be read");
     let text = text.trim_start_matches([' ', '\t']);

@@ -1,4 +1,4 @@
-//! The policy of a form: what whoever signed it allows to be uploaded with it.
+//! The policy of a form: the uploads that its signer allows.
 
 use std::time::SystemTime;
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::fields::Fields;
 
-/// Fields that no condition needs to name, beside `x-ignore-`: the policy itself, what proves that it
-/// is signed, and checksums, which allow nothing.
+/// Fields that no condition needs to name, beside `x-ignore-`: the policy itself, the parts of its signature, and
+/// checksums, which allow nothing.
 const UNCONDITIONAL_FIELDS: &[&str] = &[
     "awsaccesskeyid",
     "file",
@@ -78,7 +78,7 @@ impl Policy {
         Ok(Policy { expiration, conditions })
     }
 
-    /// Whether a form is as the policy wants it. The length of its file shows later.
+    /// Checks if a form meets the policy. The length of its file shows later.
     pub(super) fn check(&self, fields: &Fields, now: SystemTime) -> S3Result<LengthRange> {
         if self.expiration <= Timestamp::from(now) {
             return Err(denied("Policy expired."));

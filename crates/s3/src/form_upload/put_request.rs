@@ -71,7 +71,7 @@ fn tags(xml: &str) -> S3Result<String> {
     Ok(encoded.finish())
 }
 
-/// Headers, each of which may be empty or not there.
+/// Headers, each of which may be empty or absent.
 struct Reader<'a>(&'a HeaderMap);
 
 impl Reader<'_> {
@@ -104,7 +104,7 @@ impl Reader<'_> {
     }
 }
 
-/// What PutObject takes, from such headers.
+/// Returns the input of PutObject, from such headers.
 pub(super) fn input(
     bucket: &str,
     key: &str,

@@ -1,5 +1,5 @@
-//! Who signed the policy of a form. Both versions sign the text of the policy, so in both it binds all
-//! that it names; neither covers the file beyond what the policy says of it.
+//! Signer of the policy of a form. Both versions sign the text of the policy, so in both it binds everything that
+//! it names; neither covers the file beyond the policy's conditions on it.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -15,7 +15,7 @@ const V4_ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const V4_FIELDS: &[&str] = &["x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"];
 const V2_FIELDS: &[&str] = &["awsaccesskeyid", "signature"];
 
-/// What a form says about its signature.
+/// A form's fields of its signature.
 #[derive(Debug)]
 pub(super) struct Proof<'a> {
     access_key: &'a str,

@@ -12,7 +12,7 @@ use crate::names::{ENTRY_PREFIX, VERSION_PREFIX, escaped, parse_version_key, pre
 use crate::record::decode_head;
 use crate::versions::place_of;
 
-/// What to list.
+/// Selection of versions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VersionQuery {
     pub prefix: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct VersionQuery {
     pub limit: usize,
 }
 
-/// Behind what a page begins.
+/// Position behind which a page begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum After {
     #[default]
@@ -36,7 +36,7 @@ pub(crate) enum After {
 }
 
 impl After {
-    /// Whether an entry was shown by an earlier page.
+    /// Returns true if an entry was shown by an earlier page.
     fn has_shown(&self, key: &str, record: &[u8]) -> Result<bool, GatewayError> {
         match self {
             After::Version(last, place) if last == key.as_bytes() => Ok(place_of(&decode_head(record)?) <= *place),
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// A client that deletes what each page shows.
+    /// A client that deletes the items of each page.
     #[test]
     fn a_version_that_becomes_the_newest_between_two_pages_is_shown() {
         let mut model = model(&BTreeMap::from([("k".to_owned(), 3)]), 1, 9);

@@ -41,7 +41,7 @@ pub(super) enum WantedAcl {
     Grants(Acl),
 }
 
-/// To whom a new object belongs, and its ACL if it has one of its own.
+/// Owner of a new object, and its ACL if it has one of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NewAccess {
     /// `None` for the owner of the bucket.
@@ -186,8 +186,8 @@ impl Service {
         resolve(bucket, owner, asking.permit.canonical_id(), wanted)
     }
 
-    /// To whom an object belongs that a request writes, and its ACL, by the headers of the request and
-    /// the ownership of the bucket.
+    /// Returns the owner of a written object, and its ACL, by the headers of the request and the ownership of the
+    /// bucket.
     pub(super) fn new_access(
         &self,
         asking: &Asking<'_>,
@@ -333,13 +333,13 @@ fn checked(acl: Acl) -> S3Result<Acl> {
     Ok(acl)
 }
 
-/// Whether an ACL gives something to anybody but these.
+/// Returns true if an ACL gives rights to any other than these.
 fn gives_to_others(acl: &Acl, own: [&str; 2]) -> bool {
     let is_own = |grant: &AclGrant| matches!(&grant.grantee, AclGrantee::Account(id) if own.contains(&&**id));
     !acl.grants.iter().all(is_own)
 }
 
-/// The ACL that is meant, of what is `owner`'s; `None` for that of the owner alone.
+/// Returns the ACL for a resource of `owner`; `None` for that of the owner alone.
 pub(super) fn resolve_acl(bucket_owner: &str, owner: &str, wanted: WantedAcl) -> S3Result<Option<Acl>> {
     let acl = match wanted {
         WantedAcl::Default => None,

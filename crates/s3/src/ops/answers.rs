@@ -113,7 +113,7 @@ macro_rules! content_headers {
 }
 pub(super) use content_headers;
 
-/// `aws-chunked` tells how the request was sent, not what the object is.
+/// `aws-chunked` describes the transfer of the request, not the object.
 pub(super) fn content_encoding(value: Option<String>) -> Option<String> {
     let kept: Vec<String> = value?
         .split(',')
@@ -123,12 +123,12 @@ pub(super) fn content_encoding(value: Option<String>) -> Option<String> {
     (!kept.is_empty()).then(|| kept.join(", "))
 }
 
-/// Whole seconds since the Unix epoch; what cannot be told becomes the epoch.
+/// Returns whole seconds since the Unix epoch; an unknown time becomes the epoch.
 pub(super) fn unix_seconds(time: Timestamp) -> i64 {
     epoch_text(time).split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// Milliseconds since the Unix epoch; what is before it becomes the epoch.
+/// Returns milliseconds since the Unix epoch; an earlier time becomes the epoch.
 pub(crate) fn unix_ms_of(time: Timestamp) -> u64 {
     let text = epoch_text(time);
     let (seconds, fraction) = text.split_once('.').unwrap_or((&text, ""));

@@ -49,7 +49,7 @@ impl StoredBody {
     }
 }
 
-/// What a body becomes.
+/// Use of a body.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     /// An object; if it is small, it is in the index or beside it.
@@ -70,7 +70,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// What writes a body of at most `bytes_max`.
+    /// Returns the writer of a body of at most `bytes_max`.
     pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
         let place = match self.purpose {
             Purpose::Object => {
@@ -94,7 +94,7 @@ pub(crate) enum BodyLength {
     AtMost(u64),
 }
 
-/// A body and what its sender said about it.
+/// A body and its sender's values for it.
 pub(super) struct Upload {
     pub body: Option<StreamingBlob>,
     /// None if the request does not say.
@@ -154,8 +154,8 @@ impl Service {
     }
 }
 
-/// Tells apart what went wrong with a body. The error types of s3s are private; their texts name
-/// the variant. What comes from us may be an answer already.
+/// Returns the answer for an error of a body. The error types of s3s are private; their texts name the variant.
+/// Our own errors may be answers already.
 pub(crate) fn body_error(error: StdError) -> S3Error {
     let error = match error.downcast::<S3Error>() {
         Ok(answer) => return *answer,

@@ -14,7 +14,7 @@ use super::Service;
 use super::encryption::{no_such_kms_key, parse_key_id};
 use crate::error::{GatewayError, custom_error};
 
-/// What a configuration asks for: exactly one rule.
+/// Returns the encryption that a configuration requests: exactly one rule.
 fn parse(configuration: &ServerSideEncryptionConfiguration) -> S3Result<BucketEncryption> {
     let [rule] = &configuration.rules[..] else {
         return Err(s3_error!(MalformedXML, "A configuration has exactly one rule"));

@@ -50,7 +50,7 @@ impl Before {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = policy.cloned();
     }
 
-    /// Says in the audit log what became of it.
+    /// Notes the result in the audit log.
     fn note(self, extensions: &http::Extensions, bucket: &str, after: Option<&str>) {
         let before = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let change = DocumentChange::new(format!("bucket {bucket}"), before.as_deref(), after);
@@ -89,7 +89,7 @@ impl Service {
         Ok(response)
     }
 
-    /// The ids of those whom a policy names, who have to be there.
+    /// Returns the ids of the principals that a policy names, which must exist.
     async fn principal_ids(&self, policy: &Policy) -> S3Result<BTreeMap<String, String>> {
         if policy.principal_arns().is_empty() {
             return Ok(BTreeMap::new());

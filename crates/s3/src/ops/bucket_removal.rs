@@ -49,7 +49,7 @@ impl Mark {
     }
 }
 
-/// What became of an attempt to mark an index object.
+/// Result of an attempt to mark an index object.
 enum Marking {
     Marked,
     /// An earlier attempt went past the point of no return.
@@ -185,7 +185,7 @@ async fn get_mark(index: &Index, shard: u32) -> Result<Option<Bytes>, GatewayErr
     mark.map_err(|error| index.explain(error))
 }
 
-/// Whether a deletion of the bucket has begun, or removed its index already.
+/// Returns true if a deletion of the bucket has begun, or removed its index already.
 pub(super) async fn is_being_deleted(index: &Index) -> Result<bool, GatewayError> {
     match get_mark(index, 0).await {
         Err(GatewayError::NoSuchBucket(_)) => Ok(true),

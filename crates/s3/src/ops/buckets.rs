@@ -32,7 +32,7 @@ const OLDEST_REGION: &str = "us-east-1";
 /// A location constraint that begins so names the pool for the bucket's data.
 const POOL_CONSTRAINT: &str = "pool:";
 
-/// Whether a pool can hold S3 data; if not, why and what to do. A sealed segment must lie in one
+/// Checks if a pool can hold S3 data; the error has the reason and the remedy. A sealed segment must lie in one
 /// chunk, or every shard that has a part of it would need its seal.
 pub fn check_data_pool(pool: &PoolRecord) -> Result<(), String> {
     match pool.redundancy {
@@ -47,7 +47,7 @@ pub fn check_data_pool(pool: &PoolRecord) -> Result<(), String> {
     }
 }
 
-/// What a request to make a bucket asks for.
+/// Properties of a requested bucket.
 #[derive(Clone, Copy)]
 struct WantedBucket<'a> {
     owner: &'a str,
@@ -157,7 +157,7 @@ impl Service {
         Ok(created(&name))
     }
 
-    /// What a new bucket says of access to it: nothing if everything is its owner's.
+    /// Returns the access settings of a new bucket: none if all rights are its owner's.
     fn first_access(
         &self,
         asked: Option<ObjectOwnership>,

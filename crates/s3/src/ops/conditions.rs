@@ -77,7 +77,7 @@ pub(super) struct WriteConditions {
 }
 
 impl WriteConditions {
-    /// `If-Match` and `If-None-Match` of an operation of which s3s does not read them.
+    /// Reads `If-Match` and `If-None-Match` for operations whose headers s3s does not read.
     pub(super) fn from_headers(headers: &HeaderMap) -> S3Result<Self> {
         let read = |name: header::HeaderName| {
             let parse = |value: &HeaderValue| {
@@ -90,7 +90,7 @@ impl WriteConditions {
         Ok(WriteConditions { if_match, if_none_match, ..Default::default() })
     }
 
-    /// Whether an object that is there is the one that the writer means.
+    /// Returns true if the present object is the one that the writer expects.
     fn describes(&self, head: &EntryHead) -> bool {
         let modified_s = i64::try_from(head.modified_ms / 1_000).unwrap_or(i64::MAX);
         self.if_match.as_ref().is_none_or(|condition| matches(condition, &head.etag))
@@ -98,7 +98,7 @@ impl WriteConditions {
             && self.last_modified.as_ref().is_none_or(|time| unix_seconds(time.clone()) == modified_s)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub(super) fn are_none(&self) -> bool {
         !self.want_object() && self.if_none_match.is_none()
     }
@@ -122,8 +122,8 @@ impl WriteConditions {
         }
     }
 
-    /// Checks the deletion of a version, or of what is the newest one. What is not there needs no
-    /// deletion; a delete marker is there, but no object.
+    /// Checks the deletion of a version, or of the newest one. An absent version needs no deletion; a delete
+    /// marker is there, but no object.
     pub(super) fn check_deletion(&self, version: Option<&EntryHead>) -> S3Result<()> {
         match version {
             Some(head) if !self.describes(head) => Err(precondition_failed()),

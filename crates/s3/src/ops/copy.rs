@@ -1,4 +1,4 @@
-//! CopyObject: the source is opened and sealed anew, so that no two objects share data.
+//! CopyObject: the source is opened and sealed again, so that no two objects share data.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) struct Source {
     pub customer: Option<CustomerKey>,
 }
 
-/// Whether who may read one may read the other, and reads the same.
+/// Returns true if both have the same content for the same readers.
 fn is_same_to_readers(one: &EntryHead, other: &EntryHead) -> bool {
     one.etag == other.etag && one.owner == other.owner && one.acl == other.acl && one.tags == other.tags
 }

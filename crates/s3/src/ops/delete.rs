@@ -25,7 +25,7 @@ use crate::versions::Change;
 const KEYS_MAX: usize = 1_000;
 const DELETES_IN_FLIGHT: usize = 16;
 
-/// Says in the audit log what was to be deleted.
+/// Notes in the audit log the keys that were to be deleted.
 fn note_deletions(extensions: &http::Extensions, results: &[(S3Result<Deletion>, String, Option<String>)]) {
     let Some(observed) = extensions.get::<Arc<Observed>>() else { return };
     let audited = |(result, key, version_id): &(S3Result<Deletion>, String, Option<String>)| AuditedDeletion {
@@ -36,16 +36,16 @@ fn note_deletions(extensions: &http::Extensions, results: &[(S3Result<Deletion>,
     observed.deletes(results.iter().map(audited).collect());
 }
 
-/// What a deletion has done.
+/// Result of a deletion.
 struct Deletion {
     /// The version that was deleted, or the delete marker that was written.
     version_id: Option<String>,
-    /// A delete marker was written, or was what was deleted.
+    /// True if a delete marker was written or deleted.
     is_of_marker: bool,
 }
 
 impl Service {
-    /// Deletes one version for good; without a version id, what the key shows: where the bucket has
+    /// Deletes one version for good; without a version id, the key's current object: where the bucket has
     /// versions, a delete marker takes its place.
     async fn delete_key(
         &self,
@@ -94,7 +94,7 @@ impl Service {
         }))
     }
 
-    /// Deletes what one entry of DeleteObjects names, if who asks may.
+    /// Deletes the version of one entry of DeleteObjects, if the caller may.
     async fn delete_entry(
         &self,
         asking: &Asking<'_>,

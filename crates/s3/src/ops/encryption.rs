@@ -1,4 +1,4 @@
-//! What requests say about encryption, and what answers say: SSE-S3, SSE-KMS and SSE-C.
+//! Encryption in requests and answers: SSE-S3, SSE-KMS and SSE-C.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ macro_rules! set_encryption {
 }
 pub(super) use set_encryption;
 
-/// What an answer says about encryption.
+/// Encryption in an answer.
 #[derive(Default)]
 pub(super) struct EncryptionAnswer {
     pub algorithm: Option<ServerSideEncryption>,
@@ -114,7 +114,7 @@ pub(super) struct EncryptionAnswer {
     pub customer_md5: Option<String>,
 }
 
-/// What answers say of an object that is encrypted so.
+/// Returns the fields of answers for an object that is encrypted so.
 pub(super) fn encryption_answer(encryption: &Encryption, customer_md5: Option<String>) -> EncryptionAnswer {
     let algorithm = |name: &'static str| Some(ServerSideEncryption::from_static(name));
     match encryption {
@@ -205,8 +205,8 @@ fn parse_context(text: &str) -> S3Result<BTreeMap<String, String>> {
     serde_json::from_slice(&bytes).map_err(|_| invalid())
 }
 
-/// The key of the key service that a key id means: the id itself, or what follows the last slash of an
-/// ARN or alias. `None` is the service's own choice.
+/// Returns the key of the key service for a key id: the id itself, or the part behind the last slash of an ARN or
+/// alias. `None` is the service's own choice.
 pub(super) fn parse_key_id(text: &str) -> S3Result<Option<String>> {
     let name = text.rsplit('/').next().unwrap_or_default();
     let name = name.strip_prefix("arn:aws:kms:").unwrap_or(name);
@@ -222,7 +222,7 @@ pub(super) fn no_such_kms_key(key_id: &str) -> S3Error {
 }
 
 impl WantedHeaders {
-    /// What the headers and the bucket's default come to.
+    /// Returns the encryption by the headers and the bucket's default.
     fn resolve(self, bucket: &Bucket, extensions: &Extensions) -> S3Result<(Encryption, Option<CustomerKey>)> {
         if let Some(customer) = self.customer.key(extensions)? {
             if self.algorithm.is_some() {
@@ -339,7 +339,7 @@ impl Service {
         self.sealing_of(sealed, encryption, customer).await
     }
 
-    /// Opens what is encrypted so, for a request with these headers.
+    /// Opens an object that is encrypted so, for a request with these headers.
     pub(super) async fn sealing_of(
         &self,
         sealed: &SealedFor<'_>,
@@ -361,8 +361,8 @@ impl Service {
     }
 }
 
-/// Whether the client gave the key that the object needs, and none if it needs none. Gives what the
-/// answer repeats.
+/// Checks that the client gave the key that the object needs, and none if it needs none. Returns the field that
+/// the answer repeats.
 pub(super) fn check_customer_key(
     bucket: &Bucket,
     encryption: &Encryption,
@@ -389,8 +389,8 @@ pub(super) fn check_customer_key(
     }
 }
 
-/// As [`check_customer_key`], for a request that writes with the key of an upload, or of the source of a
-/// copy: a wrong one is an error of the request, since the target is what rights are asked for.
+/// As [`check_customer_key`], for a request that writes with the key of an upload, or of the source of a copy: a
+/// wrong one is an error of the request, since rights are needed for the target.
 pub(super) fn check_key_of_write(
     bucket: &Bucket,
     encryption: &Encryption,

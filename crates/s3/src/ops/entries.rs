@@ -42,10 +42,10 @@ impl Version {
     }
 }
 
-/// What a write has made of a key.
+/// Result of a write of a key.
 pub(super) struct Written {
     pub head: EntryHead,
-    /// Whether the bucket has versions, or had some.
+    /// True if the bucket has versions, or had some.
     pub is_versioned: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn pause_before(attempt: u32) {
     }
 }
 
-/// Whether an error says that there is no object to be read.
+/// Returns true if an error means that there is no object to be read.
 fn is_missing(error: &S3Error) -> bool {
     matches!(error.code(), S3ErrorCode::NoSuchKey | S3ErrorCode::NoSuchVersion | S3ErrorCode::MethodNotAllowed)
 }
@@ -152,7 +152,7 @@ impl Service {
         }
     }
 
-    /// Asks what was left to an operation that reads an object by its conditions only.
+    /// Asks the questions left to an operation that reads an object by its conditions only.
     pub(super) async fn check_reading_by_conditions(
         &self,
         asking: &Asking<'_>,
@@ -261,8 +261,8 @@ impl Service {
         Err(busy().into())
     }
 
-    /// What a writer of a version has to know, without a look if nothing of it matters but the newest one:
-    /// that may be guessed.
+    /// Returns the records that a writer of a version needs, without a read if only the newest one matters: that
+    /// may be guessed.
     async fn guessed_records(&self, index: &Index, key: &str) -> Result<KeyRecords, GatewayError> {
         if index.bucket.record.versioning.is_some_and(|versioning| !versioning.is_enabled) {
             return key_records(index, key).await;
@@ -288,7 +288,7 @@ impl Service {
         }
     }
 
-    /// The index with the versioning that is in force, which writers of the key are told of.
+    /// Returns the index with the versioning in force, after informing the key's writers of it.
     async fn with_versioning(&self, index: &Index, key: &str) -> Result<Index, GatewayError> {
         let name = &index.bucket.record.name;
         self.buckets.forget(name);
@@ -338,8 +338,8 @@ impl Service {
         Err(busy())
     }
 
-    /// Changes what is said about an object, not its data, if who asks may do so: the record is replaced
-    /// if it is still the same.
+    /// Changes properties of an object, not its data, if the caller may do so: the record is replaced if it is
+    /// still the same.
     pub(super) async fn change_head(
         &self,
         asking: &Asking<'_>,
@@ -371,7 +371,7 @@ impl Service {
     }
 }
 
-/// Whether an entry names the data of these pieces, which are of one write.
+/// Returns true if an entry names the data of these pieces, which are of one write.
 fn names_data_of(record: &[u8], pieces: &[Piece]) -> Result<bool, GatewayError> {
     let named = decode_pieces(record)?;
     let ids = |pieces: &[Piece]| pieces.iter().map(|piece| piece.data_id).collect::<Vec<_>>();
@@ -418,7 +418,7 @@ impl From<WriteError> for S3Error {
     }
 }
 
-/// What a writer has to know of a key.
+/// Returns the records of a key that a writer needs.
 async fn key_records(index: &Index, key: &str) -> Result<KeyRecords, GatewayError> {
     let newest = index.entry(key).await?;
     // The null version is in the way of another one only.

@@ -29,7 +29,7 @@ use crate::error::GatewayError;
 use crate::index::Index;
 use crate::record::{Checksums, EntryHead, Piece};
 
-/// How often a GET begins anew when the object is replaced, and its old data collected, under it.
+/// Attempts of a GET when the object is replaced, and its old data collected, under it.
 const ATTEMPTS: u32 = 3;
 
 /// The bytes that a Range header asks for.
@@ -47,7 +47,7 @@ pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Res
     }
 }
 
-/// What a GET asks for, but for its key.
+/// Parameters of a GET, except its key.
 struct Opening {
     customer: Option<CustomerKey>,
     conditions: ReadConditions,
@@ -64,13 +64,13 @@ struct Opened {
     data: BoxStream<'static, Result<Bytes, GatewayError>>,
 }
 
-/// What a read wants of an object's data.
+/// Part of an object's data for a read.
 struct Wanted {
     /// `None` for all of it.
     range: Option<Range<u64>>,
     /// The number of the object's parts, if one of them is wanted.
     parts_count: Option<i32>,
-    /// Of all that is wanted: ranges have none.
+    /// Checksums of the whole object: ranges have none.
     checksums: Checksums,
 }
 
@@ -185,8 +185,8 @@ impl Service {
         Err(s3_error!(InternalError, "unreachable: every attempt returns"))
     }
 
-    /// Opens what the newest version of a key probably is while its entry is read: one round instead of two.
-    /// `None` if it turns out to be another one.
+    /// Opens the probable newest version of a key while its entry is read: one round instead of two. `None` if it
+    /// turns out to be another one.
     async fn open_guessed(
         &self,
         asking: &Asking<'_>,
@@ -215,7 +215,7 @@ impl Service {
         }
     }
 
-    /// Opens what a GET wants of a version. The inner error is that its data cannot be read.
+    /// Opens the part of a version that a GET requests. The inner error is that its data cannot be read.
     async fn open_version(
         &self,
         asking: &Asking<'_>,

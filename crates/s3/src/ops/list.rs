@@ -39,7 +39,7 @@ impl Encoder {
     }
 }
 
-/// `max-keys` and its like: at most what S3 allows, not negative.
+/// Returns `max-keys` and the like: at most S3's limit, not negative.
 pub(super) fn checked_limit(asked: Option<i32>) -> S3Result<i32> {
     match asked {
         Some(limit) if limit < 0 => Err(s3_error!(InvalidArgument, "The limit must not be negative")),
@@ -48,8 +48,8 @@ pub(super) fn checked_limit(asked: Option<i32>) -> S3Result<i32> {
     }
 }
 
-/// Where a listing begins that shows only what comes after `key`. A key that is itself a common
-/// prefix was shown as such, so all that folds into it is behind us.
+/// Returns the begin of a listing that shows only keys after `key`. A key that is itself a common prefix was shown
+/// as such, so all that folds into it is behind us.
 pub(super) fn start_after(key: &str, prefix: &str, delimiter: &str) -> Vec<u8> {
     let key = key.as_bytes();
     if key.is_empty() {

@@ -41,15 +41,15 @@ use crate::trailers::Trailers;
 
 /// Parts of one upload.
 pub(super) const PARTS_MAX: i32 = 10_000;
-/// A completion or abort may be taken for dead so many times sooner than what nobody waits for.
+/// Factor by which a completion or abort counts as dead sooner than other idle work.
 const CLOSING_IS_SOONER: u32 = 10;
-/// How often an upload is closed anew after another request has taken the note for that of a dead one.
+/// Attempts to close an upload after another request has taken the note for that of a dead one.
 pub(super) const CLOSINGS_MAX: u32 = 8;
 
 /// A multipart upload as found in the index.
 pub(super) struct OpenUpload {
     pub head: UploadHead,
-    /// The record as stored: what conditions compare with.
+    /// The record as stored, for conditions.
     pub value: Bytes,
 }
 
@@ -155,7 +155,7 @@ impl Service {
         self.standing.is_since(&closing.token, self.abandoned_after / CLOSING_IS_SOONER)
     }
 
-    /// What a change of an upload failed for that is not as it was read any more: it is gone, or is being closed.
+    /// Returns the error for an upload that has changed since it was read: it is gone, or is being closed.
     async fn why_changed(&self, index: &Index, key: &str, upload_id: &str) -> S3Error {
         match self.upload(index, key, upload_id).await {
             Ok(_) => being_closed(),

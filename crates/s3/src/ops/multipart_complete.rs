@@ -33,7 +33,7 @@ struct StoredPart {
     pieces: Vec<Piece>,
 }
 
-/// What the object will be.
+/// The object to be made.
 struct Assembly {
     head: EntryHead,
     pieces: Vec<Piece>,
@@ -255,7 +255,7 @@ fn assemble(
     })
 }
 
-/// The checksums of the parts, to be told when somebody asks for the object's parts.
+/// Returns the checksums of the parts, for requests of the object's parts.
 fn part_checksums(upload: &OpenUpload, parts: &[(u32, &StoredPart)]) -> Vec<String> {
     let Some(name) = upload.head.checksum_algorithm.as_ref().filter(|_| parts.len() <= PART_CHECKSUMS_MAX) else {
         return Vec::new();
@@ -281,7 +281,7 @@ fn whole_checksums(upload: &OpenUpload, parts: &[(u32, &StoredPart)]) -> S3Resul
     Ok(Checksums::from([(name.clone(), whole)]))
 }
 
-/// Compares with what the client knows about the whole object.
+/// Compares with the client's values for the whole object.
 fn check_whole(input: &CompleteMultipartUploadInput, head: &EntryHead) -> S3Result<()> {
     let sent = [
         (Algorithm::Crc32, &input.checksum_crc32),
@@ -303,7 +303,7 @@ fn check_whole(input: &CompleteMultipartUploadInput, head: &EntryHead) -> S3Resu
     Ok(())
 }
 
-/// What makes the upload vanish, in the change that makes the object visible.
+/// Returns the mutations that remove the upload, in the change that makes the object visible.
 fn end_of_upload(
     key: &str,
     upload_id: &str,

@@ -22,7 +22,7 @@ fn initiator(identities: &Identities, canonical_id: &str) -> Initiator {
     Initiator { display_name, id }
 }
 
-/// To whom the object will belong.
+/// Returns the owner of the object to be made.
 fn object_owner<'a>(upload: &'a UploadHead, bucket: &'a Bucket) -> &'a str {
     upload.object_owner.as_deref().unwrap_or(&bucket.record.owner)
 }

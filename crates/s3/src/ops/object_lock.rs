@@ -1,4 +1,4 @@
-//! Object lock: what a bucket retains by default, and the locks of single versions.
+//! Object lock: a bucket's default retention, and the locks of single versions.
 
 use atoll_types::records::{BucketObjectLock, BucketRecord, DefaultRetention, RetentionMode, RetentionPeriod};
 use s3s::dto::{
@@ -23,7 +23,7 @@ use crate::record::EntryHead;
 /// Longest default retention: a hundred years.
 const DAYS_MAX: i32 = 36_500;
 const YEARS_MAX: i32 = 100;
-/// When the last year begins that timestamps can tell.
+/// Begin of the last year that timestamps can have.
 const YEAR_9999_MS: u64 = 253_370_764_800_000;
 
 fn malformed() -> S3Error {
@@ -220,7 +220,7 @@ impl Service {
         Ok(S3Response::new(GetObjectLockConfigurationOutput { object_lock_configuration: Some(configuration) }))
     }
 
-    /// The time by which retention lapses.
+    /// Returns the time by which retention lapses.
     pub(super) fn lapse_unix_ms(&self) -> u64 {
         lapse_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
     }

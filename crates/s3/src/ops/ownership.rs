@@ -1,4 +1,4 @@
-//! To whom the objects of a bucket belong, and whether its ACLs count.
+//! Ownership of the objects of a bucket, and the effect of its ACLs.
 
 use atoll_types::access::{BucketAccess, ObjectOwnership};
 use http::StatusCode;
@@ -30,7 +30,8 @@ pub(super) fn parse_ownership(text: &str) -> S3Result<ObjectOwnership> {
     found.ok_or_else(|| s3_error!(InvalidArgument, "'{text}' is no object ownership"))
 }
 
-/// Where an ACL lets others in, it would have no effect under `BucketOwnerEnforced`.
+/// Returns the error for an ACL that gives rights to others, which would have no effect under
+/// `BucketOwnerEnforced`.
 pub(super) fn acl_in_the_way() -> S3Error {
     custom_error(
         "InvalidBucketAclWithObjectOwnership",

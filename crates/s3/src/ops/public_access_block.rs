@@ -1,4 +1,4 @@
-//! What the owner of a bucket forbade of public access.
+//! Public access that the owner of a bucket has forbidden.
 
 use atoll_types::records::PublicAccessBlock;
 use s3s::dto::{

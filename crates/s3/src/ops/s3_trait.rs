@@ -1,4 +1,4 @@
-//! What s3s calls for each operation. Operations that are not here get its NotImplemented.
+//! The functions that s3s calls for each operation. Operations that are not here get its NotImplemented.
 
 use async_trait::async_trait;
 use s3s::{S3, S3Request, S3Response, S3Result, dto};

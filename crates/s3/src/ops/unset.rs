@@ -1,5 +1,5 @@
-//! Settings of buckets that cannot be set: the answers are those of S3 for a bucket without them, so
-//! that tools which read all settings of a bucket go on.
+//! Settings of buckets that cannot be set: the answers are those of S3 for a bucket without them, so that tools
+//! which read all settings of a bucket succeed.
 
 use http::StatusCode;
 use s3s::dto::{
@@ -16,7 +16,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use crate::error::custom_error;
 
-/// Operations that answer with what S3 says of a bucket without the setting.
+/// Operations that answer as S3 does for a bucket without the setting.
 macro_rules! empty_answers {
     ($($name:ident: $input:ident => $output:ident,)*) => {
         impl Service {

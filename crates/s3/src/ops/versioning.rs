@@ -1,4 +1,4 @@
-//! Whether a bucket keeps versions, and which versions there are.
+//! Versioning of a bucket, and its versions.
 
 use futures::future::try_join_all;
 use s3s::dto::{
@@ -64,7 +64,7 @@ impl Service {
         Ok(S3Response::new(PutBucketVersioningOutput::default()))
     }
 
-    /// Changes a bucket's record in what every write must go by. When this returns, no gateway writes by
+    /// Changes settings in a bucket's record that every write must follow. When this returns, no gateway writes by
     /// an older record.
     pub(super) async fn change_versioning(
         &self,
@@ -139,7 +139,7 @@ impl Service {
     }
 }
 
-/// Behind what a listing begins that has these markers.
+/// Returns the position behind which a listing with these markers begins.
 fn after(key_marker: &str, version_marker: Option<&str>, prefix: &str, delimiter: &str) -> S3Result<After> {
     let key = key_marker.as_bytes().to_vec();
     match version_marker.filter(|marker| !marker.is_empty()) {

@@ -1,4 +1,4 @@
-//! Who has signed a request.
+//! Signer of a request.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::users::Signer;
 
 /// Where IAM is in AWS, so that clients sign for it wherever they are.
 const HOME_REGION: &str = "us-east-1";
-/// What some clients sign for that ask the one STS of the whole of AWS.
+/// Region in the signatures of clients that use the one STS of the whole of AWS.
 const GLOBAL_REGION: &str = "aws-global";
 
 impl QueryRequest<'_> {
-    /// Verifies the signature; answers what has signed.
+    /// Verifies the signature; returns the signer.
     pub(super) async fn authenticate(&self, api: Api) -> Result<Signer, QueryError> {
         let signature = Signature::find(&self.parts.headers)?;
         let mut regions = vec![self.gateway.config.region.as_str(), HOME_REGION];

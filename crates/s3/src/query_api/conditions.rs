@@ -26,7 +26,7 @@ fn engine_key(name: &str) -> String {
 }
 
 impl QueryRequest<'_> {
-    /// What is known of every request. `account` is that of what the request is about.
+    /// Condition values of every request. `account` is that of the resource.
     pub(super) fn conditions<'a>(&'a self, account: &'a str) -> QueryConditions<'a> {
         let request = RequestConditions {
             headers: &self.parts.headers,
@@ -54,7 +54,7 @@ impl QueryConditions<'_> {
         self
     }
 
-    /// With the tags of what the action is about.
+    /// Adds the tags of the action's resource.
     pub(super) fn with_resource_tags(self, tags: &BTreeMap<String, String>) -> Self {
         tags.iter().fold(self, |conditions, (key, value)| {
             let conditions = conditions.with(&format!("aws:resourcetag/{key}"), [value]);

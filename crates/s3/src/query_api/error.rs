@@ -32,7 +32,7 @@ pub(super) enum QueryError {
     InvalidIdentityToken(String),
     #[error("Token expired: the web identity token is over")]
     ExpiredIdentityToken,
-    /// The same whatever the cause, which is for the log: who asks is a stranger.
+    /// The text is the same for any cause, which is in the log: the caller is a stranger.
     #[error("The issuer of the token cannot be asked for its keys")]
     IdpCommunication,
     #[error("The request is larger than {} bytes", super::BODY_BYTES_MAX)]
@@ -41,7 +41,7 @@ pub(super) enum QueryError {
     BrokenBody(String),
     #[error("{0}; retry later")]
     Unavailable(String),
-    /// What it is about is for the log.
+    /// Details are in the log.
     #[error("The request processing has failed because of an unknown error")]
     Internal(String),
 }
@@ -93,7 +93,7 @@ impl QueryError {
         }
     }
 
-    /// Whose fault it is, in AWS's words.
+    /// Returns the side at fault, in AWS's words.
     pub(super) fn fault(&self) -> &'static str {
         if self.status().is_server_error() { "Receiver" } else { "Sender" }
     }

@@ -16,7 +16,7 @@ use super::{Api, Done, QueryRequest};
 use crate::clock::unix_ms;
 use crate::users::{CallerError, Signer, new_access_key};
 
-/// One action with what it needs.
+/// One action with its context.
 struct Action<'a> {
     request: &'a QueryRequest<'a>,
     signer: &'a Signer,
@@ -25,11 +25,11 @@ struct Action<'a> {
     random: [u8; RANDOM_BYTES],
     new_access_key: Option<NewAccessKey>,
     last_used: Option<LastUsedRecord>,
-    /// What became of policies, when it was tried last.
+    /// Changes of policies by the last attempt.
     policy_changes: Mutex<Vec<PolicyChange>>,
 }
 
-/// Does an action for who has signed the request.
+/// Carries out an action for the signer of the request.
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     let signer = request.authenticate(Api::Iam).await?;
     let operation = Operation::find(&request.form.action)?;
@@ -73,7 +73,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     Ok(answer)
 }
 
-/// Whether somebody who has longer credentials asks with those of GetSessionToken.
+/// Returns true if a user with longer credentials calls with those of GetSessionToken.
 fn is_session_of_user(signer: &Signer) -> bool {
     match signer {
         Signer::AccessKey(_) => false,
@@ -86,7 +86,7 @@ impl Action<'_> {
         &self.request.form.parameters
     }
 
-    /// Hands over what the operation is done with, on what identities are.
+    /// Passes the operation's context on the current identities.
     fn with_context<T>(
         &self,
         identities: &Identities,
@@ -106,7 +106,7 @@ impl Action<'_> {
         })
     }
 
-    /// Decides on the identities that are changed, so that nobody acts by rights just taken away.
+    /// Decides on the identities that are changed, so that no caller acts by rights just revoked.
     fn run(&self, identities: &Identities) -> Result<Outcome, IamError> {
         let outcome = self.with_context(identities, |context| {
             self.authorise(context)?;
@@ -117,7 +117,7 @@ impl Action<'_> {
         Ok(outcome)
     }
 
-    /// Says in the audit log what became of policies.
+    /// Notes changes of policies in the audit log.
     fn note_policies(&self) {
         let changes = std::mem::take(&mut *self.policy_changes.lock().unwrap_or_else(PoisonError::into_inner));
         let audited = |change: PolicyChange| {
@@ -177,14 +177,14 @@ fn may(question: &Question<'_>) -> Result<(), IamError> {
     Err(IamError::AccessDenied(sentence + &reason(question.action, &decision)))
 }
 
-/// How AWS says that somebody may not do something.
+/// Returns AWS's sentence for a denied action.
 pub(super) fn sentence(question: &Question<'_>) -> String {
     let Question { action, resource, .. } = question;
     let caller = question.caller.map_or_else(|| "anonymous".into(), |caller| caller.arn());
     format!("User: {caller} is not authorized to perform: {action} on resource: {resource}")
 }
 
-/// And why, as far as AWS tells it.
+/// Returns the reason, as far as AWS discloses it.
 fn reason(action: &str, decision: &Decision) -> String {
     match &decision.reason {
         Reason::ExplicitDeny(_) => " with an explicit deny in a policy".into(),

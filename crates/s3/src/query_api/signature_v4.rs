@@ -23,7 +23,7 @@ pub(super) struct Signature<'a> {
     signed_headers: &'a str,
     /// In hexadecimal.
     signature: &'a str,
-    /// Of `x-amz-date`.
+    /// Value of `x-amz-date`.
     time: &'a str,
 }
 
@@ -36,7 +36,7 @@ fn mismatch<T>(text: impl Into<String>) -> Result<T, QueryError> {
 }
 
 impl<'a> Signature<'a> {
-    /// Takes the headers of a request apart; what they name is not looked at yet.
+    /// Parses the headers of a request; the values are not checked yet.
     pub(super) fn find(headers: &'a HeaderMap) -> Result<Self, QueryError> {
         let mut lines = headers.get_all(header::AUTHORIZATION).into_iter();
         let line = match (lines.next(), lines.next()) {
@@ -107,7 +107,7 @@ impl<'a> Signature<'a> {
         Ok(())
     }
 
-    /// Makes sure that who knows the secret has signed the request. Takes the same time for every wrong signature.
+    /// Checks that a holder of the secret has signed the request. Takes the same time for every wrong signature.
     pub(super) fn verify(&self, secret: &str, parts: &Parts, body: &[u8]) -> Result<(), QueryError> {
         let differs = || {
             QueryError::SignatureDoesNotMatch(

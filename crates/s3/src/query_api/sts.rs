@@ -19,7 +19,7 @@ use crate::users::Signer;
 /// Seconds of a session of GetSessionToken.
 const TOKEN_SECONDS: std::ops::RangeInclusive<u32> = 900..=SESSION_SECONDS_MAX;
 const TOKEN_SECONDS_DEFAULT: u32 = 43_200;
-/// Actions of which the request is signed.
+/// Actions with signed requests.
 const SIGNED_ACTIONS: [&str; 3] = ["AssumeRole", "GetCallerIdentity", "GetSessionToken"];
 /// Longest session token that is given out: it must fit into the headers of a request.
 const TOKEN_CHARS_MAX: usize = 8 << 10;

@@ -29,7 +29,7 @@ pub(super) fn answer(api: Api, action: &str, answer: &Answer, request_id: &str) 
     document.0
 }
 
-/// What an action that was not done is answered with.
+/// Returns the answer to a failed action.
 pub(super) fn error(api: Api, error: &QueryError, request_id: &str) -> String {
     let mut document = Document::default();
     document.open_root("ErrorResponse", api);

@@ -1,5 +1,5 @@
-//! What is looked at of a request before anything else: how large its headers are, how it is signed, and whether
-//! its signature covers what is read of it.
+//! Checks of a request before anything else: the size of its headers, its signature, and that its signature covers
+//! all headers that are read.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -20,10 +20,10 @@ const AMZ_DATE: &str = "x-amz-date";
 /// Header lines that a request may have; clients send about twenty, and metadata.
 const HEADER_LINES_MAX: usize = 128;
 
-/// Why a request is not let in.
+/// Reasons for refusing a request.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It cannot be read, or asks for what is not served.
+    /// It cannot be read, or requests an unsupported feature.
     Malformed(S3Error),
     /// It has headers that count and that its signature does not cover: their names.
     Unsigned(Vec<String>),

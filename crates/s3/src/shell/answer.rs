@@ -1,4 +1,4 @@
-//! What is put right in the answers of s3s.
+//! Corrections of the answers of s3s.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};

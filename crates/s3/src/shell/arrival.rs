@@ -1,5 +1,5 @@
-//! How a request came in: over an encrypted connection or not, and from whom. What a proxy says about
-//! that counts only if the operator trusts its address.
+//! How a request came in: over an encrypted connection or not, and from whom. A proxy's headers about that count
+//! only if the operator trusts its address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -14,8 +14,8 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 /// Travels with each request, as one of its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// Whether nobody between the client and this host could read the request: it came over our own
-    /// TLS, or a trusted proxy says that it came to it over TLS.
+    /// True if no host between the client and this host could read the request: it came over our own TLS, or a
+    /// trusted proxy reports that it came to it over TLS.
     pub is_encrypted: bool,
     /// The version of our own TLS, as policies have it.
     pub tls_version: Option<&'static str>,
@@ -52,21 +52,21 @@ impl TrustedProxies {
     }
 }
 
-/// What is known of a connection before its requests are read.
+/// Facts about a connection before its requests are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
-    /// Whether it is our own TLS.
+    /// True for our own TLS.
     pub(super) is_tls: bool,
     /// Its version.
     pub(super) tls_version: Option<&'static str>,
-    /// Who speaks HTTP to us: the peer, or the one whom a trusted peer's PROXY header names. Absent if
-    /// that header does not say.
+    /// The peer that speaks HTTP to us, or the client that a trusted peer's PROXY header names. Absent if that
+    /// header does not say.
     pub(super) speaker: Option<SocketAddr>,
 }
 
 impl Origin {
-    /// What one of its requests says about itself is believed only if the *speaker* is trusted: behind
-    /// a proxy that passes bytes on, the headers are the client's own.
+    /// Facts that one of its requests claims are believed only if the *speaker* is trusted: behind a proxy that
+    /// passes bytes on, the headers are the client's own.
     pub(super) fn arrival(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Arrival {
         let tls_version = self.tls_version;
         let own = Arrival { is_encrypted: self.is_tls, tls_version, client: self.speaker };

@@ -37,26 +37,26 @@ const HEADERS_MAX: usize = 256;
 
 /// rustls reads 4 KiB at a time. Through this, one system call brings several records.
 const TLS_READ_BYTES: usize = 32 << 10;
-/// What rustls encrypts before it is written: so many records leave with one system call.
+/// Bytes that rustls encrypts before they are written: their records leave with one system call.
 const TLS_WRITE_BYTES_MAX: usize = 256 << 10;
 
 /// Requests of one HTTP/2 connection at once.
 const STREAMS_MAX: u32 = 128;
-/// What a client may send of one body, and of all, before we have taken it.
+/// Most bytes that a client may send of one body, and of all, before we have taken them.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Larger frames than the usual 16 KiB cost less each byte, where clients make use of it.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
-/// What is buffered of one answer beyond what the client has room for.
+/// Most bytes of one answer that are buffered beyond the client's room.
 const SEND_BYTES_MAX: usize = 256 << 10;
-/// HTTP/2 counts 32 bytes more for each header. What is above is refused by the library, what is
-/// between by us, in S3's own words.
+/// HTTP/2 counts 32 bytes more for each header. The library refuses larger ones, and the gateway those in between,
+/// in S3's own words.
 const HEADER_LIST_FACTOR: usize = 2;
 /// How long a client may take to end a connection after we said that it ends.
 const GOODBYE_TIME: Duration = Duration::from_secs(2);
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Whose a connection is, as far as it is known, and its place.
+/// Owner of a connection, as far as known, and its place.
 type Whose = (Origin, Arc<Place>);
 
 /// Returns when another stranger has taken the place of a connection.

@@ -1,5 +1,5 @@
-//! Cross-origin resource sharing where requests pass: the headers by which a browser lets a script
-//! read an answer, on errors, too, and the answers to preflights, which nobody signs.
+//! Cross-origin resource sharing where requests pass: the headers by which a browser lets a script read an answer,
+//! on errors, too, and the answers to preflights, which are never signed.
 
 use http::request::Parts;
 use http::uri::Authority;
@@ -13,8 +13,8 @@ use crate::error::{GatewayError, custom_error};
 use crate::form_upload::Address;
 use crate::gateway::Gateway;
 
-/// The headers by which a browser lets a script read the answer to a request. Only requests of a
-/// script's name its origin; the others have nothing looked up for them.
+/// Returns the headers by which a browser lets a script read the answer to a request. Only requests of a script's
+/// name its origin; the others have nothing looked up for them.
 pub(super) async fn answer_headers(gateway: &Gateway, request: &Parts) -> Result<HeaderMap, GatewayError> {
     if !request.headers.contains_key(header::ORIGIN) {
         return Ok(HeaderMap::new());
@@ -30,8 +30,8 @@ pub(super) async fn answer_headers(gateway: &Gateway, request: &Parts) -> Result
     }
 }
 
-/// Whether a browser may send the request that a preflight announces, by what [`answer_headers`]
-/// found. Who does not sign learns no more than the rules: not whether a bucket without rules exists.
+/// Checks if a browser may send the request that a preflight announces, by the result of [`answer_headers`]. An
+/// unsigned caller learns no more than the rules: not if a bucket without rules exists.
 pub(super) fn check_preflight(request: &Parts, found: &Result<HeaderMap, GatewayError>) -> S3Result<()> {
     for name in [header::ORIGIN, header::ACCESS_CONTROL_REQUEST_METHOD] {
         if !request.headers.contains_key(&name) {

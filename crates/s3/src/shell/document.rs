@@ -1,5 +1,5 @@
-//! Bodies that are documents. s3s collects them before it calls their operation, which sees neither the
-//! bytes nor why they did not come: so they are checked on the way, and what went wrong is kept.
+//! Bodies that are documents. s3s collects them before it calls their operation, which sees neither the bytes nor
+//! why they did not come: so they are checked on the way, and errors are kept.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,13 +23,13 @@ fn too_large() -> S3Error {
     s3_error!(MaxMessageLengthExceeded, "Your request was too big: a document may have {XML_BYTES_MAX} bytes")
 }
 
-/// Whether a request says that its body is larger than a document may be.
+/// Returns true if a request declares a body larger than a document may be.
 fn is_said_to_be_too_large(headers: &HeaderMap) -> bool {
     let bytes = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     bytes.is_some_and(|bytes| bytes > XML_BYTES_MAX as u64)
 }
 
-/// What a document has to be.
+/// Requirements for a document.
 struct Wanted {
     operation: &'static str,
     digests: Expected,
@@ -46,7 +46,7 @@ struct Shared {
 pub(crate) struct Document(Arc<Shared>);
 
 impl Document {
-    /// The request is for this operation, and is let in. Its body was not read yet.
+    /// Sets the operation of an admitted request. Its body was not read yet.
     pub(crate) fn is_of(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
         if has_document(operation) {
             if is_said_to_be_too_large(headers) {
@@ -68,7 +68,7 @@ impl Document {
         WatchedBody { inner: body, read: Vec::new(), document: self.clone(), room }
     }
 
-    /// What was wrong with the document, if something was.
+    /// Returns the error of the document, if there was one.
     pub(super) fn failure(&self) -> Option<S3Error> {
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -83,7 +83,7 @@ impl Document {
 /// See [`Document::watch`].
 pub(super) struct WatchedBody<B> {
     inner: B,
-    /// What was read of a document.
+    /// The read part of a document.
     read: Vec<u8>,
     document: Document,
     room: Room,
@@ -98,7 +98,7 @@ struct Room {
 }
 
 impl Room {
-    /// Ready when there is room for so many bytes.
+    /// Ready when there is room for `bytes` bytes.
     fn poll(&mut self, context: &mut Context<'_>, bytes: u64) -> Poll<Result<(), GatewayError>> {
         while self.bytes < bytes {
             let step = Budget::write_step(bytes, u64::MAX);

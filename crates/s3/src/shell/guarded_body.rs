@@ -90,7 +90,7 @@ impl ChunkScanner {
     }
 }
 
-/// Whether the client may still have to send some of a request's body.
+/// True while the client may still have to send some of a request's body.
 #[derive(Clone)]
 pub(super) struct Unread(Arc<AtomicBool>);
 

@@ -1,4 +1,5 @@
-//! Counts what of an answer is sent. The request ends for metrics when its body does, or when the client is gone.
+//! Counts the sent bytes of an answer. The request ends for metrics when its body does, or when the client is
+//! gone.
 
 use std::pin::Pin;
 use std::sync::Arc;

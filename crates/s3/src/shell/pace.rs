@@ -13,7 +13,7 @@ pub(crate) const LEAST_BYTES_PER_SECOND: u64 = 1 << 10;
 /// Watches one direction of a client. Only the time counts in which it is waited for.
 pub(super) struct Pace {
     stall_timeout: Duration,
-    /// Of this period, which ends when it was waited for so long.
+    /// Waited time of this period, which ends at a limit.
     waited: Duration,
     bytes: u64,
     silence: Option<Silence>,
@@ -22,7 +22,7 @@ pub(super) struct Pace {
 /// The client is waited for, and does nothing.
 struct Silence {
     since: Instant,
-    /// What is before this was counted.
+    /// Time up to which it was counted.
     counted: Instant,
     timer: Pin<Box<Sleep>>,
 }
@@ -54,7 +54,7 @@ impl Pace {
         Poll::Pending
     }
 
-    /// The client has done so many bytes' worth.
+    /// Notes that the client has transferred `bytes` bytes.
     pub(super) fn went_on(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         if let Some(silence) = self.silence.take() {
@@ -70,7 +70,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// How long a client is waited for that does so many bytes after each pause.
+    /// Returns how long the gateway waits for a client that transfers `bytes` bytes after each pause.
     async fn patience(bytes: usize, pause: Duration) -> Option<Duration> {
         let (begun, mut pace) = (Instant::now(), Pace::new(MINUTE));
         while begun.elapsed() < 10 * MINUTE {
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Time in which nobody waits for the client is not its own.
+    /// Time in which the gateway does not wait for the client is not the client's.
     #[tokio::test(start_paused = true)]
     async fn the_pace_of_others_does_not_count() {
         let mut pace = Pace::new(MINUTE);

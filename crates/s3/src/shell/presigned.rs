@@ -1,4 +1,4 @@
-//! Presigned URLs: what of them counts before s3s verifies their signature.
+//! Presigned URLs: their checks before s3s verifies their signature.
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};

@@ -20,11 +20,11 @@ pub(super) enum Source {
     Itself,
     /// For this client.
     Client(SocketAddr),
-    /// For somebody; it does not say for whom.
+    /// For a client that it does not name.
     Unknown,
 }
 
-/// What the first bytes of a connection are.
+/// Meaning of the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     /// That shows when more of them are there.
@@ -37,7 +37,7 @@ enum Look {
     Malformed(String),
 }
 
-/// Reads the header, if there is one; returns what came in behind it as well.
+/// Reads the header, if there is one; returns also the bytes behind it.
 pub(super) async fn read_header(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<(Source, BytesMut)> {
     let mut bytes = BytesMut::with_capacity(HEADER_BYTES_MAX);
     loop {

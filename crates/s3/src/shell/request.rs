@@ -1,4 +1,4 @@
-//! One request: what is refused before s3s sees it, and what is answered beside it.
+//! One request: refusals before s3s sees it, and answers beside it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,19 +31,19 @@ use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
 
 pub(super) const HEALTH_PATH: &str = "/-/health";
-/// What metrics call it.
+/// Its name in metrics.
 const HEALTH_OPERATION: &str = "Health";
 /// Identities that are unconfirmed for less are nothing to speak of.
 const NOTABLE: Duration = Duration::from_secs(6);
 const VERSION_ID: &str = "x-amz-version-id";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const NOT_SIGNED: &str = "There were headers present in the request which were not signed";
-/// The element of an error that names what nobody has signed.
+/// The element of an error that names the unsigned headers.
 const HEADERS_NOT_SIGNED: &str = "HeadersNotSigned";
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
 const ACCESS_LOG: &str = "access";
 
-/// Says in the log who has tried credentials that do not hold, and who was refused for want of an audit log.
+/// Logs refused credentials, and refusals for want of an audit log.
 fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival) {
     let client = || arrival.client.map_or_else(|| "an unknown peer".into(), |address| address.to_string());
     if response.status() == StatusCode::SERVICE_UNAVAILABLE
@@ -167,7 +167,7 @@ async fn answer_unmeasured(
     response
 }
 
-/// Says why a request was not let in, as the API that it asks would.
+/// Returns the refusal of a request, in the form of the API that it calls.
 fn refusal_response(refused: Refused, parts: &Parts) -> Response<Body> {
     match refused {
         refused if is_query(parts) => query_api::refusal(refused),
@@ -187,7 +187,7 @@ async fn upload_form(gateway: &Gateway, arrival: Arrival, parts: Parts, body: Gu
     form_upload::upload(gateway, parts, address, body).await.unwrap_or_else(error_response)
 }
 
-/// IAM and STS; what is neither goes on to s3s.
+/// IAM and STS; other requests are passed to s3s.
 async fn call_query_api(gateway: &Gateway, parts: Parts, body: GuardedBody) -> Response<Body> {
     match query_api::answer(gateway, &parts, Body::http_body_unsync(body)).await {
         Answered::Here(response) => response,
@@ -224,13 +224,14 @@ pub(super) fn error_response(error: S3Error) -> Response<Body> {
     })
 }
 
-/// Whether a request's body is in aws-chunked framing, perhaps with trailers.
+/// Returns true if a request's body is in aws-chunked framing, perhaps with trailers.
 pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     let sha256 = headers.get("x-amz-content-sha256");
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Why nobody is served now: identities are not confirmed any more, or what is done would leave no line.
+/// Returns the reason for refusing all requests now: identities are not confirmed any more, or requests would
+/// leave no line.
 pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
     if gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing) {
         let why =
@@ -241,7 +242,7 @@ pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
         (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
     (unconfirmed_for > lifetime).then(|| {
         format!(
-            "cluster state has not confirmed for {} s who may do what, and that counts for {} s \
+            "cluster state has not confirmed rights for {} s, and they count for {} s \
              (--identity-lifetime-seconds): retry when cluster state answers",
             unconfirmed_for.as_secs(),
             lifetime.as_secs()

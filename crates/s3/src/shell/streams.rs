@@ -1,6 +1,6 @@
-//! What the streams of one HTTP/2 connection do. An idle connection is ended, and so is one whose
-//! client asks for an answer and does not take it: the answer holds memory, and the socket does not
-//! show it, since the client goes on reading from that.
+//! State of the streams of one HTTP/2 connection. An idle connection is ended, and so is one whose client requests
+//! an answer and does not take it: the answer holds memory, and the socket does not show it, since the client
+//! still reads from that.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// An answer is handed on in such pieces, so that each shows that the client takes something.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// Whose turn it is on a stream.
+/// Side that has to act on a stream.
 #[derive(Clone, Copy)]
 enum Turn {
     Ours,
@@ -46,13 +46,13 @@ impl Streams {
         Stream { streams: self.clone(), id }
     }
 
-    /// Whether there has been no request for so long.
+    /// Returns true if there has been no request for `for_time`.
     pub(super) fn are_idle(&self, for_time: Duration) -> bool {
         let state = self.lock();
         state.open.is_empty() && state.idle_since.elapsed() >= for_time
     }
 
-    /// Whether an answer has not been taken for so long.
+    /// Returns true if an answer has not been taken for `for_time`.
     pub(super) fn is_one_stalled(&self, for_time: Duration) -> bool {
         let is_stalled = |turn: &Turn| matches!(turn, Turn::Client(since) if since.elapsed() >= for_time);
         self.lock().open.values().any(is_stalled)
@@ -83,7 +83,7 @@ impl Drop for Stream {
     }
 }
 
-/// The body of an answer, telling how far its stream has come.
+/// The body of an answer, which reports the progress of its stream.
 pub(super) struct Watched<B> {
     body: B,
     rest: Bytes,

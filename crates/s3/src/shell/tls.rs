@@ -1,4 +1,4 @@
-//! TLS of a listener, by rustls with aws-lc: what it is made of, and how it follows its files.
+//! TLS of a listener, by rustls with aws-lc: its files, and reloading them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,12 +30,12 @@ pub enum TlsError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file has invalid content.
     #[error("{} is not usable PEM: {detail}", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// There are pairs, but not the one that is needed.
@@ -59,7 +59,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// The private key.
         key: PathBuf,
-        /// What rustls says.
+        /// Error of rustls.
         source: rustls::Error,
     },
     /// The authority of client certificates is none.
@@ -67,7 +67,7 @@ pub enum TlsError {
     ClientAuthority {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
     /// rustls does not take the settings.
@@ -82,7 +82,7 @@ impl TlsError {
     }
 }
 
-/// What the TLS of a listener is made of.
+/// Files and options of a listener's TLS.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     /// Directory with a `NAME.crt` and `NAME.key` for each certificate. A client gets the one whose names fit
@@ -90,23 +90,23 @@ pub struct TlsSettings {
     pub certificates: PathBuf,
     /// The authority of client certificates, if they are wanted.
     pub client_authority: Option<ClientAuthority>,
-    /// Whether TLS 1.2 is refused, too.
+    /// True if TLS 1.2 is refused, too.
     pub only_version_13: bool,
 }
 
-/// Who signs client certificates.
+/// Authority of client certificates.
 #[derive(Clone, Debug)]
 pub struct ClientAuthority {
     /// PEM file of one or more certificates.
     pub file: PathBuf,
-    /// Whether clients without a certificate are refused. One that is shown is checked in any case.
+    /// True if clients without a certificate are refused. One that is shown is checked in any case.
     pub is_required: bool,
 }
 
-/// Which version of each file was read, as far as the file system tells.
+/// Version of each file at its last reading, by the file system.
 type Stamps = BTreeMap<PathBuf, Option<(u64, u64, i64, i64, i64)>>;
 
-/// The TLS of a listener, following its files: new handshakes use what is there, connections go on.
+/// The TLS of a listener, following its files: new handshakes use the current ones, open connections stay.
 #[derive(Debug)]
 pub struct Tls {
     settings: TlsSettings,
@@ -128,7 +128,7 @@ impl Tls {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads all files anew. If they cannot be used that is logged, and what was there stays in use.
+    /// Reads all files again. Unusable files are logged, and the previous ones stay in use.
     pub fn reload(&self) {
         // Before they are read: what changes meanwhile is then noticed the next time.
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = stamps(&self.settings);
@@ -136,13 +136,13 @@ impl Tls {
             Ok(config) => {
                 measure(&self.settings);
                 *self.current.lock().unwrap_or_else(PoisonError::into_inner) = config;
-                tracing::info!("read the certificates in {} anew", self.settings.certificates.display());
+                tracing::info!("reloaded the certificates in {}", self.settings.certificates.display());
             }
             Err(error) => tracing::error!("{error}; new connections still get the certificates of before"),
         }
     }
 
-    /// Reads the files anew whenever they change; never ends.
+    /// Reads the files again whenever they change; never ends.
     pub async fn follow(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK_PAUSE).await;
@@ -184,8 +184,8 @@ fn stamps(settings: &TlsSettings) -> Stamps {
     keys.into_iter().chain(chains).chain(authority).map(|path| (path.clone(), stamp(&path))).collect()
 }
 
-/// A fresh configuration has fresh keys for session tickets, so that nobody resumes a session that an
-/// authority allowed which is not trusted any more.
+/// A fresh configuration has fresh keys for session tickets, so that no client resumes a session of an authority
+/// that is not trusted any more.
 fn server_config(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
     let versions = if settings.only_version_13 { &BOTH[..1] } else { BOTH };

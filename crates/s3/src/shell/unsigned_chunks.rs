@@ -1,5 +1,4 @@
-//! Bodies in aws-chunked framing of requests that nobody signed. s3s decodes the framing only where it
-//! verifies a signature.
+//! Bodies in aws-chunked framing of unsigned requests. s3s decodes the framing only where it verifies a signature.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,11 +17,11 @@ const UNSIGNED_KIND: &[u8] = b"STREAMING-UNSIGNED-PAYLOAD-TRAILER";
 const TRAILER_LINES_MAX: usize = 16;
 const TRAILER_BYTES_MAX: usize = 4_096;
 
-/// What comes next in the framing.
+/// The next part of the framing.
 #[derive(Clone, Copy)]
 enum State {
     Size,
-    /// So many bytes of a chunk.
+    /// Remaining bytes of a chunk.
     Data(usize),
     /// The line end behind a chunk.
     DataEnd,
@@ -30,7 +29,7 @@ enum State {
     Nothing,
 }
 
-/// What a body consists of.
+/// Parts of a body.
 enum Event {
     Data(Bytes),
     /// All of them; the body ends here.
@@ -72,7 +71,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Whether the body may end here.
+    /// Returns an error if the body must not end here.
     fn end(&self) -> Result<(), BodyError> {
         if matches!(self.state, State::Nothing) { Ok(()) } else { Err(BodyError::Incomplete) }
     }
@@ -100,7 +99,7 @@ impl Decoder {
         Ok(Some(line))
     }
 
-    /// Whether it was the last line.
+    /// Returns true after the last line.
     fn read_line(&mut self, line: &[u8]) -> Result<bool, BodyError> {
         self.state = match self.state {
             State::Trailers if line.is_empty() => State::Nothing,
@@ -176,8 +175,8 @@ impl HttpBody for UnsignedChunks {
     }
 }
 
-/// Makes of a request that nobody signed, with a body in aws-chunked framing, one whose body is data.
-/// The operations find its trailers in the extensions.
+/// Decodes an unsigned request with a body in aws-chunked framing into one whose body is data. The operations find
+/// its trailers in the extensions.
 pub(super) fn decoded(parts: &mut Parts, body: GuardedBody) -> S3Result<Body> {
     let kind = parts.headers.get("x-amz-content-sha256").map(HeaderValue::as_bytes).unwrap_or_default();
     if kind != UNSIGNED_KIND {

@@ -20,11 +20,11 @@ impl Workers {
     pub fn new(runtimes: impl IntoIterator<Item = Handle>) -> Self {
         let worker = |runtime| Worker { runtime, connections: Arc::new(()) };
         let workers: Vec<_> = runtimes.into_iter().map(worker).collect();
-        assert!(!workers.is_empty(), "connections are served by somebody");
+        assert!(!workers.is_empty(), "connections have workers");
         Workers(workers)
     }
 
-    /// For what is done beside connections.
+    /// Returns the runtime for work beside connections.
     pub(crate) fn first(&self) -> &Handle {
         &self.0[0].runtime
     }

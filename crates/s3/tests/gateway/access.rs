@@ -1,4 +1,4 @@
-//! What decides about a request when a bucket has just changed.
+//! Decisions about a request when a bucket has just changed.
 
 use atoll_s3::BucketDirectory;
 use atoll_types::access::{Acl, BucketAccess, ObjectOwnership};

@@ -1,4 +1,4 @@
-//! Objects whose data is beside the bucket index, and GETs that guess what is there.
+//! Objects whose data is beside the bucket index, and GETs that guess the entry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,7 +151,7 @@ async fn a_get_of_what_the_gateway_knows_is_one_round() {
     }
 }
 
-/// What one gateway knows another one changes.
+/// An entry known to one gateway is changed by another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_guess_is_never_answered() {
     let mut gateway = with_bucket().await;

@@ -20,7 +20,7 @@ async fn boto3_conformance() {
     assert!(left.is_empty(), "objects stay behind: {left:?}");
 }
 
-/// What is not done is refused, and nothing has changed.
+/// Unsupported requests are refused, and change nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_refusals() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
@@ -30,7 +30,7 @@ async fn boto3_refusals() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// Versions, object lock, tags, and what is told about the parts of objects.
+/// Versions, object lock, tags, and the answers about the parts of objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_versions() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
@@ -50,7 +50,7 @@ async fn boto3_access() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// The same over TLS, where boto3 sends checksums as trailers, also if nobody signs.
+/// The same over TLS, where boto3 sends checksums as trailers, also in unsigned requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_access_over_tls() {
     let directory = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ async fn boto3_credentials() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// What signatures cover, in every place where they stand.
+/// Coverage of signatures, in every place of a signature.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_signed_headers() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
@@ -83,7 +83,7 @@ async fn boto3_signed_headers() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// Denials by what a body says; buckets that are made again.
+/// Denials by the content of a body; buckets that are made again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conditions() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
@@ -127,7 +127,7 @@ async fn boto3_identities() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// Roles for who bears a token of an issuer.
+/// Roles for bearers of an issuer's token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_issuers() {
     // Issuers are there; others on loopback are not to be asked.
@@ -218,7 +218,7 @@ async fn boto3_kinds_of_encryption() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
-/// Who may use which key of the key service, with every operation on objects.
+/// Rights to use keys of the key service, with every operation on objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_key_rights() {
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;

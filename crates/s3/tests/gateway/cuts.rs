@@ -1,6 +1,6 @@
 //! Every operation of several steps, cut at each of its changes of objects and of cluster state: the gateway is
-//! killed there, or is told that it timed out. Another gateway then collects what was left half-done. Nothing that was
-//! acknowledged is lost, nothing blocks what comes after, and nothing stays behind.
+//! killed there, or gets a timeout. Another gateway then collects the unfinished work. No acknowledged data is
+//! lost, later requests are not blocked, and nothing stays behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ type Objects = BTreeMap<&'static str, Vec<u8>>;
 /// An operation that is cut.
 struct Operation {
     name: &'static str,
-    /// Whether the bucket has versions.
+    /// True if the bucket has versions.
     has_versions: bool,
-    /// What is put first.
+    /// Objects that are put first.
     first: Objects,
-    /// What is there just before the request.
+    /// Objects just before the request.
     before: Objects,
-    /// What must be there once it was acknowledged.
+    /// Objects after an acknowledged request.
     after: Objects,
-    /// Does what comes before it, and makes the request.
+    /// Makes the earlier requests, and the request.
     request: fn(&Caller) -> futures::future::BoxFuture<'_, Request>,
 }
 
@@ -214,7 +214,7 @@ impl Victim {
         Victim { gateway, caller, cut, served, _stop: stop }
     }
 
-    /// The status of the answer, or 0 if the gateway died. One that tells of an error in its document counts as 500.
+    /// The status of the answer, or 0 if the gateway died. An answer with an error in its document counts as 500.
     async fn ask(&self, request: Request) -> u16 {
         let (status, body) = tokio::select! {
             answer = self.caller.ask(request) => answer,

@@ -1,4 +1,4 @@
-//! What the gateway does when things go wrong, and what it leaves in the cluster.
+//! Behaviour of the gateway under faults, and the data that it leaves in the cluster.
 
 use std::time::Duration;
 
@@ -351,7 +351,7 @@ async fn many_requests_share_a_small_memory_budget() {
     step(&gateway, &["work_at_once"]).await;
 }
 
-/// A second read of the same data does not wait behind what other requests read ahead.
+/// A second read of the same data does not wait behind data that other requests read ahead.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_read_again_share_a_small_memory_budget() {
     let gateway = start(|config| config.memory_max = 1).await;

@@ -1,5 +1,5 @@
-//! Uploads by HTML form, byte by byte: forms in pieces, forms that break off, and forms that are larger
-//! than the memory there is. What their fields mean is tested in `s3_forms.py`.
+//! Uploads by HTML form, byte by byte: forms in pieces, forms that break off, and forms that are larger than the
+//! memory there is. `s3_forms.py` tests the meaning of their fields.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ async fn with_bucket() -> TestGateway {
     gateway
 }
 
-/// What the indexes hold under keys with a prefix.
+/// Returns the records of the indexes under keys with a prefix.
 fn records(gateway: &TestGateway, prefix: &str) -> Vec<(Bytes, Bytes)> {
     let mut found = Vec::new();
     gateway.client.each(|_, object| {

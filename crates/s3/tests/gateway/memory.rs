@@ -1,4 +1,4 @@
-//! Clients that hold memory of the gateway and do nothing: they keep nobody else from being served.
+//! Clients that hold memory of the gateway and do nothing: all others are served.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn with_bucket(memory_max: Option<u64>, stall_timeout: Duration) -> (TestG
     (gateway, caller)
 }
 
-/// A request of which only the head is sent.
+/// Sends the head of a request alone.
 async fn begin(caller: &Caller, request: &Request, length: usize) -> TcpStream {
     let url = caller.sign(request);
     let (_, path) = url.split_once(&caller.address.to_string()).unwrap();
@@ -136,7 +136,8 @@ async fn who_drips_is_cut_off() {
     assert!(begun.elapsed() < PATIENCE, "the connection was cut");
 }
 
-/// Of more connections without a signed request than there may be the oldest is closed, and the new one is served.
+/// When there are more connections without a signed request than allowed, the oldest is closed, and the new one is
+/// served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_strangers_have_a_bound() {
     // Four of strangers, two of one address.

@@ -1,4 +1,4 @@
-//! In which pools the gateway keeps what.
+//! Pools for each kind of the gateway's data.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Buckets whose new objects are not sealed, and what nobody can have stored or given out without sealing.
+//! Buckets whose new objects are not sealed, and objects that can never be stored or returned without sealing.
 use crate::support::{self, TestGateway, start, start_with_tls, tls_settings, write_pair};
 use atoll_keys::{KeyService, SecretKey};
 use atoll_s3::{BucketDirectory, unsealed_permit_context};
@@ -28,7 +28,7 @@ async fn permit(gateway: &TestGateway, record: &BucketRecord) -> String {
     gateway.keys.wrap(&unsealed_permit_context(&record.id), &SecretKey::random()).await.unwrap()
 }
 
-/// Of the stored data: the number of chunks in clear, and of those with seals.
+/// Returns, of the stored data, the number of chunks in clear, and of those with seals.
 fn in_clear_and_sealed(gateway: &TestGateway) -> (usize, usize) {
     let mut counts = (0, 0);
     gateway.client.each(|name, object| {
@@ -91,7 +91,7 @@ async fn sealing_that_is_switched_on_again_is_for_new_objects_and_parts() {
     assert_eq!(in_clear_and_sealed(&gateway), (2, 4), "what was replaced waits to be collected");
 }
 
-/// Who can write cluster state, but has no key service.
+/// A writer of cluster state without the key service.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_permit_permits_nothing() {
     let gateway = start(|_| {}).await;
@@ -133,7 +133,7 @@ async fn small_unsealed_objects_are_in_the_index_as_they_are() {
     step(&gateway, &["sealed_is_refused"]).await;
 }
 
-/// Who can write the bucket's index: a malicious OSD.
+/// A writer of the bucket's index: a malicious OSD.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_cannot_say_that_sealed_data_is_not() {
     let gateway = start(|_| {}).await;

@@ -32,7 +32,7 @@ async fn unconfirmed_identities_count_for_their_lifetime_only() {
         caller.expect(503, Request::new(method, path)).await;
     }
     let told = health(gateway.address).await;
-    assert!(told.starts_with("HTTP/1.1 503") && told.contains("has not confirmed for 31 s"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 503") && told.contains("has not confirmed rights for 31 s"), "{told}");
 
     gateway.directory.set_unconfirmed_for(Duration::ZERO);
     caller.expect(200, Request::new("GET", "bucket/key")).await;

@@ -1,4 +1,4 @@
-//! Devices that forget what was durable.
+//! Devices that forget durable data.
 
 use atoll_sim::{Options, PG, Pgs, Script, read_block};
 

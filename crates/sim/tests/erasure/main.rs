@@ -1,6 +1,6 @@
-//! Scenarios of erasure-coded PGs. Every scenario asserts that its situation really occurred; at
-//! the end the answers that clients saw are checked against one history. OSD n holds shard n at
-//! first; `ATOLL_SIM_TRACE` prints what happens.
+//! Scenarios of erasure-coded PGs. Every scenario asserts that its situation really occurred; at the end the
+//! answers that clients saw are checked against one history. OSD n holds shard n at first; `ATOLL_SIM_TRACE`
+//! prints all events.
 
 #![allow(clippy::unwrap_used)] // a test through and through
 

@@ -1,4 +1,4 @@
-//! A PG whose copies are all incomplete, and an operator who decides from which it goes on.
+//! A PG whose copies are all incomplete, and an operator who chooses the copies from which it resumes.
 
 use atoll_pg::PgState;
 use atoll_sim::{Options, PG, Pgs, Script, World, block, data_of, read_block, write_block};
@@ -19,7 +19,7 @@ fn put_back(script: &mut Script, at: usize, older: &Pgs) {
     script.mark(at, Incompleteness::OldDevice);
 }
 
-/// A PG on three OSDs, each of which has got an older copy of its device back. A write was after that.
+/// A PG on three OSDs, which have each got an older copy of their device back. A write was after that.
 fn all_put_back(options: Options, losing: &[usize]) -> Script {
     let mut script = with_leases(options);
     written(&mut script, 0, 1);
@@ -128,8 +128,9 @@ fn a_good_copy_that_comes_back_later_becomes_what_was_accepted() {
     }
 }
 
-/// A copy that nobody accepted, of an OSD that ran all the time, becomes what was accepted. What its process knew of its own
-/// history says nothing of the new one: a write of which only this copy has a part is no committed one.
+/// A copy that was not accepted, of an OSD that ran all the time, is overwritten with the accepted one. Its
+/// process' knowledge of its own history proves nothing about the new one: a write that only this copy has a part
+/// of is no committed one.
 #[test]
 fn what_was_committed_before_a_decision_does_not_count_after_it() {
     for options in [Options::scripted(3), Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) }] {
@@ -249,7 +250,7 @@ fn a_copy_that_is_another_than_was_decided_on_is_not_accepted() {
     are_the_same(&script);
 }
 
-/// An OSD that hears of the decision when the PG has gone on without it does not follow it.
+/// An OSD that hears of the decision when the PG has resumed without it does not follow it.
 #[test]
 fn a_late_decision_changes_nothing() {
     let options = Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) };

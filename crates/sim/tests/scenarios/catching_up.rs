@@ -1,4 +1,4 @@
-//! Members that catch up while their PG peers, and what is lost or stops meanwhile.
+//! Members that catch up while their PG peers, and losses or stops meanwhile.
 
 use atoll_pg::{PgState, STAGED_KEY};
 use atoll_sim::{Options, PG, Script, World, remove, write_block};
@@ -10,7 +10,7 @@ use crate::{SECOND, holds, with_leases, written};
 /// Processes die at this point and after each of these numbers of steps.
 const STEPS: usize = 120;
 
-/// An active PG of two copies, the third of which was lost before.
+/// An active PG of two copies, after the loss of the third.
 pub(crate) fn two_copies() -> (Script, usize) {
     let mut script = with_leases(Options { min_size: 1, ..Options::scripted(3) });
     script.kill(2);
@@ -33,7 +33,7 @@ fn three_shards() -> (Script, usize) {
     (with_leases(Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) }), 2)
 }
 
-/// Whether objects are staged in a copy, durably, and all of them.
+/// Returns true if objects are staged in a copy, durably, and all of them.
 pub(crate) fn staged(world: &World, at: usize) -> (bool, bool) {
     let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
     let state = world.members[at].store.durable.of(PG);
@@ -60,7 +60,7 @@ fn started((mut script, last): (Script, usize)) -> (Script, usize) {
     (script, last)
 }
 
-/// The same, while the last member is given what it lacks: it is staged.
+/// The same, while the last member gets its missing objects: it is staged.
 fn catching_up(pg: (Script, usize)) -> (Script, usize) {
     let (mut script, last) = started(pg);
     let gets_objects = |world: &World| staged(world, last).0 || world.members[last].store.is_incomplete(PG);
@@ -68,7 +68,7 @@ fn catching_up(pg: (Script, usize)) -> (Script, usize) {
     (script, last)
 }
 
-/// Whether the PG became active before so many steps were over.
+/// Returns true if the PG became active before `count` steps were over.
 fn steps(script: &mut Script, count: usize, last: usize) -> bool {
     for _ in 0..count {
         script.next_step();
@@ -79,7 +79,7 @@ fn steps(script: &mut Script, count: usize, last: usize) -> bool {
     false
 }
 
-/// What was acknowledged before is there, and the others serve.
+/// Checks that earlier acknowledged writes are there, and the others serve.
 fn serves_without_primary(script: &mut Script, lost: usize) {
     let serves = |world: &World, at: usize| world.members[at].is_up && is_active(world, at);
     script.run_while("not without the primary", |world| !(0..world.members.len()).any(|at| serves(world, at)));
@@ -179,7 +179,7 @@ fn a_member_whose_staged_objects_never_move_is_left_out() {
     script.restart(last);
     script.run_for(10 * SECOND);
     assert!(script.statistics.refused > 0);
-    assert!(script.clients.ops.iter().all(|op| op.answered.is_some()), "the PG goes on without it");
+    assert!(script.clients.ops.iter().all(|op| op.answered.is_some()), "the PG continues without it");
     written(&mut script, 3, 13);
     script.members[last].refuses_until = 0;
     script.finish();

@@ -1,7 +1,6 @@
-//! The well-known failures of storage systems, a scenario each. Every scenario asserts that its
-//! situation really occurred; at the end the answers that clients saw are checked against one
-//! history.
-//! `ATOLL_SIM_TRACE` prints what happens.
+//! The well-known failures of storage systems, a scenario each. Every scenario asserts that its situation really
+//! occurred; at the end the answers that clients saw are checked against one history. `ATOLL_SIM_TRACE` prints all
+//! events.
 
 mod accepted;
 mod backfills;

@@ -1,4 +1,4 @@
-//! Stores that refuse what others take, for good.
+//! Stores that refuse writes that others take, for good.
 
 use atoll_pg::is_hidden;
 use atoll_sim::{Answer, Options, PG, Script, remove, write_block};
@@ -89,8 +89,8 @@ fn a_member_that_has_lost_a_pre_image_is_backfilled() {
     script.finish();
 }
 
-/// The primary's store has refused a write often enough to refuse the request, and members have it: before they have rolled
-/// it back, or it was rolled forward without this primary, nobody can say which.
+/// The primary's store has refused a write often enough to refuse the request, and members have it: before they
+/// have rolled it back, or it was rolled forward without this primary, the outcome is unknown.
 #[test]
 fn a_write_that_members_have_is_not_refused_for_good() {
     for options in [Options::scripted(3), Options::scripted_coded(3, 2, 1)] {
@@ -116,8 +116,8 @@ fn a_write_that_members_have_is_not_refused_for_good() {
     }
 }
 
-/// A member that never takes what is in the history of another makes way for an OSD that can be backfilled, although there
-/// are too few to serve without it.
+/// A member that never takes writes in the history of another makes way for an OSD that can be backfilled,
+/// although there are too few to serve without it.
 #[test]
 fn a_spare_osd_takes_the_place_of_a_member_whose_store_refuses() {
     let mut script = three_osds();

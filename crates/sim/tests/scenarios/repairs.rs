@@ -1,4 +1,4 @@
-//! Repairs of damaged copies by a scrub, and what stops meanwhile.
+//! Repairs of damaged copies by a scrub, and stops meanwhile.
 
 use atoll_sim::{Answer, PG, Script, write_blocks};
 use atoll_types::ObjectName;
@@ -9,7 +9,7 @@ use crate::{SECOND, holds, written};
 /// Processes die after each of these numbers of steps.
 const STEPS: usize = 120;
 
-/// A PG of two copies, of which the one at `bad` gets a good copy of an object of several parts.
+/// A PG of two copies; the one at `bad` gets a good copy of an object of several parts.
 fn repairing(bad: usize) -> Script {
     let (mut script, _) = two_copies();
     written(&mut script, 1, 11);

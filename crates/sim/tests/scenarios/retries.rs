@@ -13,7 +13,7 @@ fn with_small_log() -> Script {
     with_leases(Options { ring_entries: RING, ..Options::scripted(3) })
 }
 
-/// Another client's writes, which make the log drop everything before. Returns what they leave.
+/// Another client's writes, which make the log drop everything before. Returns the last value.
 fn outrun_the_log(script: &mut Script) -> u64 {
     for value in 100..100 + 2 * RING as u64 {
         let op = script.start(1, write_block(0, 0, value));
@@ -46,8 +46,8 @@ fn restart_all(script: &mut Script) {
     });
 }
 
-/// A copy of a request arrives at the primary. Nothing is done, and the object holds what it held. Returns
-/// how it is answered.
+/// A copy of a request arrives at the primary. Nothing is done, and the object keeps its content. Returns how it
+/// is answered.
 fn arrives_again(script: &mut Script, op: usize, held: u64) -> Result<(), Refusal> {
     let head = |script: &Script| script.members[script.primary()].store.visible.of(PG).head;
     let before = head(script);

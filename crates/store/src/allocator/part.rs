@@ -113,7 +113,7 @@ impl Part {
         self.bits(run).len() as u32
     }
 
-    /// Whether all blocks of a run that lie in this part are free.
+    /// Returns true if all blocks of a run that lie in this part are free.
     pub fn is_free(&self, run: Run) -> bool {
         masks(self.bits(run)).all(|(word, mask)| self.words[word] & mask == 0)
     }
@@ -175,13 +175,13 @@ impl Part {
         }
     }
 
-    /// Whether the index knows a free run for a request, or for the first group's worth of it.
+    /// Returns true if the index knows a free run for a request, or for the first group's worth of it.
     pub fn fits(&self, count: u32) -> bool {
         let fitting = fitting_class(GROUP_BLOCKS.min(count as usize));
         (fitting..=CLASS_MAX).any(|class| self.has_groups(class))
     }
 
-    /// Whether so little is free that most of it is holes.
+    /// Returns true if few blocks are free, most of them in holes.
     pub fn is_nearly_full(&self) -> bool {
         self.free_count < self.block_count() / NEARLY_FULL_SHARE
     }

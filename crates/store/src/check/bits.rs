@@ -19,7 +19,7 @@ impl Bits {
         Some(((index / WORD_BITS) as usize, 1 << (index % WORD_BITS)))
     }
 
-    /// Whether the number could be in the set.
+    /// Returns true if the number could be in the set.
     pub fn covers(&self, number: u32) -> bool {
         self.place(number).is_some()
     }

@@ -64,7 +64,7 @@ impl<'a> DataReader<'a> {
         self.gathered.push(Expected { object, index: reference.index, crc: reference.crc });
     }
 
-    /// Checks what was gathered.
+    /// Checks the gathered blocks.
     pub fn finish(&mut self, disk: &mut dyn Disk, problems: &mut Problems) {
         let gathered = std::mem::take(&mut self.gathered);
         let buffer = self.read(disk, 0, gathered.len());

@@ -18,7 +18,7 @@ use crate::pgs::decode_header;
 /// A value in parts, as far as they have come.
 #[derive(Default)]
 struct PartsSoFar {
-    /// What precedes the number of the part in the keys.
+    /// Prefix of the keys before the number of the part.
     entry: Vec<u8>,
     count: usize,
     last_bytes: usize,
@@ -55,7 +55,7 @@ pub(super) struct Reference<'a> {
     pub crc: u32,
 }
 
-/// What an entry yields.
+/// Result for an entry.
 pub(super) enum Found<'a> {
     Reference(Reference<'a>),
     Problem(Problem),

@@ -18,7 +18,7 @@ use crate::metadata::{Metadata, PageKind, PoolCount};
 use crate::overlay::Overlay;
 use crate::walk::{Visitor, Walk, read_page};
 
-/// Counts of what was found.
+/// Counts of found items.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Figures {
     pub pgs: u64,
@@ -169,7 +169,8 @@ impl<'a> Examination<'a> {
         }
     }
 
-    /// Checks the counts of pools by the objects of each, if nothing else is wrong: what is damaged cannot be counted.
+    /// Checks the counts of pools by the objects of each, if nothing else is wrong: damaged objects cannot be
+    /// counted.
     fn compare_pools(&mut self, objects: &BTreeMap<PoolId, u64>) {
         let Some(counts) = self.metadata.pool_counts.as_ref().filter(|_| self.problems.total == 0) else { return };
         let recorded: BTreeMap<PoolId, PoolCount> = counts.iter().collect();

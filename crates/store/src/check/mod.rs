@@ -1,9 +1,8 @@
-//! Checking a store that is not in use, without changing anything on its devices: the checkpoint
-//! as it is, then the state that the log makes of it, which is what opening the store would give,
-//! and if wanted the data of all objects.
+//! Checking a store that is not in use, without changing anything on its devices: the checkpoint, then the state
+//! after replaying the log, as after opening the store, and if wanted the data of all objects.
 //!
-//! Memory: three bits for each block of the data region (96 MiB for each TiB), the page table, 64
-//! MiB at most for counting shared blocks, and what replaying the log takes.
+//! Memory: three bits for each block of the data region (96 MiB for each TiB), the page table, 64 MiB at most for
+//! counting shared blocks, and the memory for replaying the log.
 
 mod bits;
 mod data;
@@ -30,14 +29,14 @@ use problem::Problems;
 
 pub use problem::{BytePlace, Finding, Problem};
 
-/// What to check.
+/// Parts to check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
     /// Read all data too, and compare it with its checksums.
     pub data: bool,
 }
 
-/// What a check is doing.
+/// Phases of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckPhase {
     /// Reading metadata; progress is counted in pages.
@@ -46,17 +45,17 @@ pub enum CheckPhase {
     Data,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// Problems, up to a few hundred of them.
     pub problems: Vec<Finding>,
     /// How many problems there are, those that are not listed included.
     pub problem_count: u64,
-    /// Whether the log was replayed, in memory. It is not when the metadata is too damaged for it;
-    /// then the figures are those of the checkpoint.
+    /// True if the log was replayed, in memory. It is not when the metadata is too damaged for it; then the
+    /// figures are those of the checkpoint.
     pub is_replayed: bool,
-    /// Whether all data was read.
+    /// True if all data was read.
     pub is_data_checked: bool,
     /// Generation of the checkpoint.
     pub generation: u64,
@@ -84,8 +83,7 @@ pub struct CheckReport {
     pub region_bytes: u64,
 }
 
-/// Checks the store. `progress` is called from time to time with what is done and what there is to
-/// do.
+/// Checks the store. `progress` is called from time to time with the completed part and the whole.
 ///
 /// ```
 /// use atoll_store::{CheckOptions, Disk, OpenError, check};
@@ -133,7 +131,7 @@ pub fn check(
     Ok(report.finish(problems, options))
 }
 
-/// What is wrong with the metadata of a store in use.
+/// Returns the problems of the metadata of a store in use.
 pub(crate) fn examine(
     disk: &mut dyn Disk,
     metadata: &Metadata,
@@ -179,7 +177,7 @@ fn check_copies(disk: &mut dyn Disk, superblock: &Superblock, problems: &mut Pro
     copies.iter().flatten().count()
 }
 
-/// What a report is made of.
+/// Inputs of a report.
 struct Report<'a> {
     superblock: &'a Superblock,
     layout: &'a Layout,

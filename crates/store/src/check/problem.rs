@@ -1,4 +1,4 @@
-//! What can be wrong with a store.
+//! Problems of a store.
 
 use atoll_types::PgId;
 use serde::{Serialize, Serializer};
@@ -9,7 +9,7 @@ use crate::metadata::ObjectKey;
 /// how many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "problem", rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the texts say what the fields are")]
+#[allow(missing_docs, reason = "the texts describe the fields")]
 pub enum Problem {
     #[error("the superblocks do not belong together: {detail}")]
     Superblocks { detail: String },
@@ -111,7 +111,7 @@ impl std::fmt::Display for BytePlace {
 }
 
 impl Problem {
-    /// Whether this problem of the metadata may make replaying the log fail.
+    /// Returns true if this problem of the metadata may make replaying the log fail.
     pub(super) fn prevents_replay(&self) -> bool {
         !matches!(
             self,
@@ -127,9 +127,9 @@ impl Problem {
 /// A problem, and in which state it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Whether the checkpoint is free of the problem, and replaying the log brought it.
+    /// True if the checkpoint is free of the problem, and replaying the log brought it.
     pub after_replay: bool,
-    /// What is wrong.
+    /// The problem.
     #[serde(flatten)]
     pub problem: Problem,
 }
@@ -147,8 +147,7 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// Adds a problem, unless it is listed already: what the checkpoint has, the replayed state
-    /// mostly has too.
+    /// Adds a problem, unless it is listed already: the replayed state has most problems of the checkpoint, too.
     pub fn add(&mut self, problem: Problem) {
         if self.listed.iter().any(|finding| finding.problem == problem) {
             return;
@@ -161,7 +160,7 @@ impl Problems {
     }
 }
 
-/// Serialises what has a text form as text.
+/// Serialises a value with a text form as text.
 pub(crate) fn as_text<T: std::fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

@@ -108,7 +108,7 @@ impl Fixture {
         fixture
     }
 
-    /// A write of which the device knows nothing yet.
+    /// A write that the device does not know yet.
     pub fn accept_write(&mut self, object: &str, first: u64, blocks: u32) {
         let length = blocks * BLOCK_BYTES as u32;
         let write = Mutation::Write { offset: first * BLOCK_BYTES as u64, length, seals: None };

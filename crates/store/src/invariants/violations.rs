@@ -9,7 +9,7 @@ use crate::invariants;
 use crate::outbox::Purpose;
 use crate::overlay::{Home, PendingBlock};
 
-/// Part of an assertion's text, and what violates it.
+/// Part of an assertion's text, and a violation of it.
 pub(crate) type Violation = (&'static str, fn(&mut Fixture));
 
 const VIOLATIONS: &[Violation] = &[
@@ -18,7 +18,7 @@ const VIOLATIONS: &[Violation] = &[
         let block = fixture.device_block("large", 0);
         fixture.store.space.give_up(&[block]);
     }),
-    ("what nothing holds is free", |fixture| {
+    ("blocks without a holder are free", |fixture| {
         fixture.store.space.allocator().allocate(1, Zone::Data).unwrap();
     }),
     ("free blocks are counted", |fixture| fixture.store.space.allocator().miscount()),
@@ -80,8 +80,8 @@ const VIOLATIONS: &[Violation] = &[
         fixture.run();
         fixture.run();
     }),
-    ("applies only what is durable", |_| invariants::checkpoint_applies_durable_records_only(4, 6)),
-    ("waits for what replaced data", |_| invariants::superblock_comes_after_the_fence(Some(6), 7)),
+    ("applies only durable records", |_| invariants::checkpoint_applies_durable_records_only(4, 6)),
+    ("waits for writes that replaced", |_| invariants::superblock_comes_after_the_fence(Some(6), 7)),
     ("waits for all pages", |_| invariants::superblock_comes_after_all_pages(1, false)),
     ("waits for all pages", |_| invariants::superblock_comes_after_all_pages(0, true)),
 ];
@@ -90,7 +90,7 @@ pub(crate) fn dropped(home: Home) -> PendingBlock {
     PendingBlock { buffer: None, number: 1, home }
 }
 
-/// Causes one violation after the other and checks what the panic says.
+/// Causes one violation after the other and checks the text of the panic.
 pub(crate) fn assert_noticed(violations: &[Violation]) {
     Fixture::busy().store.check_invariants();
     for (expected, violate) in violations {

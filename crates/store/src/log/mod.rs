@@ -45,7 +45,7 @@ struct Batch {
 /// The log, and the transactions that are not durable in it yet.
 pub(crate) struct Log {
     layout: Layout,
-    /// Tells this run's records from all others.
+    /// Distinguishes this run's records from all others.
     incarnation: u64,
     accepted: Pending<Accepted>,
     /// Transactions that are not in the queue yet, in order, per PG or the PG that it was split off.
@@ -60,7 +60,7 @@ pub(crate) struct Log {
     /// Blocks appended and trimmed since the store was opened, skipped ends of the ring included.
     appended_blocks: u64,
     trimmed_blocks: u64,
-    /// Room for what is in no record yet.
+    /// Room for transactions that are in no record yet.
     reserved_blocks: u64,
 }
 
@@ -112,7 +112,7 @@ impl Log {
         self.committed_blocks() * BLOCK_BYTES as u64
     }
 
-    /// Whether there is room for any transaction.
+    /// Returns true if there is room for any transaction.
     pub fn has_room(&self) -> bool {
         self.committed_blocks() + RECORD_BLOCKS_MAX <= self.capacity_blocks()
     }
@@ -121,8 +121,8 @@ impl Log {
         self.committed_blocks() * 2 > self.capacity_blocks()
     }
 
-    /// Blocks that may be appended while a checkpoint that began in time runs: one begins when the log
-    /// is half full, and a part is left for what comes unevenly.
+    /// Returns the blocks that may be appended while a checkpoint that began in time runs: one begins when the log
+    /// is half full, and a part is left for uneven arrivals.
     pub fn blocks_per_checkpoint(&self) -> u64 {
         self.capacity_blocks() / 3
     }
@@ -190,8 +190,8 @@ impl Log {
 
     // ---- records ----------------------------------------------------------------------------
 
-    /// Writes what is in the queue, as far as not too many records are in flight. `generation` is that of
-    /// the superblock in force.
+    /// Writes the queue, as far as not too many records are in flight. `generation` is that of the superblock in
+    /// force.
     pub fn flush(&mut self, generation: u64, overlay: &mut Overlay, outbox: &mut Outbox) {
         while self.in_flight.len() < WRITES_IN_FLIGHT_MAX && !self.queue.is_empty() {
             self.write_batch(generation, overlay, outbox);
@@ -297,8 +297,8 @@ impl Log {
 
     // ---- invariants -------------------------------------------------------------------------
 
-    /// Asserts what is true of the log between any two events. `trims_to` is where the checkpoint that runs
-    /// will trim it.
+    /// Asserts invariants of the log between any two events. `trims_to` is where the checkpoint that runs will
+    /// trim it.
     pub fn check_invariants(&self, trims_to: Option<u64>, outbox: &Outbox) {
         self.transactions_wait_in_one_place();
         self.records_in_flight_are_the_newest(trims_to.unwrap_or(self.trimmed_blocks));
@@ -323,7 +323,11 @@ impl Log {
             "every transaction that is not durable waits somewhere"
         );
         let reserved = without_record().map(|number| accepted_as(&self.accepted, number).reserved_blocks);
-        assert!(reserved.sum::<u64>() == self.reserved_blocks, "room in the log is set aside for what waits");
+        assert!(
+            reserved.sum::<u64>() == self.reserved_blocks,
+            "room in the log is reserved for waiting \
+            transactions"
+        );
     }
 
     /// The records in flight are all those behind the newest one that counts as durable; the tail of the log
@@ -359,14 +363,14 @@ impl Log {
         assert!(wanted.eq(records), "records in flight are being written");
     }
 
-    /// Bytes of small writes are in memory or durable in a part of the log that is not trimmed. What was
-    /// replayed has no record of this run; the opening checkpoint applies it.
+    /// Bytes of small writes are in memory or durable in a part of the log that is not trimmed. Replayed blocks
+    /// have no record of this run; the opening checkpoint applies them.
     pub fn covers(&self, overlay: &Overlay, is_opening: bool) {
         let ring_blocks = self.layout.wal_blocks;
         let untrimmed_blocks = self.appended_blocks - self.trimmed_blocks;
         for (block, pending) in overlay.range_from(0) {
             match pending.home {
-                Home::Log { sequence: 0, .. } => assert!(is_opening, "what was replayed is applied at once"),
+                Home::Log { sequence: 0, .. } => assert!(is_opening, "replayed blocks are applied at once"),
                 Home::Log { sequence, block: log_block } => {
                     let behind_head = (self.position + ring_blocks - log_block - 1) % ring_blocks + 1;
                     let is_there = sequence < self.next_sequence && behind_head <= untrimmed_blocks;

@@ -5,11 +5,11 @@
 //! text bytes u32 | data blocks u32 | transactions u32 | transactions ... padding | data blocks
 //! ```
 //!
-//! The CRC covers everything behind it up to the end of the transactions; the data blocks are
-//! covered by the block CRCs inside the transactions. "Durable through" says which earlier record
-//! was known to be durable when this one was written, which is how replay tells the torn end of
-//! the log from damage in its middle. "Generation" is that of the superblock which was in force: when
-//! a superblock is lost, the log says that the one before is not the newest.
+//! The CRC covers everything behind it up to the end of the transactions; the data blocks are covered by the block
+//! CRCs inside the transactions. "Durable through" is the newest earlier record that was known to be durable when
+//! this one was written: replay uses it to distinguish the torn end of the log from damage in its middle.
+//! "Generation" is that of the superblock which was in force: when a superblock is lost, the log says that the one
+//! before is not the newest.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(crate) fn check_sequences(transaction: &Transaction, reset_head: Option<Vers
 
 /// A transaction as the log holds it.
 pub(crate) struct LoggedTransaction {
-    /// Counts the store's transactions; replay skips what a checkpoint holds already.
+    /// Counts the store's transactions; replay skips those that a checkpoint has already.
     pub number: u64,
     pub transaction: Transaction,
     pub is_inline: bool,

@@ -4,7 +4,7 @@ use crate::check::tests::Fixture;
 use crate::invariants::violations::{Violation, assert_noticed, dropped};
 use crate::overlay::Home;
 
-/// What [`Fixture::busy`] leaves in the log's queue.
+/// Transactions that [`Fixture::busy`] leaves in the log's queue.
 const QUEUED: usize = 2;
 
 fn write_batch(fixture: &mut Fixture) {
@@ -32,7 +32,7 @@ const VIOLATIONS: &[Violation] = &[
     ("every transaction that is not durable waits somewhere", |fixture| {
         fixture.store.log.queue.pop_back();
     }),
-    ("room in the log is set aside for what waits", |fixture| fixture.store.log.reserved_blocks += 1),
+    ("room in the log is reserved for waiting transactions", |fixture| fixture.store.log.reserved_blocks += 1),
     ("wait for as many writes as are under way", |fixture| {
         let accepted = &mut fixture.store.log.accepted;
         let (number, _) = accepted.iter().next_back().unwrap();
@@ -55,7 +55,7 @@ const VIOLATIONS: &[Violation] = &[
         log.accepted.get_mut(log.queue[0]).unwrap().reserved_blocks = 0;
         write_batch(fixture);
     }),
-    ("the log never overwrites what is not trimmed", |fixture| {
+    ("the log never overwrites untrimmed records", |fixture| {
         let log = &mut fixture.store.log;
         log.appended_blocks = log.trimmed_blocks + log.layout.wal_blocks;
         write_batch(fixture);

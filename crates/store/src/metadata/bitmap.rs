@@ -36,7 +36,7 @@ impl Bitmap {
         }
     }
 
-    /// Whether the block is one that objects may have.
+    /// Returns true if the block is one that objects may have.
     pub fn covers(&self, block: u32) -> bool {
         block.checked_sub(self.first_block).is_some_and(|index| index < self.block_count)
     }
@@ -70,8 +70,8 @@ impl Bitmap {
         }
     }
 
-    /// Calls `visit` with every block that is referred to by what one of the pages says. It may be
-    /// behind the region if the page is damaged.
+    /// Calls `visit` with every block that one of the pages refers to. It may be behind the region if the page is
+    /// damaged.
     pub fn for_each_in(&self, number: u32, page: &Page, mut visit: impl FnMut(u32)) {
         let first = self.first_block + number * BLOCKS_PER_PAGE;
         for (index, &byte) in page.bytes()[HEADER_BYTES..].iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The changes of a transaction, prepared beside the tree: later mutations see what earlier ones
-//! did, and the tree does not change before everything needed is known to be in memory.
+//! The changes of a transaction, prepared beside the tree: later mutations see the results of earlier ones, and
+//! the tree does not change before everything needed is known to be in memory.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -61,7 +61,7 @@ pub(crate) struct Prepared {
 
 const COUNT_BYTES: usize = 2;
 
-/// Blocks are written to, freed and counted by what a chunk says of them: all must be in the device.
+/// Blocks of a chunk are written to, freed and counted: all must be in the device.
 fn checked(blocks: [BlockMeta; CHUNK_BLOCKS], bitmap: Bitmap) -> Result<[BlockMeta; CHUNK_BLOCKS], CodecError> {
     match blocks.iter().find(|block| **block != HOLE && !bitmap.covers(block.device_block)) {
         Some(block) => Err(CodecError::Invalid { what: "block", value: block.device_block.into() }),
@@ -80,7 +80,7 @@ impl<'a> Changes<'a> {
         self.metadata
     }
 
-    /// What is to be applied; an error if it contradicts the state that it was prepared from.
+    /// Returns the changes to apply; an error if they contradict the state that they were prepared from.
     pub fn finish(mut self) -> Result<Prepared, Unready> {
         self.put_header_back();
         self.check_blocks()?;
@@ -118,7 +118,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Whether objects refer to a block before the changes. It is one of the data region.
+    /// Returns true if objects refer to a block before the changes. It is one of the data region.
     pub fn is_in_use(&self, block: u32) -> bool {
         self.metadata.bitmap.is_referenced(&self.metadata.tree.pages, block)
     }

@@ -14,8 +14,8 @@ pub(crate) struct Hint {
     pub index: u16,
     /// Bits of the hash of the key, so that hints of other keys lead nowhere.
     tag: u16,
-    /// What [`Pages::turn`](super::pages::Pages::turn) was then: until the next turn the way to the leaf stays in
-    /// memory. Later it must be looked at anew even if it is there, or what is in use would look unused and be
+    /// Value of [`Pages::turn`](super::pages::Pages::turn) then: until the next turn the way to the leaf stays in
+    /// memory. Later it must be looked at again even if it is there, or used pages would look unused and be
     /// evicted.
     pub turn: u64,
 }

@@ -57,7 +57,7 @@ fn push_escaped(key: &mut Vec<u8>, bytes: &[u8]) {
     key.extend_from_slice(&[0, 0]);
 }
 
-/// Reads escaped bytes up to their end; returns them and what follows.
+/// Reads escaped bytes up to their end; returns them and the bytes behind them.
 fn take_escaped(mut key: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut bytes = Vec::with_capacity(key.len());
     loop {
@@ -147,7 +147,7 @@ pub(crate) fn omap_from(object: &[u8], omap_key: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether an omap key of this object can be stored.
+/// Returns true if an omap key of this object can be stored.
 pub(crate) fn omap_key_fits(object: &[u8], omap_key: &[u8]) -> bool {
     omap_entry(object, omap_key).len() + 2 <= KEY_BYTES_MAX
 }
@@ -193,7 +193,7 @@ fn take_pg(key: &[u8]) -> Option<(PgId, &[u8])> {
     Some((PgId { pool: PoolId(u32::from_be_bytes(*pool)), index: u32::from_be_bytes(*index) }, key))
 }
 
-/// What a key of an object is about.
+/// Part of an object that a key belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ObjectPart {
     Header,

@@ -127,7 +127,7 @@ impl Metadata {
         result.map(|()| (all, shared))
     }
 
-    /// How many of these blocks have more than one reference. Neighbours are told by one entry.
+    /// How many of these blocks have more than one reference. One entry has the counts of neighbours.
     fn count_shared(&self, blocks: impl Iterator<Item = u32>) -> Result<u32, Unready> {
         let (mut shared, mut looked_up) = (0, None);
         for block in blocks {

@@ -1,7 +1,7 @@
-//! Object metadata: sizes, versions, where blocks are, their checksums and seals, omaps, placement
-//! PGs' logs, all in one ordered key space (`keys`) on a copy-on-write B+tree (`tree`) of 4 KiB
-//! pages (`page`) of which only some are in memory (`pages`). A checkpoint writes the changed pages
-//! to fresh places and then the page table (`page_table`) that says where each page is.
+//! Object metadata: sizes, versions, where blocks are, their checksums and seals, omaps, placement PGs' logs, all
+//! in one ordered key space (`keys`) on a copy-on-write B+tree (`tree`) of 4 KiB pages (`page`), only some of them
+//! in memory (`pages`). A checkpoint writes the changed pages to fresh places and then the page table
+//! (`page_table`) that says where each page is.
 
 mod bitmap;
 mod changes;
@@ -83,7 +83,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// What is known of an object as a whole.
+    /// Returns the properties of an object as a whole.
     pub fn info(&self, object: &[u8]) -> Result<Option<ObjectInfo>, Unready> {
         let value = self.tree.get(&keys::header(object))?;
         Ok(value.map(ObjectInfo::decode).transpose()?)
@@ -121,7 +121,7 @@ impl Metadata {
         Ok((blocks, Some(seals.finish())))
     }
 
-    /// Whether the chunks of a range of blocks are in memory.
+    /// Looks at the chunks of a range of blocks; an error if they are not in memory.
     pub fn look_at_blocks(&self, object: &[u8], first_block: usize, block_count: usize) -> Result<(), PageError> {
         let Range { start: first, end } = chunks_of(first_block, block_count);
         if end == first + 1 {
@@ -281,7 +281,7 @@ fn chunks_of(first_block: usize, block_count: usize) -> Range<usize> {
     first..first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max)
 }
 
-/// Copies what a chunk says of the blocks from `first` on.
+/// Copies a chunk's metadata of the blocks from `first` on.
 fn copy_blocks(chunk_index: usize, blocks: &[BlockMeta; CHUNK_BLOCKS], first: usize, output: &mut [BlockMeta]) {
     let chunk_first = chunk_index * CHUNK_BLOCKS;
     let end = (first + output.len()).min(chunk_first + CHUNK_BLOCKS);

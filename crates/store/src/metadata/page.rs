@@ -28,7 +28,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 1_200;
 const _: () = assert!(KEY_BYTES_MAX + VALUE_BYTES_MAX + ENTRY_HEADER_BYTES + 2 <= PAGE_CAPACITY_BYTES);
 const _: () = assert!(2 * (KEY_BYTES_MAX + 4 + ENTRY_HEADER_BYTES + 2) <= PAGE_CAPACITY_BYTES);
 
-/// What a page is for.
+/// Purpose of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PageKind {
@@ -81,7 +81,7 @@ impl Page {
         is_sound.then_some(page)
     }
 
-    /// Whether every entry has bytes of its own, and what is left of the heap is what is called
+    /// Returns true if every entry has bytes of its own, and the rest of the heap is as large as the counted
     /// garbage: then no later change can lead outside of the page.
     fn entries_are_inside(&self) -> bool {
         let (slots_end, heap_start) = (self.slots_start() + 2 * self.count(), self.heap_start());
@@ -105,7 +105,7 @@ impl Page {
         end <= BLOCK_BYTES && garbage_bytes + BLOCK_BYTES - end == self.garbage_bytes()
     }
 
-    /// Whether the keys from entry `first` on are in order.
+    /// Returns true if the keys from entry `first` on are in order.
     fn is_in_order(&self, first: usize) -> bool {
         (first + 1..self.count()).all(|index| self.suffix(index - 1) < self.suffix(index))
     }
@@ -237,12 +237,12 @@ impl Page {
         self.heap_start() - self.slots_start() - 2 * self.count()
     }
 
-    /// Whether there is such an entry, and it has the key.
+    /// Returns true if there is such an entry, and it has the key.
     pub fn has_at(&self, index: usize, key: &[u8]) -> bool {
         index < self.count() && key.strip_prefix(self.prefix()).is_some_and(|suffix| suffix == self.suffix(index))
     }
 
-    /// Whether all keys are below all of the other page.
+    /// Returns true if all keys are below all of the other page.
     pub fn is_before(&self, other: &Page) -> bool {
         let Some(last) = self.count().checked_sub(1) else { return true };
         other.count() == 0 || self.key(last) < other.key(0)

@@ -145,7 +145,7 @@ impl PageTable {
         self.stale_tables.insert(number / INDEX_ENTRIES);
     }
 
-    /// Whether index blocks must be written.
+    /// Returns true if index blocks must be written.
     pub fn is_stale(&self) -> bool {
         !self.stale_tables.is_empty() || !self.stale_directories.is_empty()
     }

@@ -144,7 +144,7 @@ impl Pages {
         self.frames[number as usize].location
     }
 
-    /// Whether the number is in use.
+    /// Returns true if the number is in use.
     pub fn is_live(&self, number: u32) -> bool {
         self.frames.get(number as usize).is_some_and(|frame| frame.state != State::Free)
     }
@@ -285,7 +285,7 @@ impl Pages {
         self.set_aside.len()
     }
 
-    /// Whether a number from [`Pages::freeze`] stands for a page that is still to be written.
+    /// Returns true if a number from [`Pages::freeze`] stands for a page that is still to be written.
     pub fn is_to_be_written(&self, number: u32) -> bool {
         let frame = &self.frames[number as usize];
         self.set_aside.contains_key(&number) || frame.state == State::Dirty && frame.generation != self.generation
@@ -347,7 +347,7 @@ impl Pages {
         (pages * BLOCK_BYTES + self.frames.len() * size_of::<Frame>()) as u64
     }
 
-    /// Whether reading the page is under way.
+    /// Returns true if reading the page is pending.
     pub fn is_loading(&self, number: u32) -> bool {
         self.loading.contains(&number)
     }
@@ -383,7 +383,7 @@ impl Pages {
     }
 
     /// Pages that had to be loaded. An operation that meets one looks at it several times until it is there, so
-    /// looks in vain are not what is counted.
+    /// failed looks are not counted.
     pub fn miss_count(&self) -> u64 {
         self.miss_count
     }
@@ -393,7 +393,7 @@ impl Pages {
         self.loading.remove(&number);
     }
 
-    /// A page has been read. False if it is not what was written: the device is damaged.
+    /// A page has been read. False if it differs from the written one: the device is damaged.
     #[must_use]
     pub fn loaded(&mut self, number: u32, block: BlockBuffer) -> bool {
         self.loading.remove(&number);

@@ -25,7 +25,7 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct Parts(BTreeMap<PgId, Part>);
 
-/// What a split does.
+/// Result of a split.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     pub own: Option<Part>,
@@ -60,14 +60,15 @@ impl Parts {
         }
     }
 
-    /// Whether an object under the PG's prefix is the PG's.
+    /// Returns true if an object under the PG's prefix is the PG's.
     pub fn holds(&self, pg: PgId, name: &ObjectName) -> bool {
         let Some(part) = self.0.get(&pg) else { return true };
         if name.as_str() == PG_META_OBJECT { part.root == pg } else { pg.holds(name, part.pg_num) }
     }
 
-    /// Whether a PG that names an object means one of its own. What a split has given to another PG is under the same
-    /// prefix, and a removal of it by a PG that does not know that it is gone removes nothing.
+    /// Returns true if a name in a request of a PG means one of the PG's objects. Objects that a split has given
+    /// to another PG are under the same prefix, and a removal of them by a PG that does not know that they are
+    /// gone removes nothing.
     pub fn is_of(&self, pg: PgId, name: &ObjectName) -> bool {
         name.as_str().starts_with('@') || self.holds(pg, name)
     }
@@ -80,9 +81,9 @@ impl Parts {
         self.0.iter().find(is_own).map_or(key.pg, |(pg, _)| *pg)
     }
 
-    /// What changes when a PG becomes one of `pg_num`. Nothing if the copy is to be backfilled and
-    /// a PG that it would split off has objects here already: the backfill removes the objects that
-    /// are not the copy's own.
+    /// Returns the changes when a PG becomes one of `pg_num`. Nothing if the copy is to be backfilled and a PG
+    /// that it would split off has objects here already: the backfill removes the objects that are not the copy's
+    /// own.
     pub fn split(&self, pg: PgId, pg_num_before: u32, pg_num: u32, is_whole: bool) -> Result<Split, Unready> {
         let is_number = |number: u32| number.is_power_of_two() && number <= PG_NUM_MAX;
         if !is_number(pg_num_before) || !is_number(pg_num) || pg.index >= pg_num {

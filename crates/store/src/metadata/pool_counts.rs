@@ -1,5 +1,6 @@
-//! What each pool has in the store: objects, and the blocks that they refer to. The counts follow every transaction in
-//! memory, and a checkpoint writes those that have changed into the tree. PGs that are split change nothing in them.
+//! Usage of the store by each pool: objects, and the blocks that they refer to. The counts follow every
+//! transaction in memory, and a checkpoint writes those that have changed into the tree. PGs that are split change
+//! nothing in them.
 //!
 //! A store that was made before there were counts has none, unless it was empty.
 
@@ -12,7 +13,7 @@ use bytes::Bytes;
 
 use super::{Changes, Metadata, Prepared, Unready, keys};
 
-/// What a pool has in a store.
+/// A pool's usage of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolCount {
     pub objects: u64,
@@ -46,9 +47,9 @@ impl PoolCount {
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounts {
     by_pool: BTreeMap<PoolId, PoolCount>,
-    /// What the tree does not have.
+    /// Counts that the tree does not have.
     changed: BTreeSet<PoolId>,
-    /// Whether the tree says that there are counts.
+    /// True if the tree has counts.
     is_marked: bool,
 }
 

@@ -6,7 +6,7 @@ use atoll_types::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
 use atoll_types::{Epoch, Seals, Version};
 
 pub(crate) const OBJECT_BLOCKS_MAX: usize = (OBJECT_BYTES_MAX / BLOCK_BYTES as u64) as usize;
-/// Blocks per chunk: what one small write covers at most, and one seal of the largest unit.
+/// Blocks per chunk: the largest range of one small write, and one seal of the largest unit.
 pub(crate) const CHUNK_BLOCKS: usize = 16;
 pub(crate) const CHUNK_BYTES: u64 = (CHUNK_BLOCKS * BLOCK_BYTES) as u64;
 
@@ -28,7 +28,7 @@ impl BlockMeta {
         BlockMeta { device_block, crc: if device_block == 0 { 0 } else { u32::from_le_bytes(crc) } }
     }
 
-    /// Whether the other block is so many blocks behind this one on the device.
+    /// Returns true if the other block is `count` blocks behind this one on the device.
     pub fn is_before(&self, count: usize, other: BlockMeta) -> bool {
         u64::from(self.device_block) + count as u64 == u64::from(other.device_block)
     }
@@ -36,7 +36,7 @@ impl BlockMeta {
 
 pub(crate) const HOLE: BlockMeta = BlockMeta { device_block: 0, crc: 0 };
 
-/// What is known of an object as a whole.
+/// Properties of an object as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Size in bytes.
@@ -48,7 +48,7 @@ pub struct ObjectInfo {
     /// Bytes of data per seal; 0 while the object has no seals.
     pub(crate) seal_unit_bytes: u32,
     pub(crate) seal_bytes: u16,
-    /// Whether blocks of this object may also belong to others.
+    /// True if blocks of this object may also belong to others.
     pub(crate) may_share: bool,
 }
 
@@ -132,8 +132,8 @@ impl<B: AsRef<[u8]>> ChunkValue<B> {
         1 + 8 * self.block_count
     }
 
-    /// Whether consecutive seals from the `first` one on have their places, and unset ones at the end would be
-    /// left out as they are.
+    /// Returns true if consecutive seals from the `first` one on have their places, and unset ones at the end
+    /// would be left out as they are.
     pub fn has_room_for_seals(&self, first: usize, seals: &Seals) -> bool {
         let end = self.seals_start() + first * usize::from(seals.seal_bytes) + seals.bytes.len();
         let stored_end = self.bytes.as_ref().len();

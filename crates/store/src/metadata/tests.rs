@@ -55,7 +55,7 @@ impl Harness {
         }
     }
 
-    /// What would be read if pages had been written with other content, under checksums that fit.
+    /// Returns the state after pages had been written with other content, under checksums that fit.
     fn reopened_with(mut self, change: impl Fn(u32, &mut Page)) -> Harness {
         self.freeze();
         self.write_all();
@@ -105,7 +105,7 @@ impl Harness {
         while self.write_one() {}
     }
 
-    /// What a reader of the device alone would find: the frozen state.
+    /// Checks the frozen state, as a reader of the device alone would find it.
     fn check_device(&mut self) {
         self.write_all();
         let mut pages = Pages::new();

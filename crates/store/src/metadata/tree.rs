@@ -32,8 +32,8 @@ type Path = Vec<(u32, usize)>;
 pub(crate) struct Tree {
     pub pages: Pages,
     pub root: u32,
-    /// Leaf and place of the entry that was inserted last. The next insertion just behind it probably
-    /// goes on in order, and then splitting in halves would leave half-full pages behind.
+    /// Leaf and place of the entry that was inserted last. The next insertion just behind it probably continues in
+    /// order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
     /// Where ways down led to.
     hints: Hints,

@@ -1,4 +1,4 @@
-//! What random histories and power cuts leave is sound, and can be told.
+//! The state after random histories and power cuts is sound, and can be described.
 
 use std::ops::ControlFlow;
 

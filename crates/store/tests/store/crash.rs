@@ -1,6 +1,5 @@
-//! Cuts the power after every device write of long random histories, and compares what is recovered
-//! with a plain model. `ATOLL_CRASH_POINTS` sets after how many writes, `ATOLL_CRASH_SEED` the first
-//! seed.
+//! Cuts the power after every device write of long random histories, and compares the recovered state with a plain
+//! model. `ATOLL_CRASH_POINTS` sets after how many writes, `ATOLL_CRASH_SEED` the first seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,12 +11,12 @@ use crate::verify::run;
 use crate::workload::Profile;
 use atoll_store::simulated_disk::SimulatedDisk;
 
-/// The metadata of the store in use is looked at as a whole after one write in so many.
+/// Number of writes after which the metadata of the store in use is checked as a whole.
 const STEPS_PER_EXAMINATION: u64 = 25;
 /// Power cuts of one history; then another profile gets its turn.
 const POINTS_PER_HISTORY: u64 = 150;
 
-/// What is left by a power cut, and what opening makes of it, must be without fault.
+/// Checks that the state after a power cut, and after opening it, is without fault.
 fn assert_fsck_clean(disk: &mut SimulatedDisk) {
     let options = CheckOptions { data: true };
     let report = check(disk, options, &mut |_, _, _| {}).expect("a store that opens can be checked");

@@ -1,7 +1,6 @@
-//! Rot, lost writes and misdirected writes, anywhere on the devices: the store refuses to open or
-//! says which blocks are damaged, or the damage hit what nothing refers to any more. Never does it
-//! serve wrong bytes, forget what was acknowledged, or panic. `ATOLL_DAMAGE_RUNS` sets the number of
-//! histories, `ATOLL_DAMAGE_SEED` the first seed.
+//! Rot, lost writes and misdirected writes, anywhere on the devices: the store refuses to open or names the
+//! damaged blocks, or the damage hit unreferenced blocks. Never does it serve wrong bytes, forget acknowledged
+//! writes, or panic. `ATOLL_DAMAGE_RUNS` sets the number of histories, `ATOLL_DAMAGE_SEED` the first seed.
 //!
 //! One thing cannot be noticed by one device alone: that its newest log record is gone. Every
 //! record is therefore followed by another here, but in a test of its own.

@@ -14,7 +14,7 @@ use atoll_store::simulated_disk::SimulatedDisk;
 
 const OBJECT: &str = "object7";
 
-/// A store with many pages, none of which is in memory.
+/// A store with many pages, all of them outside of memory.
 fn cold_store() -> Driver {
     let mut driver = Driver::new(5);
     for number in 0..400 {
@@ -60,7 +60,7 @@ fn meet_damage(driver: &mut Driver) {
     }
 }
 
-/// What is left to do before the process ends.
+/// Writes the remaining notes before the process ends.
 fn note(driver: &mut Driver) {
     while driver.store.is_noting_damage() {
         let request = driver.store.next_request().expect("the damage is to be written");
@@ -213,7 +213,7 @@ fn a_page_that_reads_well_the_second_time_is_no_damage() {
     driver.reopen();
 }
 
-/// The kernel says ENODATA for what the medium has lost, and EIO for a device that is away, too.
+/// The kernel reports ENODATA for data that the medium has lost, and EIO for a device that is away, too.
 #[test]
 fn what_the_medium_has_lost_is_remembered_and_a_device_that_is_away_is_not() {
     for (error, is_lost) in [(61, true), (84, true), (5, false)] {

@@ -10,7 +10,7 @@ use crate::model::{Builder, content, pg_id};
 use crate::small::{Small, is_record};
 use crate::verify::listed;
 
-/// What a write replaces in memory while a checkpoint runs is not applied any more, and its record is
+/// Blocks that a write replaces in memory while a checkpoint runs are not applied any more, and their record is
 /// trimmed: the superblock must wait until the record of the new write is durable.
 #[test]
 fn a_superblock_waits_for_the_writes_that_replaced_what_it_trims() {
@@ -30,8 +30,8 @@ fn a_superblock_waits_for_the_writes_that_replaced_what_it_trims() {
     small.reopen();
 }
 
-/// A small write goes to its block again and again. As long as its record may be lost, the block must
-/// keep what was there before.
+/// A small write goes to its block again and again. As long as its record may be lost, the block must keep its
+/// previous content.
 #[test]
 fn a_checkpoint_applies_only_what_is_durable_in_the_log() {
     let mut small = Small::new();

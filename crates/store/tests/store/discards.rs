@@ -1,4 +1,4 @@
-//! Free places are given back to what is under the device: all of them in the end, and none that is still needed. The crash
+//! Free places are discarded under the device: all of them in the end, and none that is still needed. The crash
 //! tests run with them, too.
 
 use atoll_store::{BackingRoom, Device, Disk, DiskOperation, StoreEvent};
@@ -60,7 +60,7 @@ fn small_ones_are_given_back_when_their_neighbours_are_gone() {
     assert!(driver.disk.discarded_blocks * 10 >= taken * 8, "{} of {taken}", driver.disk.discarded_blocks);
 }
 
-/// Nobody writes any more, because nobody may, so nothing else would ever start a checkpoint.
+/// Clients may not write any more, so nothing else would ever start a checkpoint.
 #[test]
 fn a_full_file_system_gets_back_what_was_deleted() {
     for room in [BackingRoom::Low, BackingRoom::None] {
@@ -76,7 +76,7 @@ fn a_full_file_system_gets_back_what_was_deleted() {
     }
 }
 
-/// What a device cannot do is asked of it once, and takes nothing away.
+/// An unsupported operation is tried once on a device, and takes nothing away.
 #[test]
 fn a_device_that_cannot_is_asked_once() {
     let mut driver = Driver::new(4);
@@ -124,7 +124,7 @@ fn what_was_free_before_is_given_back_on_demand() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// Blocks that are given back are nobody's until that is done.
+/// Blocks that are being discarded are not allocated until that is done.
 #[test]
 fn what_is_written_meanwhile_goes_elsewhere() {
     let mut driver = Driver::new(6);

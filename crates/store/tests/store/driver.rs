@@ -1,5 +1,4 @@
-//! A store on a simulated disk under random transactions, for tests that do not need a model of
-//! what must be in it.
+//! A store on a simulated disk under random transactions, for tests that do not need a model of its content.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{
@@ -27,7 +26,7 @@ pub struct Driver {
     pub store: Store,
     /// Requests that the disk has not done yet.
     pub pending: Vec<DiskRequest>,
-    /// Of every transaction from now on.
+    /// Pre-image of every transaction from now on.
     pub pre_image: Option<PreImage>,
     incarnation: u64,
 }
@@ -41,7 +40,7 @@ impl Driver {
         Driver { random: Random::new(seed), disk, store, pending: Vec::new(), pre_image: None, incarnation: 1 }
     }
 
-    /// Submits one transaction, loading what it needs.
+    /// Submits one transaction, loading its metadata.
     pub fn submit(&mut self, object: &str, mutations: Vec<Mutation>, payload: Vec<u8>) {
         while let Err(cold) = self.try_submit(object, mutations.clone(), payload.clone()) {
             self.store.load(LoadRequest::Pages(cold));
@@ -138,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Takes what the store wants of the disk, and does one of it at random.
+    /// Takes the store's requests to the disk, and carries out one of them at random.
     pub fn step(&mut self) {
         while let Some(request) = self.store.next_request() {
             self.pending.push(request);
@@ -157,7 +156,7 @@ impl Driver {
         self.settle(true)
     }
 
-    /// What was loaded stays in memory only until the next flush.
+    /// Loaded pages stay in memory only until the next flush.
     fn settle(&mut self, with_flushes: bool) -> Vec<StoreEvent> {
         let mut events = Vec::new();
         loop {

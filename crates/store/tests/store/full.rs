@@ -1,5 +1,5 @@
-//! A store that fills up: clear refusals at any point, everything stays readable, also after opening
-//! anew, and deletes bring the space back.
+//! A store that fills up: clear refusals at any point, everything stays readable, also after opening again, and
+//! deletes bring the space back.
 
 use atoll_store::{LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
 use atoll_types::{Mutation, ObjectName, Room};
@@ -18,9 +18,9 @@ struct Filled {
     disk: SimulatedDisk,
     store: Store,
     state: ModelPg,
-    /// Whether writes are checked first, as a primary does, or only submitted, as on a replica.
+    /// True if writes are checked first, as by a primary, false if they are only submitted, as on a replica.
     is_primary: bool,
-    /// Most metadata pages, if that is to be what is full.
+    /// Most metadata pages, if they are to be full.
     page_count_max: Option<u32>,
 }
 
@@ -254,7 +254,7 @@ fn full_of_metadata_pages_on_a_primary() {
     });
 }
 
-/// Replicas take half of what is reserved.
+/// Replicas take half of the reserve.
 #[test]
 fn full_of_metadata_pages_on_a_replica() {
     let mut filled = full_of_metadata_pages(false, RESERVED_PAGES / 2 + 2000);
@@ -263,7 +263,7 @@ fn full_of_metadata_pages_on_a_replica() {
     filled.reopen(2);
 }
 
-/// What a primary asks before a write that must need no space: the blocks that nothing shares.
+/// A primary's question before a write that must need no space: the unshared blocks.
 #[test]
 fn blocks_that_an_object_has_to_itself_are_known() {
     let mut filled = Filled::new(true, 1 << 20);
@@ -281,14 +281,15 @@ fn blocks_that_an_object_has_to_itself_are_known() {
     filled.verify();
 }
 
-/// What a primary orders for a shard while members are full: a pre-image that shares blocks, and what frees them.
+/// A primary's writes for a shard while members are full: a pre-image that shares blocks, and changes that free
+/// them.
 fn of_shard(builder: &mut Builder, kept: &ObjectName, change: impl FnOnce(&mut Builder)) {
     builder.clone_pre_image(kept);
     builder.pre_image(vec![Mutation::CloneFrom { source: kept.clone() }], Bytes::new());
     change(builder);
 }
 
-/// Replicas take half of what is reserved, from backfills and repairs. Then nothing but deletes gives room again.
+/// Replicas take half of the reserve, from backfills and repairs. Then nothing but deletes gives room again.
 #[test]
 fn deletes_and_trims_of_shards_go_on_when_the_reserve_is_half_gone() {
     let mut filled = Filled::new(false, 1 << 20);

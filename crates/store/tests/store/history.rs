@@ -51,12 +51,12 @@ impl PgHistory {
         self.recovered_at(self.first + self.states.len() as u64 - 1);
     }
 
-    /// What was acknowledged since the newest record was written is lost with it.
+    /// Writes acknowledged since the newest record was written are lost with it.
     pub fn forget_newest_record(&mut self) {
         self.acknowledged = self.acknowledged_before_record.max(self.first);
     }
 
-    /// What lies behind is lost, everything before is there for good.
+    /// Later writes are lost, and all earlier ones are there for good.
     pub fn recovered_at(&mut self, head: u64) {
         self.acknowledged_before_record = head;
         self.states.truncate((head - self.first) as usize + 1);
@@ -73,8 +73,8 @@ impl PgHistory {
     }
 }
 
-/// Compares a store that was just opened with what it may hold: each PG's history must be a
-/// prefix that holds everything acknowledged. Returns the prefixes' lengths.
+/// Compares a store that was just opened with its possible states: each PG's history must be a prefix with all
+/// acknowledged writes. Returns the prefixes' lengths.
 pub fn verify_recovered(
     store: &mut Store,
     disk: &mut SimulatedDisk,
@@ -199,7 +199,7 @@ impl History {
         has_written
     }
 
-    /// Goes on until this many transactions were submitted in all.
+    /// Continues until this many transactions were submitted in all.
     pub fn prologue(&mut self) {
         while self.submitted_count() < self.profile.prologue {
             self.step();
@@ -220,8 +220,8 @@ impl History {
         }
     }
 
-    /// Ends with two records of which the last one says that everything before was durable. False if
-    /// the store has noticed damage.
+    /// Ends with two records; the last one has everything before it as durable. False if the store has noticed
+    /// damage.
     pub fn try_to_settle_with_two_more_records(&mut self) -> bool {
         for _ in 0..2 {
             self.settle();
@@ -349,7 +349,7 @@ impl History {
         }
     }
 
-    /// Of any PG, up to any entry.
+    /// Forgets pre-images of any PG, up to any entry.
     fn forget_pre_images(&mut self) {
         let pg = self.random.below(self.pgs.len() as u64) as usize;
         let history = &mut self.pgs[pg];
@@ -475,7 +475,7 @@ impl History {
         disk
     }
 
-    /// Goes on with these devices, which a power cut left.
+    /// Continues with these devices, which a power cut left.
     pub fn go_on_with(&mut self, mut disk: SimulatedDisk) {
         let incarnation = self.next_incarnation();
         self.store = Store::open(&mut disk, incarnation).expect("it was opened just before");

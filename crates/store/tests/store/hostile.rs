@@ -1,7 +1,6 @@
-//! Metadata and log records that make no sense although all their checksums fit: as a bug or a stranger
-//! could write them. The store may refuse them, report them or serve what they say, but it never
-//! panics and never goes round for ever. `ATOLL_HOSTILE_RUNS` sets the number of damaged stores,
-//! `ATOLL_HOSTILE_SEED` the first seed.
+//! Metadata and log records that make no sense although all their checksums fit: as a bug or a stranger could
+//! write them. The store may refuse them, report them or serve their content, but it never panics and never loops
+//! for ever. `ATOLL_HOSTILE_RUNS` sets the number of damaged stores, `ATOLL_HOSTILE_SEED` the first seed.
 
 use std::ops::ControlFlow;
 
@@ -90,7 +89,7 @@ fn damage_log(disk: &mut SimulatedDisk, random: &mut Random) {
     disk.set_block(Device::Data, record, &block);
 }
 
-/// Loads what is missing for a look, as long as that gets anywhere.
+/// Loads missing pages for a look, as long as that makes progress.
 fn look<T>(
     store: &mut Store,
     disk: &mut SimulatedDisk,

@@ -14,7 +14,7 @@ use atoll_store::simulated_disk::SimulatedDisk;
 /// Disk requests after which an operation that loads a few hundred pages must be over.
 const REQUESTS_MAX: usize = 10_000;
 
-/// An object whose omap takes hundreds of pages, none of which is in memory.
+/// An object whose omap takes hundreds of pages, all of them outside of memory.
 fn large_omap() -> Small {
     let mut small = Small::new();
     for batch in 0..30 {
@@ -72,7 +72,7 @@ fn a_wish_is_granted() {
     small.reopen();
 }
 
-/// As a replica does: it finds out what is missing by trying.
+/// As on a replica: it finds the missing pages by trying.
 #[test]
 fn trying_again_comes_to_an_end() {
     let mut small = large_omap();
@@ -97,7 +97,7 @@ fn a_scrub_comes_to_an_end() {
     assert!(matches!(event, StoreEvent::Scrubbed { result: Ok(_), .. }), "{event:?}");
 }
 
-/// Memory is given back when nobody waits any more.
+/// Memory is freed when no operation waits any more.
 #[test]
 fn what_was_loaded_is_dropped_again() {
     let mut small = large_omap();
@@ -109,7 +109,7 @@ fn what_was_loaded_is_dropped_again() {
     assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
 }
 
-/// What is loaded counts once however often it is looked for, and what is in memory is found without a miss.
+/// A loaded page counts once for any number of looks, and pages in memory are found without a miss.
 #[test]
 fn looks_at_pages_are_counted() {
     let counts = |small: &Small| {

@@ -1,5 +1,5 @@
-//! What a PG must hold: a plain model. All states of a history are kept, so everything
-//! in them is shared between them. Block contents are seeds; only comparing makes bytes of them.
+//! Expected content of a PG: a plain model. All states of a history are kept, so everything in them is shared
+//! between them. Block contents are seeds; only comparing makes bytes of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub struct ModelPg {
     pub objects: imbl::OrdMap<ObjectName, Arc<ModelObject>>,
     /// Number of transactions.
     pub head: u64,
-    /// What the store remembers of them, oldest first.
+    /// Entries that the store remembers of them, oldest first.
     pub log: imbl::Vector<ModelEntry>,
     /// Entries up to here need no pre-image any more.
     pub pre_images_forgotten: u64,
@@ -124,7 +124,7 @@ impl Builder {
         self.state.objects.get(&self.object).map(|object| &**object)
     }
 
-    /// Whether nothing but clones was made so far.
+    /// Returns true if only clones were made so far.
     pub fn is_kept_only(&self) -> bool {
         self.mutations.iter().all(|mutation| matches!(mutation, Mutation::ClonePreImage { .. }))
     }

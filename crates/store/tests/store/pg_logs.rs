@@ -13,7 +13,7 @@ fn log(driver: &Driver) -> Vec<LogEntry> {
     driver.store.log(PG).cloned().collect()
 }
 
-/// Writes that touch so many keys each.
+/// Writes that touch `keys` keys each.
 fn write(driver: &mut Driver, count: usize, keys: u32) {
     for number in 0..count {
         let key = |index: u32| Mutation::OmapRemove { key: format!("{number:01000}{index:010}").into() };

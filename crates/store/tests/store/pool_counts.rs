@@ -1,5 +1,5 @@
-//! What each pool has in a store: it is told, it survives checkpoints and replay, and it agrees with the objects, which
-//! checks after random histories look at, too.
+//! Usage of a store by each pool: it is reported, it survives checkpoints and replay, and it agrees with the
+//! objects, which checks after random histories verify, too.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{CheckOptions, PoolUsage, check};

@@ -16,7 +16,7 @@ fn name(text: &str) -> ObjectName {
     ObjectName::new(text).unwrap()
 }
 
-/// All that the store shows is what the model has, and what is on the device is sound.
+/// Checks that the store shows the content of the model, and the content of the device is sound.
 fn verify(small: &mut Small) {
     verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
     let report = check(&mut small.disk, CheckOptions { data: true }, &mut |_, _, _| {}).unwrap();
@@ -133,8 +133,8 @@ fn an_object_is_not_its_own_pre_image() {
     verify(&mut small);
 }
 
-/// Power is lost while a history is rolled back: the roll back of its newest writes is repeated on
-/// what the roll back of older ones has left.
+/// Power is lost while a history is rolled back: the roll back of its newest writes is repeated on the remains of
+/// the roll back of older ones.
 #[test]
 fn a_repeated_roll_back_may_find_less() {
     let mut small = Small::new();

@@ -49,8 +49,8 @@ fn a_leaf_may_be_emptied_and_filled_by_one_transaction() {
     small.reopen();
 }
 
-/// Of two writes of one transaction to the same block, the log's copy of the first was taken for
-/// the block's newest bytes once they had been dropped from memory.
+/// When one transaction had two writes to the same block, the log's copy of the first was taken for the block's
+/// newest bytes once they had been dropped from memory.
 #[test]
 fn the_last_write_of_a_transaction_wins_also_in_the_log() {
     let mut small = Small::new();
@@ -105,8 +105,8 @@ fn first_block(small: &mut Small, name: &str) -> u32 {
     found.expect("the object exists")
 }
 
-/// Data of a large write that is on its way to its place shows, and what a small write changes in it
-/// meanwhile shows too, before and after the large one has arrived.
+/// Data of a large write that is on its way to its place is visible, and changes of it by a small write meanwhile
+/// are visible too, before and after the large one has arrived.
 #[test]
 fn a_large_write_under_way_shows_with_small_ones_in_it() {
     let mut small = Small::new();
@@ -140,9 +140,9 @@ fn a_large_write_under_way_shows_with_small_ones_in_it() {
     verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
 
-/// What a transaction wrote and freed at once stayed among the bytes that are on their way to their
-/// places. If a checkpoint set the block free before those bytes were applied, the next checkpoint wrote
-/// them over the block, whatever it held by then.
+/// Blocks that a transaction wrote and freed at once stayed among the bytes that are on their way to their places.
+/// If a checkpoint set the block free before those bytes were applied, the next checkpoint wrote them over the
+/// block, whatever it held by then.
 #[test]
 fn what_a_transaction_writes_and_frees_has_no_bytes_on_their_way() {
     let mut small = Small::new();

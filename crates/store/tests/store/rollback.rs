@@ -1,6 +1,5 @@
-//! A member of an erasure-coded PG: it writes with pre-images, rolls writes back, forgets the pre-images
-//! of writes that will not be rolled back, and loses power. A roll back must leave what was there
-//! before.
+//! A member of an erasure-coded PG: it writes with pre-images, rolls writes back, forgets the pre-images of writes
+//! that will not be rolled back, and loses power. A roll back must restore the previous state.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +41,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether storage may show this when `expected` was submitted: what was forgotten may be back.
+    /// Returns true if storage may show this when `expected` was submitted: forgotten pre-images may be back.
     fn may_be(&self, expected: &Found, forgotten: Version) -> bool {
         let is_same = |found: &LogEntry, entry: &LogEntry| {
             let is_forgotten = entry.version <= forgotten && entry.pre_image.is_none();
@@ -62,10 +61,10 @@ struct Member {
     incarnation: u64,
     epoch: Epoch,
     pending: Vec<DiskRequest>,
-    /// What there was after each transaction.
+    /// State after each transaction.
     history: Vec<Found>,
     committed: usize,
-    /// What there was at each head that the PG ever had.
+    /// State at each head that the PG ever had.
     heads: BTreeMap<Version, BTreeMap<ObjectName, Content>>,
     forgotten: Version,
 }
@@ -98,7 +97,7 @@ impl Member {
         self.pending.extend(std::iter::from_fn(|| self.store.next_request()));
     }
 
-    /// Completes all reads: what is looked at next may wait for pages that are being read.
+    /// Completes all reads: the next look may wait for pages that are being read.
     fn finish_reads(&mut self) {
         loop {
             self.take_requests();
@@ -121,7 +120,7 @@ impl Member {
         }
     }
 
-    /// Lets the disk do some of what is asked, in any order.
+    /// Lets the disk carry out some requests, in any order.
     fn steps(&mut self, count_max: usize) {
         for _ in 0..count_max {
             self.store.flush();
@@ -292,7 +291,7 @@ impl Member {
         kept.map(|object| Mutation::RemoveOther { object }).collect()
     }
 
-    /// The heads to which the PG can be rolled back.
+    /// Returns the heads to which the PG can be rolled back.
     fn heads_left(&self) -> Vec<Version> {
         let heads = self.newest().log.iter().map(|entry| entry.version);
         [Version::default()].into_iter().chain(heads).filter(|head| *head >= self.forgotten).collect()

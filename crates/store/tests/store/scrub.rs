@@ -59,7 +59,7 @@ fn replicas_that_came_about_differently_have_one_digest() {
     assert_eq!(scrub(&mut first, "nothing", true), Err(ScrubError::NoSuchObject));
 }
 
-/// Ranges come from clients and peers: wherever they point, nobody may panic.
+/// Ranges come from clients and peers: none may cause a panic.
 #[test]
 fn ranges_far_outside_are_looked_at_safely() {
     let mut driver = Driver::new(1);

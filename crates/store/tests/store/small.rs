@@ -9,7 +9,7 @@ use crate::verify::{look_and_submit, run, verify_pg};
 use crate::workload::Profile;
 use atoll_store::simulated_disk::SimulatedDisk;
 
-/// One PG, and what it must hold.
+/// One PG, and its expected content.
 pub struct Small {
     pub disk: SimulatedDisk,
     pub store: Store,
@@ -78,7 +78,7 @@ impl Small {
         self.settle();
     }
 
-    /// Opens what is on the device now, as after a power cut.
+    /// Opens the present content of the device, as after a power cut.
     pub fn reopen(&mut self) {
         self.incarnation += 1;
         self.store = Store::open(&mut self.disk, self.incarnation).unwrap();
@@ -110,7 +110,7 @@ impl Small {
     }
 }
 
-/// Whether a request writes a record of the log.
+/// Returns true if a request writes a record of the log.
 pub fn is_record(request: &DiskRequest) -> bool {
     const MAGIC: &[u8; 4] = b"AWAL";
     matches!(&request.operation, DiskOperation::Write { segments, .. } if segments[0].bytes().starts_with(MAGIC))

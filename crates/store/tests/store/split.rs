@@ -23,10 +23,10 @@ const VALUE_KEY: Bytes = Bytes::from_static(b"value");
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ModelPg {
-    /// 0 if it was never told.
+    /// 0 if it was never set.
     pg_num: u32,
     log: Vec<u64>,
-    /// What its own object says.
+    /// Value of its own object.
     own: Option<u8>,
     objects: BTreeMap<ObjectName, u8>,
 }
@@ -41,7 +41,7 @@ fn own_name() -> ObjectName {
     ObjectName::new(PG_META_OBJECT).unwrap()
 }
 
-/// What the store should do.
+/// Splits in the model, as the store should.
 fn split(pgs: &mut Pgs, index: u32, pg_num: u32, is_whole: bool) {
     let parent = pgs[&index].clone();
     let first = if parent.pg_num == 0 { pg(index).first_pg_num(PG_NUM_FIRST) } else { parent.pg_num };
@@ -169,7 +169,7 @@ impl Test {
         self.history.push(pgs);
     }
 
-    /// Lets the disk do some of what is asked, in any order.
+    /// Lets the disk carry out some requests, in any order.
     fn steps(&mut self, count_max: usize) {
         for _ in 0..count_max {
             self.store.flush();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
 use atoll_store::simulated_disk::SimulatedDisk;
 
-/// Objects that one of so many of a PG's newest transactions changed are always read.
+/// Share of a PG's newest transactions whose objects are always read: one of this many.
 const RECENT_CHANGES: u64 = 30;
 
 /// The store says that something is damaged.
@@ -55,7 +55,7 @@ pub fn look<T>(
     }
 }
 
-/// Submits a transaction, after loading what it needs and making room in the log.
+/// Submits a transaction, after loading its metadata and making room in the log.
 pub fn look_and_submit(store: &mut Store, disk: &mut SimulatedDisk, transaction: &Transaction) {
     loop {
         if !store.has_log_room() {
@@ -173,8 +173,8 @@ fn verify_object(
     Ok(())
 }
 
-/// Compares a PG's log with what it must be. Of an entry whose pre-image was forgotten, storage may still
-/// have it.
+/// Compares a PG's log with the expected one. Of an entry whose pre-image was forgotten, storage may still have
+/// it.
 pub fn verify_log(store: &Store, pg: usize, expected: &ModelPg) {
     let log = || store.log(pg_id(pg));
     let numbered = expected.log.iter().map(|entry| (entry.sequence, &entry.object));
@@ -190,9 +190,9 @@ pub fn verify_log(store: &Store, pg: usize, expected: &ModelPg) {
     }
 }
 
-/// Compares a PG with what it must hold. Wrong data is a panic, damage that is noticed is not.
-/// With damage, everything else is looked at nevertheless. Of objects that did not change lately only
-/// one in `share` is read, another one each time.
+/// Compares a PG with its expected content. Wrong data is a panic, damage that is noticed is not. With damage,
+/// everything else is looked at nevertheless. Of objects that did not change lately only one in `share` is read,
+/// another one each time.
 pub fn verify_pg(
     store: &mut Store,
     disk: &mut SimulatedDisk,

@@ -10,7 +10,7 @@ use crate::model::{Builder, ModelPg, ZEROS};
 use crate::random::Random;
 use atoll_store::simulated_disk::SimulatedDisk;
 
-/// What a history looks like.
+/// Shape of a history.
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub wal_is_apart: bool,
@@ -26,7 +26,7 @@ pub struct Profile {
     /// Length of small writes in blocks, at most.
     pub small_blocks: u64,
     pub large_blocks: u64,
-    /// Whether records of the log take long, so that much happens beside each of them.
+    /// True if records of the log take long, so that much happens beside each of them.
     pub log_is_slow: bool,
     /// Transactions before the first power cut.
     pub prologue: u64,
@@ -105,8 +105,7 @@ impl Profile {
         builder.finish()
     }
 
-    /// What a member of an erasure-coded PG does: clones the object as its pre-image, or not, and
-    /// changes it.
+    /// A member's write in an erasure-coded PG: clones the object as its pre-image, or not, and changes it.
     fn keep_and_change(
         &self,
         builder: &mut Builder,
@@ -183,7 +182,7 @@ impl Profile {
         ObjectName::new(&format!("{PRE_IMAGE_PREFIX}{}", random.below(4))).unwrap()
     }
 
-    /// Of a pre-image clone, or of any object but this one.
+    /// Returns the name of a pre-image clone, or of any object but this one.
     fn other_name(&self, name: &ObjectName, random: &mut Random) -> ObjectName {
         let other = if random.chance(20) { self.name(random) } else { self.kept_name(random) };
         if other == *name { self.kept_name(random) } else { other }

@@ -479,7 +479,7 @@ pub fn decode_mutations(reader: &mut Reader) -> Result<Vec<Mutation>, CodecError
 }
 
 impl Transaction {
-    /// How long the encoding probably is, in bytes: what is long in it is counted, the rest estimated.
+    /// Returns the likely length of the encoding, in bytes: long parts are counted, the rest estimated.
     pub fn encoded_bytes_expected(&self) -> usize {
         let pre_image_bytes =
             |entry: &LogEntry| 256 + entry.pre_image.as_ref().map_or(0, |pre_image| pre_image.payload.len());

@@ -1,4 +1,4 @@
-//! The mutations: what a transaction does to an object.
+//! The mutations: changes of an object in a transaction.
 
 use bytes::Bytes;
 
@@ -12,8 +12,8 @@ use atoll_codec::{CodecError, Reader, Writer};
 use samples::Sample;
 
 kinds! {
-    /// One change of one object. The table is that of docs/reference/formats.md; what a kind does to the store's
-    /// metadata is in the crate `store`.
+    /// One change of one object. The table is that of docs/reference/formats.md; the crate `store` has the effects
+    /// of each kind on the store's metadata.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Mutation("mutation") {
         /// Writes the next `length` bytes of the payload at `offset`, growing the object if needed.
@@ -79,9 +79,9 @@ kinds! {
             /// The version of the object's last change.
             version: Version,
         },
-        /// Forgets the entries of the PG's log that are newer, so that the member's history ends
-        /// there. Only between members, in the PG's own object: what a member has that the PG
-        /// does not have was never acknowledged.
+        /// Forgets the entries of the PG's log that are newer, so that the member's history ends there. Only
+        /// between members, in the PG's own object: entries that a member has and the PG does not have were never
+        /// acknowledged.
         11 (members) => ResetLog {
             /// The new head.
             head: Version,
@@ -91,17 +91,17 @@ kinds! {
         /// were split off beyond `pg_num` are merged back. Only between members, in the PG's own
         /// object, behind all other mutations.
         12 (members) => Split {
-            /// If `is_whole`, PGs of which it was one until now. Otherwise the PGs that the pool
-            /// was made with, for a member that was never told of a split.
+            /// If `is_whole`, the number of PGs until now. Otherwise the number of PGs that the pool was made
+            /// with, for a member that has missed a split.
             pg_num_before: u32,
-            /// PGs of which this is one from now on.
+            /// Number of PGs from now on.
             pg_num: u32,
-            /// Whether the member has all objects, so that the PGs split off are whole as well.
-            /// Otherwise nothing is known of them.
+            /// True if the member has all objects, so that the PGs split off are whole as well. Otherwise nothing
+            /// is known of them.
             is_whole: bool,
         },
-        /// Says what whole object this one is a shard of, and makes the shard as long as it must be then;
-        /// what is added reads as zeros. Only between members.
+        /// Sets the whole object of this shard, and grows the shard to the length that follows; the added part
+        /// reads as zeros. Only between members.
         13 (members) => SetShardOf {
             /// Size of the whole object, in bytes.
             object_bytes: u64,
@@ -145,7 +145,7 @@ impl Mutation {
         FIXED_BYTES + self.variable_bytes()
     }
 
-    /// Whether clients may ask for it.
+    /// Returns true if clients may request it.
     pub fn is_for_clients(&self) -> bool {
         !self.is_between_members()
     }

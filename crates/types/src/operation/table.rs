@@ -6,10 +6,10 @@ use atoll_codec::{CodecError, Reader, Writer};
 /// How one field of a kind is encoded. Most types are their own shape; a type that is encoded in several
 /// ways (byte strings with different limits) has a shape for each.
 pub trait Shape {
-    /// What the enum holds.
+    /// The enum with the value.
     type Value;
 
-    /// What the documents say of it behind the field's name; empty if the name says it all.
+    /// Text of the documents behind the field's name; empty if the name suffices.
     const WORDS: &'static str;
 
     /// Appends the value.
@@ -32,7 +32,7 @@ pub struct Kind {
     pub number: u8,
     /// Its name.
     pub name: &'static str,
-    /// Whether only members of a PG send it to each other.
+    /// True if only members of a PG send it to each other.
     pub is_between_members: bool,
     /// Names and words of its fields.
     pub fields: &'static [(&'static str, &'static str)],
@@ -124,7 +124,7 @@ macro_rules! kinds {
                 })
             }
 
-            /// Whether only members of a PG send it to each other.
+            /// Returns true if only members of a PG send it to each other.
             pub fn is_between_members(&self) -> bool {
                 match self {
                     $( Self::$kind $({ $($field: _),+ })? => $crate::kinds!(@members $($audience)?) ),+
@@ -143,7 +143,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What gives samples of each kind.
+            /// Returns strategies for samples of each kind.
             #[cfg(test)]
             pub(crate) fn strategies() -> Vec<proptest::strategy::BoxedStrategy<Self>> {
                 use proptest::strategy::{Just, Strategy};

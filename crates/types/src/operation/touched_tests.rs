@@ -1,4 +1,4 @@
-//! What a log keeps of a write is bounded, and says no less than the write.
+//! A log's summary of a write is bounded, and covers the whole write.
 
 use bytes::Bytes;
 

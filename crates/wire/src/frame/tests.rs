@@ -110,8 +110,8 @@ proptest! {
         let _ = decoder.decode(&mut received);
     }
 
-    /// Whatever is left out of a stream, sent twice or put elsewhere: what comes out is what went in
-    /// up to there, and then an error.
+    /// Frames that are left out of a stream, sent twice or moved: the decoder returns the frames before that
+    /// place, and then an error.
     #[test]
     fn frames_out_of_their_order_are_refused(
         is_short_key: bool,
@@ -203,7 +203,7 @@ fn after_a_change_of_keys_the_old_key_opens_nothing() {
     assert!(matches!(decoder.decode(&mut at_once(&frame)), Err(FrameError::UnknownFlags { .. })));
 }
 
-/// The number of the last frame under the first key, if each has a payload of so many bytes.
+/// Returns the number of the last frame under the first key, with `payload_bytes` of payload in each.
 fn last_of_key(payload_bytes: usize) -> u64 {
     let (mut encoder, _) = codec(FrameMode::Secure);
     let (payload, mut queue) = (Bytes::from(vec![0; payload_bytes]), SendQueue::default());

@@ -49,7 +49,7 @@ fn decode_result<T>(
     }
 }
 
-/// What became of a read.
+/// The result of a read.
 pub(super) struct ReadResult;
 
 impl Shape for ReadResult {
@@ -65,7 +65,7 @@ impl Shape for ReadResult {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 pub(super) struct WriteResult;
 
 impl Shape for WriteResult {

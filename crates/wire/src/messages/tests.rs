@@ -1,4 +1,4 @@
-//! What must hold for every kind of the table.
+//! Requirements for every kind of the table.
 
 use atoll_types::Seals;
 use atoll_types::operation::table;
@@ -70,7 +70,7 @@ fn kinds_are_numbered_once_and_each_has_samples_and_known_answers() {
     assert_eq!(known, numbers.into_iter().collect());
 }
 
-/// `make lint` runs this; `cargo run -p atoll-wire --example message_table` prints what the page must hold.
+/// `make lint` runs this; `cargo run -p atoll-wire --example message_table` prints the table for the page.
 #[test]
 fn the_page_has_the_table_of_messages() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");

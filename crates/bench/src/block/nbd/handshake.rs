@@ -12,10 +12,10 @@ use crate::error::BenchError;
 /// The most that a server may say in one reply, and replies to one option.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 const REPLIES_MAX: usize = 64;
-/// What every server takes, if it says nothing (section "Size constraints").
+/// Payload that every server takes, if it announces no limit (section "Size constraints").
 const PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// What the server says of an export.
+/// A server's description of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Export {
     pub size_bytes: u64,
@@ -24,7 +24,7 @@ pub(super) struct Export {
     pub can_fua: bool,
     pub can_flush: bool,
     pub is_read_only: bool,
-    /// Whether several connections may write, each seeing what another has been told is done.
+    /// True if several connections may write, each seeing writes that were acknowledged to another.
     pub can_share: bool,
 }
 

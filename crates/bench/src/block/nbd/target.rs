@@ -185,7 +185,7 @@ async fn read_reply(reader: &mut ReadHalf<Box<dyn Stream>>, waiting: &Mutex<Wait
         return Err(wrong(format!("the server's reply is not understood (magic {magic:#x})")));
     }
     let request = locked(waiting).requests.remove(&cookie);
-    let request = request.ok_or_else(|| wrong("the server answers what nobody has asked"))?;
+    let request = request.ok_or_else(|| wrong("the server answers a request that was not sent"))?;
     let answer = if error == 0 {
         let mut data = BytesMut::with_capacity(request.reply_bytes as usize);
         let mut limited = reader.take(request.reply_bytes.into());
@@ -290,7 +290,7 @@ mod tests {
             answer(&mut server, 0, 77, &[]).await;
         };
         let (read, ()) = tokio::join!(target.read(0, 512), serve);
-        assert!(read.unwrap_err().to_string().contains("nobody has asked"));
+        assert!(read.unwrap_err().to_string().contains("was not sent"));
         assert!(target.read(0, 512).await.is_err(), "later ones as well");
         let (target, server) = opened(FLUSH).await;
         drop(server);

@@ -25,7 +25,7 @@ fn put(disk: &mut Disk, state: &mut State, number: usize) {
     disk.commit(&batch, state).unwrap();
 }
 
-/// A directory with both files, and what is in them.
+/// Returns a directory with both files, and their content.
 fn filled() -> (tempfile::TempDir, Rows) {
     let directory = tempfile::tempdir().unwrap();
     let (mut disk, mut state, _) = Disk::open(directory.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Endpoints: what accepts connections, and the ends of connections with what they send, receive and read.
+//! Endpoints: listeners, and the ends of connections with their sends, receives and reads.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ impl PassiveEndpoint {
         Ok(endpoint)
     }
 
-    /// What events name it by.
+    /// Returns the number that identifies it in events.
     pub fn number(&self) -> usize {
         self.fid() as usize
     }
@@ -68,7 +68,7 @@ object!(
 );
 
 impl SharedReceives {
-    /// Opens them, for at most so many receives; `info` describes the device.
+    /// Opens shared receives, at most `count_max`; `info` describes the device.
     pub fn open(domain: &Arc<Domain>, info: &Info, count_max: usize) -> Result<Arc<Self>, FabricError> {
         let (mut receives, parent) = (ptr::null_mut(), domain.pointer.as_ptr());
         // SAFETY: the domain is open. The attributes are the library's own, of this description, which is ours. They get
@@ -102,7 +102,7 @@ pub struct Memory {
     pub start: *mut u8,
     /// How many.
     pub length: usize,
-    /// What the device names it by, or null.
+    /// The device's descriptor of it, or null.
     pub descriptor: *mut libc::c_void,
 }
 
@@ -141,8 +141,8 @@ object!(
 );
 
 impl Endpoint {
-    /// Makes an endpoint for a way or a request, for so many sends and reads at a time, and receives of its own if
-    /// it shares none.
+    /// Makes an endpoint for a way or a request, with the given numbers of concurrent sends and reads, and
+    /// receives of its own if it shares none.
     pub fn open(
         info: &Info,
         events: &Arc<EventQueue>,
@@ -190,7 +190,7 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// What events name it by.
+    /// Returns the number that identifies it in events.
     pub fn number(&self) -> usize {
         self.fid() as usize
     }
@@ -217,8 +217,8 @@ impl Endpoint {
         self.library().check("fi_accept", code)
     }
 
-    /// Tells the peer that the connection ends, and closes the endpoint. When this says true, no operation of it uses any
-    /// memory any more.
+    /// Informs the peer that the connection ends, and closes the endpoint. When this says true, no operation of it
+    /// uses any memory any more.
     pub fn close(mut self) -> bool {
         let (raw, fid) = (self.pointer.as_ptr(), self.fid());
         self.is_closed = true;

@@ -225,7 +225,7 @@ fn told(world: &World) -> Model {
     }
 }
 
-/// Nothing names what is not there.
+/// Checks that every reference has its target.
 fn check_references(world: &World) {
     let identities = &world.identities;
     for key in identities.access_keys() {

@@ -13,7 +13,7 @@ const HEADING_HEIGHT: f64 = 24.0;
 const AXIS_HEIGHT: f64 = 24.0;
 const FIGURE_WIDTH: f64 = 84.0;
 const NAME_WIDTH_MAX: f64 = 150.0;
-/// What a character takes on average, at the size of names.
+/// Average width of a character at the size of names.
 const CHARACTER_WIDTH: f64 = 6.7;
 
 /// One bar.
@@ -30,7 +30,7 @@ pub struct Bar {
     pub range: Option<(f64, f64)>,
     /// Its figure in words.
     pub figure: String,
-    /// What is to be said about it besides.
+    /// Further text about it.
     pub tooltip: String,
 }
 

@@ -13,7 +13,7 @@ pub enum Anchor {
     End,
 }
 
-/// A picture; the label says what it shows to those who do not see it.
+/// Returns a picture; the label describes it for readers who do not see it.
 pub fn picture(label: &str, height: f64, shapes: &Markup) -> Markup {
     html! {
         svg viewBox=(format_args!("0 0 {WIDTH:.0} {height:.0}")) role="img" aria-label=(label) { (shapes) }
@@ -62,7 +62,7 @@ fn place(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// Lines differ in their dashes, too, for those who do not tell their colours apart.
+/// Returns the class of a line. Lines differ in their dashes, too, for readers who do not distinguish the colours.
 fn curve_class(style: usize) -> String {
     format!("curve {} d{}", style_class(style), (style + style / STYLES) % 4)
 }

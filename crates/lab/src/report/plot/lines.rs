@@ -17,9 +17,9 @@ const HEIGHT: f64 = 250.0;
 pub struct Axis {
     /// Where values are.
     pub scale: Scale,
-    /// What is written where.
+    /// Position and text of each tick.
     pub ticks: Vec<(f64, String)>,
-    /// What it shows.
+    /// Title of the axis.
     pub title: String,
 }
 
@@ -27,7 +27,7 @@ pub struct Axis {
 pub struct Line {
     /// Its colour and dashes.
     pub style: usize,
-    /// What it is.
+    /// Description of the line.
     pub tooltip: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,

@@ -68,7 +68,7 @@ fn drain(session: &mut NbdSession) -> Vec<Action> {
     std::iter::from_fn(|| session.next_action()).collect()
 }
 
-/// Feeds whole messages and returns what follows from them.
+/// Feeds whole messages and returns the resulting actions.
 fn feed(session: &mut NbdSession, bytes: &[u8]) -> Vec<Action> {
     let mut buffer = BytesMut::from(bytes);
     session.receive(&mut buffer);

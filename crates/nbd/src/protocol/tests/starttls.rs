@@ -1,4 +1,4 @@
-//! STARTTLS: who is offered it, what it forgets, and that nothing from before it counts after it.
+//! STARTTLS: when it is offered, the state that it resets, and that nothing from before it counts after it.
 
 use proptest::prelude::*;
 
@@ -158,7 +158,7 @@ fn nothing_that_came_with_starttls_is_taken_for_encrypted() {
     }
 }
 
-/// Options of which some ask for TLS.
+/// Options, some of which ask for TLS.
 fn options() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let one = prop_oneof![
         2 => Just(option(STARTTLS, &[])),
@@ -177,8 +177,8 @@ fn options() -> impl Strategy<Value = Vec<Vec<u8>>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However options are ordered and cut: where TLS is required, nothing is opened, listed or told before
-    /// it, and when it begins no byte of before is left.
+    /// In any order and split of options: where TLS is required, nothing is opened, listed or disclosed before it,
+    /// and when it begins no earlier byte is left.
     #[test]
     fn required_tls_comes_before_everything(options in options(), cuts in proptest::collection::vec(1usize..60, 1..20)) {
         let bytes = options.concat();

@@ -1,4 +1,4 @@
-//! What the files say, and when it counts.
+//! The content of the files, and when it takes effect.
 
 use atoll_reactor::ListenAddress;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::protocol::TlsPolicy;
 use crate::tls::{TlsChoice, TlsMode};
 
-/// Whether the identity presents a certificate of this authority.
+/// Returns true if the identity presents a certificate of this authority.
 fn is_of(identity: &TlsIdentity, authority: &Authority) -> bool {
     Pair::new(identity, authority, &rustls::version::TLS13, None).exchange().is_ok()
 }

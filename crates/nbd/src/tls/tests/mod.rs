@@ -74,13 +74,13 @@ impl Files {
     }
 }
 
-/// Both ends and what is on its way between them.
+/// Both ends and the bytes between them.
 struct Pair {
     client: ClientConnection,
     server: TlsChannel,
     to_server: Vec<u8>,
     records: BytesMut,
-    /// What the client has received.
+    /// Bytes that the client has received.
     at_client: Vec<u8>,
 }
 
@@ -123,14 +123,15 @@ impl Pair {
         pair
     }
 
-    /// What the client has to send is taken from it.
+    /// Takes the bytes that the client sends.
     fn client_writes(&mut self) {
         while self.client.wants_write() {
             self.client.write_tls(&mut self.to_server).unwrap();
         }
     }
 
-    /// Lets both ends talk until there is nothing left to say. The error is what the client finds or is told.
+    /// Lets both ends talk until there is nothing left to say. The error is the client's own or the one that it
+    /// receives.
     fn exchange(&mut self) -> Result<(), rustls::Error> {
         loop {
             self.client_writes();

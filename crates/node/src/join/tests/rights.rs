@@ -1,8 +1,8 @@
-//! What a host may do in cluster state, and how that is taken from it.
+//! Rights of a host in cluster state, and revoking them.
 
 use super::*;
 
-/// What a host of a role has no part in: keys to write, and prefixes to read.
+/// Keys that a host of a role may not write, and prefixes that it may not read.
 fn none_of_its_own(role: HostRole) -> (Vec<&'static str>, Vec<&'static str>) {
     let mut writes = vec![
         "settings",
@@ -206,8 +206,8 @@ async fn a_host_has_its_own_osds_only() {
     ask(&one, with(&|osd| osd.store_id = "ab".into()), revision).await.unwrap();
 }
 
-/// Processes that are logged in go on when the password of their host is changed, and so does a host that was cut off
-/// while it was.
+/// Logged-in processes stay connected when the password of their host is changed, and so does a host that was cut
+/// off meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_is_changed_without_a_stop() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;
@@ -247,7 +247,7 @@ async fn a_password_is_changed_without_a_stop() {
     assert!(!directory.rotating_file().exists());
 }
 
-/// What hosts with OSDs write under one prefix, each writes for its own OSDs, and for the PGs that these are in.
+/// Hosts with OSDs that write under one prefix each write only for their own OSDs, and for the PGs of these.
 #[tokio::test]
 async fn an_osd_host_writes_of_its_own_osds_and_pgs_only() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;

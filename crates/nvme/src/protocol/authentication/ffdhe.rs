@@ -1,7 +1,7 @@
 //! Diffie-Hellman exchanges in the finite fields of RFC 7919.
 //!
-//! `aws-lc-rs` does not offer them, so powers are computed by the C library that it is made of. This file is the crate's only
-//! one with `unsafe`: what it offers is safe to call.
+//! `aws-lc-rs` does not offer them, so powers are computed by the C library that it is made of. This file is the
+//! crate's only one with `unsafe`: its public items are safe to call.
 #![expect(unsafe_code, reason = "modular powers in constant time are only there as C functions")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -35,7 +35,7 @@ pub enum DhGroup {
 }
 
 impl DhGroup {
-    /// In the order in which they are chosen: what is as strong as AES-128 first.
+    /// In the order of preference: the group as strong as AES-128 first.
     pub const ALL: [DhGroup; 4] = [DhGroup::Ffdhe3072, DhGroup::Ffdhe4096, DhGroup::Ffdhe2048, DhGroup::Null];
 
     /// The one with this identifier.
@@ -68,12 +68,12 @@ impl DhKey {
         Some(key)
     }
 
-    /// What the peer is told, as long as the group's prime.
+    /// Returns the public value for the peer, as long as the group's prime.
     pub fn public_value(&self) -> Vec<u8> {
         self.power(&[GENERATOR]).to_vec()
     }
 
-    /// What both have in common, as long as the group's prime; none if the peer's value is not one of the group.
+    /// Returns the shared secret, as long as the group's prime; none if the peer's value is not one of the group.
     pub fn agree(&self, peer: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         // The prime is safe, so 1 < y < p - 1 is all there is to check (RFC 7919, section 5.1). Numbers of one length are in
         // the order of their bytes.

@@ -1,4 +1,5 @@
-//! The hash functions of DH-HMAC-CHAP, and what is computed with them (NVM Express Base Specification 2.0, section 8.13.5).
+//! The hash functions of DH-HMAC-CHAP, and the values computed with them (NVM Express Base Specification 2.0,
+//! section 8.13.5).
 
 use aws_lc_rs::{digest, hmac};
 
@@ -57,17 +58,17 @@ impl HashFunction {
     }
 }
 
-/// Who shows that it holds a secret.
+/// The side that proves that it holds a secret.
 #[derive(Clone, Copy)]
 pub(super) enum Prover {
     Host,
     Controller,
 }
 
-/// What a response proves: that its maker holds a secret.
+/// Input of a response, which proves that its maker holds a secret.
 pub(super) struct Proof<'a> {
     pub hash: HashFunction,
-    /// What the secret is for this prover ([`super::DhchapSecret::key_of`]).
+    /// Key of the secret for this prover ([`super::DhchapSecret::key_of`]).
     pub key: &'a [u8],
     /// The challenge; with a DH group the augmented one.
     pub challenge: &'a [u8],
@@ -91,7 +92,7 @@ impl Proof<'_> {
     }
 }
 
-/// A challenge together with what a DH exchange has given (section 8.13.5.4).
+/// Returns a challenge augmented with the result of a DH exchange (section 8.13.5.4).
 pub(super) fn augmented(hash: HashFunction, session_key: &[u8], challenge: &[u8]) -> hmac::Tag {
     hash.hmac(hash.digest(session_key).as_ref(), &[challenge])
 }

@@ -42,7 +42,7 @@ const SUCCESS2_BYTES: usize = 16;
 const FAILURE_BYTES: usize = 8;
 const REASON_FAILED: u8 = 1;
 
-/// Why an authentication fails, as messages tell it.
+/// Reasons for a failed authentication, as messages have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Failure {
     /// A response is wrong, or cannot be given.
@@ -166,7 +166,7 @@ fn begin(kind: u8, id: u8, transaction: u16) -> BytesMut {
     bytes
 }
 
-/// What the host is asked.
+/// Challenge for the host.
 pub(super) struct Challenge<'a> {
     pub hash: HashFunction,
     pub group: DhGroup,

@@ -39,7 +39,7 @@ pub use secret::{DhchapSecret, SecretError};
 pub struct HostSecrets {
     /// The host's.
     pub host: DhchapSecret,
-    /// The one by which controllers prove themselves to this host, if they can.
+    /// The secret by which controllers prove themselves to this host, if they can.
     pub controller: Option<DhchapSecret>,
 }
 
@@ -50,7 +50,7 @@ pub enum Progress {
     UnderWay,
     /// The host has proved itself.
     Done,
-    /// It has not, and was told so; or it has given up.
+    /// It has failed, and was informed; or it has given up.
     Failed(Failure),
 }
 
@@ -61,7 +61,7 @@ pub struct Authentication {
     subsystem: Nqn,
     transaction: u16,
     state: State,
-    /// What the host may fetch.
+    /// Message for the host to fetch.
     message: Option<Bytes>,
 }
 
@@ -95,7 +95,7 @@ impl Challenged {
 }
 
 impl Authentication {
-    /// Of a host that has connected a queue of a subsystem.
+    /// Starts the authentication of a host that has connected a queue of a subsystem.
     pub fn new(secrets: HostSecrets, host: Nqn, subsystem: Nqn) -> Self {
         Authentication { secrets, host, subsystem, transaction: 0, state: State::Negotiating, message: None }
     }

@@ -8,7 +8,7 @@ use super::hash::HashFunction;
 use crate::protocol::interchange::{self, InterchangeError};
 
 const PREFIX: &str = "DHHC-1";
-/// What is mixed into the key that is made of a secret.
+/// Label in the derivation of a key from a secret.
 const KEY_LABEL: &[u8] = b"NVMe-over-Fabrics";
 /// How long secrets may be, in bytes.
 const LENGTHS: [usize; 3] = [32, 48, 64];
@@ -16,19 +16,19 @@ const LENGTHS: [usize; 3] = [32, 48, 64];
 /// A secret. It is wiped from memory when dropped and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DhchapSecret {
-    /// By which it is transformed into a key; without one it is the key.
+    /// Function that transforms it into a key; without one it is the key.
     hash: Option<HashFunction>,
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no secret. None says what the text is.
+/// Why a text is no secret. None contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// It does not have the form.
     #[error("a secret has the form DHHC-1:HH:BASE64: with HH one of 00, 01, 02 and 03")]
     Form,
     /// It does not have the length that belongs to its hash function.
-    #[error("the secret has {bytes} bytes: 32, 48 or 64 are allowed, of which 01 takes 32, 02 48 and 03 64")]
+    #[error("the secret has {bytes} bytes: 32, 48 or 64 are allowed; 01 takes 32, 02 48 and 03 64")]
     Length {
         /// Without the check value.
         bytes: usize,
@@ -46,7 +46,7 @@ impl DhchapSecret {
         DhchapSecret { hash, bytes }
     }
 
-    /// Of its bytes, as [`DhchapSecret::expose`] gives them.
+    /// Makes a secret from its bytes, as [`DhchapSecret::expose`] returns them.
     pub fn from_bytes(hash: Option<HashFunction>, bytes: Zeroizing<Vec<u8>>) -> Result<Self, SecretError> {
         let fits = match hash {
             Some(hash) => bytes.len() == hash.output_bytes(),
@@ -69,7 +69,7 @@ impl DhchapSecret {
         interchange::encode(PREFIX, self.hash.map_or(0, |hash| hash as u8), &self.bytes)
     }
 
-    /// The function by which it is transformed.
+    /// Returns the function that transforms it.
     pub fn hash(&self) -> Option<HashFunction> {
         self.hash
     }

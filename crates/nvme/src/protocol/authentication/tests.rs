@@ -86,7 +86,7 @@ impl Host {
         bytes
     }
 
-    /// What Success1 must prove.
+    /// Returns the proof that Success1 must contain.
     fn expected(&self, secret: &DhchapSecret) -> Vec<u8> {
         let challenge = vec![OWN_CHALLENGE; self.hash.output_bytes()];
         self.prove(Prover::Controller, &secret.key_of(SUBSYSTEM), &challenge, 7)
@@ -100,7 +100,7 @@ fn success2() -> Vec<u8> {
     bytes
 }
 
-/// An authentication of which the host has the challenge.
+/// Returns an authentication whose host has the challenge.
 fn challenged(is_mutual: bool, hashes: &[u8], groups: &[u8]) -> (Authentication, Host) {
     let mut authentication = authentication(is_mutual);
     authentication.take(&negotiate(hashes, groups));
@@ -109,7 +109,7 @@ fn challenged(is_mutual: bool, hashes: &[u8], groups: &[u8]) -> (Authentication,
     (authentication, host)
 }
 
-/// The host is told that it has failed, and why.
+/// Returns the failure that the host gets.
 fn told(authentication: &mut Authentication) -> Failure {
     assert_eq!(authentication.progress(), Progress::UnderWay, "it has yet to be told");
     let message = authentication.fetch().unwrap();

@@ -7,7 +7,7 @@ const SEND: u8 = 5;
 const RECEIVE: u8 = 6;
 const AUTHENTICATION_REQUIRED: u16 = 0x191;
 
-/// Authentication Send or Receive of so many bytes.
+/// Returns Authentication Send or Receive of `bytes` bytes.
 fn authentication(kind: u8, id: u16, bytes: u32) -> Command {
     let mut command = Command::new(0x7F, id).dword(1, kind.into()).dword(11, bytes);
     command.sqe[41..44].copy_from_slice(&[1, 1, 0xE9]);

@@ -199,7 +199,7 @@ impl Host {
         self.act();
     }
 
-    /// What was sent since, checked.
+    /// Returns the PDUs sent since the last call, checked.
     pub fn take(&mut self) -> Vec<Received> {
         let mut pdus = Vec::new();
         while !self.sent.is_empty() {

@@ -7,7 +7,7 @@ use super::host::*;
 use crate::protocol::pdu::*;
 use crate::protocol::*;
 
-/// Answers what a queue asks for.
+/// Answers the requests of a queue.
 fn answer(host: &mut Host, reads: u8) {
     for (id, kind) in std::mem::take(&mut host.io) {
         let response = match kind {
@@ -25,7 +25,7 @@ fn answer(host: &mut Host, reads: u8) {
     }
 }
 
-/// A PDU that is nearly right: what a host writes, with some bytes changed.
+/// A PDU that is nearly right: a host's PDU with some bytes changed.
 fn nearly_right() -> impl Strategy<Value = Vec<u8>> {
     let io = (any::<u8>(), 0u16..4, 0u64..3000, 1u32..600, 0u8..4, any::<bool>(), any::<u32>(), 0u8..20);
     let command = io.prop_map(|(opcode, id, first, blocks, fuse, in_capsule, dword, odd)| {

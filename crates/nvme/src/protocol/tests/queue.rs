@@ -1,4 +1,4 @@
-//! Queues: initialization, connect, reads and writes, and what is wrong with them.
+//! Queues: initialization, connect, reads and writes, and their errors.
 
 use bytes::Bytes;
 
@@ -313,7 +313,7 @@ fn data_is_asked_for_as_there_is_room() {
     assert_eq!((host.io.len(), host.response().command_id()), (1, 1), "the next may come");
 }
 
-/// A host is told to send only what there is memory for, whoever else has taken it.
+/// A host is asked to send only as much as there is memory for, for any other user of the memory.
 #[test]
 fn data_is_asked_for_as_the_shell_has_room() {
     let mut host = Host::without_room(QueueConfig::default());

@@ -6,7 +6,7 @@ use super::*;
 use crate::tls::channel::POLICY;
 use crate::tls::{TlsChannel, TlsError};
 
-/// Two ends, and what is on its way.
+/// Two ends, and the bytes between them.
 struct Pair {
     host: TlsChannel,
     target: TlsChannel,

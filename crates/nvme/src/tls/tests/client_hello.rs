@@ -1,4 +1,4 @@
-//! What is read of a host's first message, and what is not taken for one.
+//! The fields read of a host's first message, and messages that are refused.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn read(records: &[u8]) -> ClientHello {
     read_client_hello(records).unwrap().expect("the message is whole")
 }
 
-/// The same message in records of so many bytes.
+/// The same message in records of `bytes` bytes.
 fn in_records_of(hello: &[u8], bytes: usize) -> Vec<u8> {
     let records = hello[5..].chunks(bytes).map(|part| {
         let length = (part.len() as u16).to_be_bytes();
@@ -28,7 +28,7 @@ fn in_records_of(hello: &[u8], bytes: usize) -> Vec<u8> {
     records.collect::<Vec<_>>().concat()
 }
 
-/// Whom the first key that a message offers belongs to, if its binder fits a key.
+/// Returns the first key that a message offers, if its binder matches a key.
 fn proved(hello: &ClientHello, key: &TlsKey) -> Option<TlsPsk> {
     let offer = &hello.offers[0];
     TlsPsk::of_offer(key, &Identity::parse(&offer.identity)?, &offer.binder, &hello.bound)

@@ -15,7 +15,7 @@ const OF_NVME_CLI: [(&str, Option<HashFunction>, usize); 2] = [
     ),
 ];
 
-/// A configured key, and what it gives for a host and a subsystem: the identity, and the key of TLS.
+/// A configured key, and its derivation for a host and a subsystem: the identity, and the key of TLS.
 struct Known {
     key: &'static str,
     version: IdentityVersion,
@@ -34,7 +34,7 @@ const SHA_256: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdW
 const PLAIN_48: &str = "NVMeTLSkey-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:";
 const SHA_384: &str = "NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:";
 
-/// Of libnvme 1.16 and of 1.13 (which has the old form only), called with these names.
+/// Results of libnvme 1.16 and of 1.13 (which has the old form only), called with these names.
 const KNOWN: [Known; 16] = [
     Known {
         key: PLAIN_32,

@@ -1,4 +1,4 @@
-//! LUKS2 volumes on files: what is formatted opens with its key only, and nothing on it is plain.
+//! LUKS2 volumes on files: a formatted one opens with its key only, and nothing on it is plain.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! Formatting files: what is refused stays as it is, and what is made opens.
+//! Formatting files: a refused one is unchanged, and a formatted one opens.
 
 use super::*;
 

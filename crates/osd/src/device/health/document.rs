@@ -1,9 +1,9 @@
-//! The JSON of `smartctl --json` and of `nvme smart-log -o json`. Both tell whatever they can: what is missing or no
-//! number is not known.
+//! The JSON of `smartctl --json` and of `nvme smart-log -o json`. Both report as much as they can: a missing value
+//! or one that is no number is unknown.
 
 use serde_json::Value;
 
-/// What a disk says of its health.
+/// A disk's report of its health.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Health {
     /// The disk does not expect to fail soon.
@@ -30,7 +30,7 @@ fn is_known(health: Health) -> Option<Health> {
     (health != Health::default()).then_some(health)
 }
 
-/// Of `smartctl --json`. None if it tells nothing of the disk's health.
+/// Reads the report of `smartctl --json`. None if it has nothing about the disk's health.
 pub(super) fn of_smartctl(text: &str) -> Option<Health> {
     let document: Value = serde_json::from_str(text).ok()?;
     let at = |pointer: &str| document.pointer(pointer).and_then(number);
@@ -46,7 +46,7 @@ pub(super) fn of_smartctl(text: &str) -> Option<Health> {
     })
 }
 
-/// Of `nvme smart-log -o json`. None if it tells nothing of the disk's health.
+/// Reads the report of `nvme smart-log -o json`. None if it has nothing about the disk's health.
 pub(super) fn of_nvme(text: &str) -> Option<Health> {
     let document: Value = serde_json::from_str(text).ok()?;
     let at = |name: &str| document.get(name).and_then(number);
@@ -72,7 +72,7 @@ fn seconds(hours: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// As smartctl 7.3 tells of an NVMe disk.
+    /// Report of smartctl 7.3 on an NVMe disk.
     const NVME_BY_SMARTCTL: &str = r#"{"json_format_version":[1,0],"smartctl":{"version":[7,3],"exit_status":0},
         "device":{"name":"/dev/nvme0n1","info_name":"/dev/nvme0n1","type":"nvme","protocol":"NVMe"},
         "smart_status":{"passed":true,"nvme":{"value":0}},
@@ -82,7 +82,7 @@ mod tests {
             "media_errors":2,"num_err_log_entries":0},
         "temperature":{"current":36},"power_cycle_count":62,"power_on_time":{"hours":14210}}"#;
 
-    /// The same of a SATA disk, which does not tell wear, and which has failed: the exit status says so, too.
+    /// The same on a SATA disk, which does not report wear, and which has failed: the exit status shows it, too.
     const SATA_BY_SMARTCTL: &str = r#"{"json_format_version":[1,0],"smartctl":{"version":[7,3],"exit_status":24},
         "device":{"name":"/dev/sda","info_name":"/dev/sda [SAT]","type":"sat","protocol":"ATA"},
         "smart_status":{"passed":false},
@@ -90,13 +90,13 @@ mod tests {
             "thresh":5,"when_failed":"now","raw":{"value":2011,"string":"2011"}}]},
         "power_on_time":{"hours":51002},"power_cycle_count":19,"temperature":{"current":41}}"#;
 
-    /// What smartctl 7.3 said on 2026-11-26 of a virtio disk.
+    /// Report of smartctl 7.3 on a virtio disk.
     const NO_DISK_BY_SMARTCTL: &str = r#"{"json_format_version":[1,0],"smartctl":{"version":[7,3],
         "svn_revision":"5338","argv":["smartctl","--json","-x","/dev/vda"],
         "messages":[{"string":"/dev/vda: Unable to detect device type","severity":"error"}],"exit_status":1},
         "local_time":{"time_t":1795688201,"asctime":"Thu Nov 26 10:16:41 2026 UTC"}}"#;
 
-    /// As nvme 2 tells of a disk with a warning. Large counters are texts.
+    /// Report of nvme 2 on a disk with a warning. Large counters are texts.
     const NVME_BY_NVME: &str = r#"{"critical_warning":4,"temperature":318,"avail_spare":7,"spare_thresh":10,
         "percent_used":112,"endurance_grp_critical_warning_summary":0,"data_units_read":"176223450",
         "controller_busy_time":"1071","power_cycles":"62","power_on_hours":"14210","unsafe_shutdowns":"41",

@@ -51,7 +51,7 @@ impl DeviceHealth {
         DeviceHealth([("device", device.to_owned())])
     }
 
-    /// The disk tells this now.
+    /// Sets the disk's present report.
     pub fn set(&self, health: &Health) {
         for (figures, value) in all(health) {
             match value {

@@ -13,7 +13,7 @@ fn contents(device: &[u8]) -> Vec<String> {
     Ends { first: &device[..probe_bytes], last: &device[device.len() - probe_bytes..] }.contents()
 }
 
-/// What is found on a device of zeros with these bytes at these places.
+/// Returns the content found on a device of zeros with these bytes at these places.
 fn contents_with(marks: Marks<'_>) -> Vec<String> {
     let mut device = vec![0; DEVICE_BYTES];
     for (offset, bytes) in marks {

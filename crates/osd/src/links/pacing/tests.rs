@@ -28,7 +28,7 @@ struct Ends {
     peer: UnixStream,
     peer_link: Link,
     mode: FrameMode,
-    /// What the socket does not take of the peer's.
+    /// Bytes of the peer's that the socket does not take.
     unwritten: Vec<u8>,
     _directory: tempfile::TempDir,
 }
@@ -95,7 +95,7 @@ impl Ends {
         }
     }
 
-    /// Writes what the peer sends, as far as the socket takes it.
+    /// Writes the peer's bytes, as far as the socket takes them.
     fn write(&mut self) {
         for bytes in self.peer_link.take_output().unwrap() {
             self.unwritten.extend_from_slice(&bytes);

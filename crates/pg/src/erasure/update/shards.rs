@@ -47,7 +47,7 @@ impl Update {
         runs.into_iter().zip(pre_images).zip(bases).map(change).collect()
     }
 
-    /// What the member with a shard does before it logs its change.
+    /// Returns the first step of the member with a shard, before it logs its change.
     fn basis(&self, shard: u8, is_delta: bool) -> Basis {
         match self.columns.get(usize::from(shard)) {
             _ if !self.is_read_by_member(shard) => Basis::Whole,
@@ -57,8 +57,8 @@ impl Update {
         }
     }
 
-    /// Changes the old parity by the difference of the data shards; what is not known of it counts as
-    /// zeros, which gives the difference. Unchanged blocks of the columns get their old bytes.
+    /// Changes the old parity by the difference of the data shards; unknown parity counts as zeros, which gives
+    /// the difference. Unchanged blocks of the columns get their old bytes.
     fn parity_by_delta(&mut self, code: &Code, old: &BTreeMap<u8, Part>) -> Vec<(BlockBuffer, Vec<u8>)> {
         let width = self.seal_width();
         let old_part = |shard: u8| self.extended(old.get(&shard));
@@ -158,7 +158,7 @@ impl Update {
         mutations
     }
 
-    /// Whether it is a small overwrite of what the object has, so that all shards may take it in place.
+    /// Returns true for a small overwrite of existing data, so that all shards may take it in place.
     pub fn may_stay_in_place(&self) -> bool {
         let mut columns = self.columns.iter().flatten();
         let zeroes = columns.any(|column| column.fates.contains(&Fate::Zeroed));

@@ -1,6 +1,6 @@
-//! Memory that two processes share. It is sealed against another size, because who reads where a file has been cut off
-//! is killed (SIGBUS). The peer may change every byte of it at any time, so bytes are copied out before anybody looks
-//! at them, and no reference to them is ever made.
+//! Memory that two processes share. It is sealed against another size, because who reads where a file has been cut
+//! off is killed (SIGBUS). The peer may change every byte of it at any time, so bytes are copied out before they
+//! are examined, and no reference to them is ever made.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What keeps the size as it is, and the seals themselves.
+/// Seals that fix the size and the seals themselves.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A mapping of shared memory, of a size that cannot change.
@@ -26,7 +26,7 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes zeroed memory of so many bytes, and the descriptor by which a peer maps it.
+    /// Makes `length` bytes of zeroed memory, and the descriptor with which a peer maps it.
     pub fn create(length: usize) -> io::Result<(Self, OwnedFd)> {
         let file = make_file()?;
         ftruncate(&file, length as u64)?;
@@ -34,7 +34,7 @@ impl SharedMemory {
         Ok((Self::map(&file, length)?, file))
     }
 
-    /// Maps what a peer has made. It is refused if its size is another or could be changed.
+    /// Maps a peer's memory. It is refused if its size is another or could be changed.
     pub fn of_peer(file: OwnedFd, length: usize) -> io::Result<Self> {
         let seals = fcntl_get_seals(&file).map_err(|_| refused("it is no memory that can be sealed"))?;
         if !seals.contains(SEALS) {

@@ -1,8 +1,8 @@
 //! Shared memory between two processes of one host: two rings of bytes, one for each direction.
 //!
 //! A loop that is awake looks at its rings in every turn, so two loops that are busy move bytes without any system
-//! call. Before a loop sleeps it says so in the memory, and who then brings what it waits for writes to its doorbell,
-//! an eventfd that the loop's ring watches, or epoll if the loop is a guest.
+//! call. Before a loop sleeps it announces that in the memory, and a peer that then brings awaited bytes or room
+//! writes to its doorbell, an eventfd that the loop's ring watches, or epoll if the loop is a guest.
 
 mod memory;
 mod opening;
@@ -33,14 +33,14 @@ const BYTES_AT: usize = 4096;
 /// Bytes of memory that a connection shares.
 const SHARED_BYTES: usize = BYTES_AT + 2 * RING_BYTES;
 
-/// Which side of a connection this is: each produces what the other consumes.
+/// Side of a connection: each produces the bytes that the other consumes.
 #[derive(Clone, Copy)]
 enum Side {
     Connecting,
     Accepting,
 }
 
-/// By which others wake a loop that sleeps.
+/// Eventfd with which peers wake a loop that sleeps.
 pub(crate) struct Doorbell(OwnedFd);
 
 impl Doorbell {
@@ -76,7 +76,7 @@ impl SharedRings {
         SharedRings { outgoing: Producer::new(outgoing), incoming: Consumer::new(incoming), peer }
     }
 
-    /// Takes so many bytes, which are there, to the end of the short ones.
+    /// Moves `count` bytes, which are there, to the end of the short ones.
     fn take(&mut self, received: &mut Received, count: usize) -> io::Result<()> {
         received.reserve(count);
         let end = received.len() + count;

@@ -1,5 +1,5 @@
-//! How a connection comes to its shared memory. The side that connects makes it and offers it over the Unix socket,
-//! with its doorbell; the side that accepts answers with its own, or goes on with the socket alone.
+//! How a connection comes to its shared memory. The side that connects makes it and offers it over the Unix
+//! socket, with its doorbell; the side that accepts answers with its own, or continues with the socket alone.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use crate::connection::{Connection, ConnectionId, ListenerId};
 use crate::local_socket::{self, peer_credentials};
 use crate::reactor::{CloseCause, Event, Reactor};
 
-/// What an offer begins with; the last byte is the version of the layout.
+/// Beginning of an offer; the last byte is the version of the layout.
 const OFFER: [u8; 8] = *b"ATOLLSM\x01";
 const OFFER_BYTES: usize = OFFER.len() + 4;
 const TAKEN: u8 = 1;
@@ -32,7 +32,7 @@ pub(crate) enum Opening {
     Offered(SharedMemory),
 }
 
-/// The socket on which offers are made to who listens under a name.
+/// Returns the socket for offers to the listener of a name.
 fn socket_name(name: &str) -> String {
     format!("{name}-shm")
 }
@@ -59,7 +59,7 @@ fn send_with(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd]) -> io::
     }
 }
 
-/// One message of at most so many bytes, and the descriptors that came with it.
+/// Receives one message into `bytes`, and the descriptors that came with it.
 fn receive_with(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -76,8 +76,8 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what} of shared memory is not one"))
 }
 
-/// Whether the process that has connected is of this one's user or root. Who else can reach the socket has no business
-/// with this loop's doorbell.
+/// Returns true if the process that has connected runs as this process's user or root. Other users that can reach
+/// the socket must not get this loop's doorbell.
 fn is_trusted(socket: &OwnedFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
     peer_credentials(socket).is_ok_and(|peer| peer.uid == own || peer.uid == 0)
@@ -122,9 +122,10 @@ impl Reactor {
         Ok(id)
     }
 
-    /// Connects to who listens under this name on this host, by shared memory, or by its Unix socket alone if it takes
-    /// no more of these. An error says at once that nobody listens there, that the listener is of another user than
-    /// this process's or root, or (`QuotaExceeded`) that this loop has as many connections by shared memory as it may.
+    /// Connects to the listener of this name on this host, by shared memory, or by its Unix socket alone if it
+    /// takes no more of these. An error reports at once that there is no listener, that the listener runs as
+    /// another user than this process's or root, or (`QuotaExceeded`) that this loop has the largest number of
+    /// connections by shared memory.
     pub fn connect_shared(&mut self, name: &str) -> io::Result<ConnectionId> {
         if self.shared_count() >= CARRIED_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -167,7 +168,7 @@ impl Reactor {
         self.connections.values().filter(is_shared).count()
     }
 
-    /// The socket of a connection that is being opened has brought what was awaited, or its end.
+    /// Resumes the opening of a connection, whose socket has brought the awaited message, or its end.
     pub(crate) fn go_on_opening(&mut self, id: ConnectionId, opening: Opening) {
         let carrier = match opening {
             Opening::AwaitsOffer => self.answer_offer(id),

@@ -13,10 +13,10 @@ use super::memory::SharedMemory;
 /// when it is produced until it is consumed.
 pub(super) const RING_BYTES: usize = 512 << 10;
 
-/// So much is produced or consumed before the peer hears of it, so that both work at the same time.
+/// Bytes that are produced or consumed before the peer is informed, so that both work at the same time.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Who sleeps asks to be woken when there are so many bytes, or so much room, at the latest.
+/// Most bytes, or most room, that a sleeping side waits for.
 const AWAITED_BYTES_MAX: usize = RING_BYTES / 2;
 
 /// The words of a ring, each in a cache line of its own (processors fetch lines in pairs).
@@ -71,12 +71,12 @@ impl Ring {
         self.word(1)
     }
 
-    /// The consumer sleeps and wants to be woken when there are so many bytes; 0: it is awake, or wants none.
+    /// Bytes at which the sleeping consumer wants to be woken; 0: it is awake, or wants none.
     fn awaited_bytes(&self) -> &AtomicU64 {
         self.word(2)
     }
 
-    /// The producer sleeps and wants to be woken when there is so much room; 0: it is awake, or needs none.
+    /// Room at which the sleeping producer wants to be woken; 0: it is awake, or needs none.
     fn awaited_room(&self) -> &AtomicU64 {
         self.word(3)
     }
@@ -88,7 +88,7 @@ impl Ring {
     }
 }
 
-/// Asks to be woken when there are `count` bytes or so much room; 0: not at all.
+/// Asks to be woken at `count` bytes of data or room; 0: not at all.
 fn ask_to_be_woken(awaited: &AtomicU64, count: usize) {
     awaited.store(count.min(AWAITED_BYTES_MAX) as u64, Ordering::Relaxed);
     if count > 0 {
@@ -134,7 +134,7 @@ impl Producer {
         Ok(self.known_room())
     }
 
-    /// Whether there is room for `count` bytes, or for so many of them that it is worth to go on.
+    /// Returns true if there is room for `count` bytes, or for a part that is worth copying.
     pub fn has_room_for(&mut self, count: usize) -> Result<bool, ImpossibleCount> {
         let enough = count.min(AWAITED_BYTES_MAX);
         Ok(self.known_room() >= enough || self.room()? >= enough)
@@ -225,7 +225,7 @@ impl Consumer {
             self.ring.memory.read(at, first);
             self.ring.memory.read(self.ring.bytes_at, second);
             self.consumed += step.len() as u64;
-            assert!(self.consumed <= self.produced, "the caller takes what is there");
+            assert!(self.consumed <= self.produced, "the caller takes available bytes");
             self.ring.consumed().store(self.consumed, Ordering::Release);
             let awaited = look_for_sleeper(self.ring.awaited_room());
             if awaited > 0 && (RING_BYTES - self.available()?) as u64 >= awaited {

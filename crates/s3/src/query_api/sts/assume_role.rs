@@ -1,4 +1,4 @@
-//! AssumeRole: by who has signed the request.
+//! AssumeRole: by the signer of the request.
 
 use atoll_iam::{AssumeQuestion, Caller, CallerKind, Policy, PolicyKind, Question, decide_assume_role};
 use atoll_types::identities::RoleRecord;
@@ -37,7 +37,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>, signer: &Signer) -> Done
     asked.begin(request, &identities, role, begun_by).await
 }
 
-/// Both the role and who wants to assume it have a say.
+/// Both the role and the caller must be allowed.
 fn check(
     caller: &Caller,
     role: &RoleRecord,
@@ -64,7 +64,7 @@ fn check(
     Err(denied(caller, role_arn, conditions))
 }
 
-/// Without a reason, which would tell whether the role is there.
+/// Returns a denial without a reason, which would disclose if the role exists.
 fn denied(caller: &Caller, role_arn: &str, conditions: &QueryConditions<'_>) -> QueryError {
     let question =
         Question { caller: Some(caller), action: ACTION, resource: role_arn, resource_side: None, conditions };

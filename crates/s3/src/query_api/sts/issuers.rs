@@ -1,5 +1,5 @@
-//! The keys of the issuers of identity tokens, as OpenID Connect publishes them. Only issuers that an account
-//! has registered are asked, each at most once at a time, and what they say is kept for some minutes.
+//! The keys of the issuers of identity tokens, as OpenID Connect publishes them. Only issuers that an account has
+//! registered are asked, each at most once at a time, and their answers are kept for some minutes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ const LIFETIME: Duration = Duration::from_secs(300);
 const NEW_KEY_PAUSE: Duration = Duration::from_secs(30);
 /// How long an issuer that has failed is not asked again.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
-/// For both documents together. A failure takes as long, whatever has failed: nobody has signed the request, and he must
-/// not learn what is at an address that an account has chosen.
+/// For both documents together. Any failure takes as long: the request is not signed, and its sender must not
+/// learn if a server is at an address that an account has chosen.
 const TIME_MAX: Duration = Duration::from_secs(5);
 const DOCUMENT_BYTES_MAX: usize = 256 << 10;
 /// Issuers that are remembered.
@@ -35,7 +35,7 @@ pub(crate) struct Issuers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoKeys;
 
-/// What is known of one, if it was asked. Locked while it is asked.
+/// State of one, if it was asked. Locked while it is asked.
 #[derive(Default)]
 struct Issuer(tokio::sync::Mutex<Option<Known>>);
 
@@ -44,7 +44,7 @@ struct Known {
     keys: Result<IssuerKeys, NoKeys>,
 }
 
-/// What an issuer says about itself.
+/// An issuer's document about itself.
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -52,7 +52,7 @@ struct Discovery {
 }
 
 impl Known {
-    /// Whether the issuer need not be asked.
+    /// Returns true if the issuer need not be asked.
     fn serves(&self, id: Option<&str>) -> bool {
         let age = self.since.elapsed();
         match &self.keys {

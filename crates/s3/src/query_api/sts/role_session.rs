@@ -1,4 +1,4 @@
-//! What all ways to assume a role have in common.
+//! Common parts of all ways to assume a role.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ const NAME_CHARS_MIN: usize = 2;
 const NAME_CHARS_MAX: usize = 64;
 const SECONDS: std::ops::RangeInclusive<u32> = 900..=43_200;
 const SECONDS_DEFAULT: u32 = 3_600;
-/// Of the policy that is given with a request, with its white space.
+/// Longest policy in a request, with its white space.
 const POLICY_CHARS_MAX: usize = 2_048;
 const POLICY_ARNS_MAX: usize = 10;
 
-/// What a session is to be.
+/// Properties of a new session.
 pub(super) struct RoleSession {
     pub role_arn: String,
     pub name: String,
@@ -116,10 +116,10 @@ impl RoleSession {
     }
 }
 
-/// What of who begins a session goes on in it.
+/// Properties of a session's creator that the session inherits.
 #[derive(Default)]
 pub(super) struct BegunBy {
-    /// Whether that is a session of a role, too.
+    /// True if that is a session of a role, too.
     pub is_chained: bool,
     pub key_policy: Option<String>,
 }

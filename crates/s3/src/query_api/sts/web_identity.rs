@@ -1,5 +1,5 @@
-//! AssumeRoleWithWebIdentity: by who bears a token of an issuer that the account of the role trusts. Nobody
-//! signs the request.
+//! AssumeRoleWithWebIdentity: by the bearer of a token of an issuer that the account of the role trusts. The
+//! request is not signed.
 
 use atoll_iam::arn::{oidc_provider_arn, parse_role_arn};
 use atoll_iam::{Policy, PolicyKind, TrustPrincipal, provider_id, trusts};
@@ -55,7 +55,7 @@ fn denied() -> QueryError {
     QueryError::denied(format!("Not authorized to perform {ACTION}"))
 }
 
-/// What a token says, if the issuer has signed it.
+/// Returns the claims of a token, if the issuer has signed it.
 async fn verified(
     request: &QueryRequest<'_>,
     provider: &OidcProviderRecord,

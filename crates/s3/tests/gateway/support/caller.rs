@@ -16,7 +16,7 @@ pub struct Caller {
     pub user: (String, String),
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Default)]
 pub struct Request {
     pub method: &'static str,

@@ -1,4 +1,4 @@
-//! What one gateway of several stands on, if something goes wrong for it alone at one of its changes.
+//! Dependencies of one gateway of several, with a mishap for it alone at one of its changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +18,14 @@ use tokio::sync::watch;
 use super::memory_client::MemoryClient;
 use super::memory_directory::MemoryDirectory;
 
-/// What happens at the change that is chosen.
+/// Mishap at the chosen change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// The gateway is killed before it. Nothing that it asks for is done any more.
     Death,
-    /// It is done, but the gateway is told that it timed out.
+    /// It is done, but the gateway gets a timeout.
     LostAnswer,
-    /// It is not done, and the gateway is told that it timed out.
+    /// It is not done, and the gateway gets a timeout.
     LostRequest,
 }
 
@@ -37,7 +37,7 @@ pub struct Cut {
     dead: watch::Sender<bool>,
 }
 
-/// What becomes of a change.
+/// Fate of a change.
 enum Fate {
     Done,
     Lost { happens: bool },
@@ -49,7 +49,7 @@ impl Cut {
         Arc::new(Cut { mishap, at, begun: AtomicUsize::new(0), dead: watch::Sender::new(false) })
     }
 
-    /// Whether the change with the number has come.
+    /// Returns true if the change with the number has come.
     pub fn is_over(&self) -> bool {
         self.begun.load(Ordering::SeqCst) > self.at
     }

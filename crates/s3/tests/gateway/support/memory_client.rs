@@ -17,7 +17,7 @@ use atoll_types::{
 };
 use bytes::Bytes;
 
-/// Small pages, so that every caller has to go on.
+/// Small pages, so that every caller has to continue.
 const PAGE_MAX: usize = 7;
 
 /// One object.
@@ -31,7 +31,7 @@ pub struct MemoryObject {
     pub version: u64,
 }
 
-/// What goes wrong with requests for objects, or reads and replacements of an omap's key, whose name has a prefix; `@`
+/// Faults of requests for objects, or of reads and replacements of an omap's key, whose name has a prefix; `@`
 /// means the objects beside the index.
 #[derive(Clone)]
 pub enum Fault {
@@ -53,7 +53,7 @@ struct Cluster {
     /// Erasure-coded: there is no omap.
     data_only: BTreeSet<PoolId>,
     faults: Vec<(String, Fault)>,
-    /// If bits are changed on the way: the answers to readers that open seals, of which every other one is changed.
+    /// Number of answers to readers that open seals, if every other one has bits changed on the way.
     answers_to_open: Option<usize>,
     slow_begun: usize,
     slow_now: usize,
@@ -125,7 +125,7 @@ impl MemoryClient {
         self.0.lock().unwrap().slow_at_once
     }
 
-    /// Lets go what is held.
+    /// Releases held requests.
     pub fn release(&self) {
         self.0.lock().unwrap().releases.send_replace(());
     }
@@ -264,7 +264,7 @@ fn has_omap(request: &WriteRequest) -> bool {
     request.conditions.iter().any(is_asked) || request.mutations.iter().any(is_changed)
 }
 
-/// The limits of a frame, roughly: what is refused here would be refused by the wire.
+/// Checks the approximate limits of a frame: the wire would refuse these requests.
 fn check_sizes(request: &WriteRequest) -> Result<(), Refusal> {
     let mut control = 256;
     for condition in &request.conditions {

@@ -26,7 +26,7 @@ impl MemoryDirectory {
         self.identities.lock().unwrap().apply(&record.name(), Some(record));
     }
 
-    /// As if cluster state had not answered for so long.
+    /// Simulates that cluster state had not answered for `duration`.
     pub fn set_unconfirmed_for(&self, duration: Duration) {
         *self.unconfirmed_for.lock().unwrap() = duration;
     }

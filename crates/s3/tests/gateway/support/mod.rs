@@ -1,4 +1,4 @@
-//! What the tests run the gateway on: a cluster and a directory in memory.
+//! Environment of the gateway in tests: a cluster and a directory in memory.
 
 pub mod caller;
 pub mod cut;
@@ -62,7 +62,7 @@ pub struct TestGateway {
 }
 
 pub const POOL: PoolId = PoolId(1);
-/// Of [`start_with_data_pool`].
+/// Pool of [`start_with_data_pool`].
 pub const DATA_POOL: PoolId = PoolId(2);
 
 impl TestGateway {
@@ -180,8 +180,8 @@ pub fn write_pair(directory: &std::path::Path, name: &str, names: &[&str]) -> Ve
     certificate.der().to_vec()
 }
 
-/// Runs a Python program with the endpoint and the users' credentials; prints and returns what it
-/// says. It must succeed.
+/// Runs a Python program with the endpoint and the users' credentials; prints and returns its output. It must
+/// succeed.
 pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
     let scheme = if gateway.certificate.is_some() { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}", gateway.address);
@@ -202,7 +202,7 @@ pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
     said
 }
 
-/// Runs a step of a file in `steps/`, with what follows its name as arguments.
+/// Runs a step of a file in `steps/`, with the rest of the words as arguments.
 pub async fn step(gateway: &TestGateway, file: &str, arguments: &[&str]) -> String {
     let path = format!("{}/tests/gateway/steps/{file}.py", env!("CARGO_MANIFEST_DIR"));
     python(gateway, &[&[path.as_str()], arguments].concat()).await

@@ -38,7 +38,7 @@ pub fn installed(name: &str) -> PathBuf {
     if installed.exists() { installed } else { PathBuf::from(name) }
 }
 
-/// Runs a program with additional variables in its environment: its exit status, and what it printed.
+/// Runs a program with additional variables in its environment; returns its exit status, and its output.
 pub async fn run(program: &[&str], environment: &[(&str, &str)]) -> (i32, String) {
     let runner = RUNNER.get_or_init(Runner::start);
     let mut connection = UnixStream::connect(&runner.socket).await.unwrap();

@@ -1,4 +1,4 @@
-//! What must hold for every kind of the table.
+//! Requirements for every kind of the table.
 
 use proptest::prelude::*;
 
@@ -55,7 +55,7 @@ fn kinds_are_numbered_once_and_strategies_give_each() {
     assert_eq!(Mutation::strategies().len(), Mutation::KINDS.len());
 }
 
-/// `make lint` runs this; `cargo run -p atoll-types --example mutation_table` prints what the page must hold.
+/// `make lint` runs this; `cargo run -p atoll-types --example mutation_table` prints the table for the page.
 #[test]
 fn the_page_has_the_table_of_mutations() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
