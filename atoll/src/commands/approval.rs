@@ -19,7 +19,7 @@ use super::output::{ago, print_json, print_table, utc};
 pub enum ApprovalCommand {
     /// List requested operations
     Ls(OutputArguments),
-    /// Approve what another operator has asked for; who has asked gives the command again then
+    /// Approve a request of another operator; that operator then repeats the command
     #[command(after_help = "\
 Examples:
   atoll approval approve 3f9a02c1 --operator bob --password-file -

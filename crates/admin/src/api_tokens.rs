@@ -101,7 +101,7 @@ async fn maker_of(client: &ClusterClient, new: &NewToken<'_>) -> Result<Option<T
             Ok(Some(TokenMaker { name: name.to_owned(), created_unix_ms: operator.created_unix_ms }))
         }
         None if name.starts_with(OIDC_USER_PREFIX) => AdminError::refused(
-            "a token ends with its maker, and nobody reports when somebody leaves the OpenID Connect provider: make it as an \
+            "a token ends with its maker, and OpenID Connect does not report that a user has left the provider: make it as an \
              operator with a password, or on a host",
         ),
         None => AdminError::refused(format!("there is no operator '{name}' any more")),

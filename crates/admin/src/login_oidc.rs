@@ -31,7 +31,7 @@ pub fn context(id: &str) -> String {
     format!("OpenID Connect client secret {id}")
 }
 
-/// What becomes of the client's secret.
+/// Change of the client's secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SecretChange {
     /// It stays, as long as issuer and client stay.
@@ -43,7 +43,7 @@ pub enum SecretChange {
     New(String),
 }
 
-/// A change of the provider. What is `None` stays, or has its default.
+/// A change of the provider. Fields that are `None` stay, or have their default.
 #[derive(Clone, Debug, Default)]
 pub struct OidcChange {
     /// [`OidcRecord::issuer`].
@@ -162,7 +162,7 @@ fn check(record: &OidcRecord, networks: &str) -> Result<(), AdminError> {
     }
     if record.roles.is_empty() || record.roles.len() > GROUPS_MAX {
         return AdminError::refused(format!(
-            "give 1 to {GROUPS_MAX} groups with their roles, as --group GROUP=ROLE: nobody else can log in"
+            "give 1 to {GROUPS_MAX} groups with their roles, as --group GROUP=ROLE: only their members can log in"
         ));
     }
     if let Some(group) = record.roles.keys().find(|group| group.is_empty() || group.len() > TEXT_BYTES_MAX) {
@@ -177,7 +177,7 @@ fn check(record: &OidcRecord, networks: &str) -> Result<(), AdminError> {
     authorities(record).map(drop)
 }
 
-/// Calls go over TLS only, whatever networks are named: the answers decide who is let in.
+/// Calls go over TLS only, whatever networks are named: the answers decide about log-ins.
 fn check_issuer(issuer: &str, networks: &str) -> Result<(), AdminError> {
     let url = Url::parse(issuer).ok().filter(|url| {
         let is_bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
@@ -194,7 +194,7 @@ fn check_issuer(issuer: &str, networks: &str) -> Result<(), AdminError> {
     rules.check_url(&url).or_else(|refusal| AdminError::refused(refusal.to_string()))
 }
 
-/// The origin of a console's address: what browsers send people back to.
+/// Returns the origin of a console's address; browsers return there after a log-in.
 fn origin(text: &str) -> Result<String, AdminError> {
     let url = Url::parse(text).ok().filter(|url| {
         let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
@@ -222,7 +222,7 @@ pub fn authorities(record: &OidcRecord) -> Result<Option<Vec<Certificate>>, Admi
     }
 }
 
-/// Removes the provider: its sessions end with the next call. Refused while nobody could log in without it.
+/// Removes the provider: its sessions end with the next call. Refused while all log-ins depend on it.
 pub async fn remove(client: &ClusterClient) -> Result<(), AdminError> {
     let attempt = async || {
         let Some((_, revision)) = client.get::<OidcRecord>(keys::LOGIN_OIDC).await? else {
@@ -233,7 +233,7 @@ pub async fn remove(client: &ClusterClient) -> Result<(), AdminError> {
         let (settings, settings_revision) = sessions::settings_and_revision(client).await?;
         if !settings.local_login {
             return AdminError::refused(
-                "nobody could log in to the console without it: operators' passwords are off. First \
+                "log-ins to the console depend on it, because operators' passwords are off. First \
                  'atoll settings set local_login true'",
             );
         }

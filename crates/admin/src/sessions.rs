@@ -37,7 +37,7 @@ pub(crate) async fn settings_and_revision(
     Ok(client.get::<LoginSettingsRecord>(keys::LOGIN_SETTINGS).await?.unwrap_or_default())
 }
 
-/// What lets somebody in, as cluster state has it now.
+/// Holder of a log-in, as cluster state has it now.
 #[derive(Clone, Debug)]
 pub enum Holder {
     /// An operator with a password.
@@ -70,7 +70,7 @@ impl Holder {
     }
 }
 
-/// What has let the user of a session in.
+/// Returns the holder of a session's log-in.
 pub async fn holder(client: &ClusterClient, session: &SessionRecord) -> Result<Option<Holder>, AdminError> {
     if session.oidc.is_some() {
         return Ok(login_oidc::find(client).await?.map(|(provider, _)| Holder::Provider(provider)));
@@ -78,7 +78,7 @@ pub async fn holder(client: &ClusterClient, session: &SessionRecord) -> Result<O
     Ok(operators::find(client, &session.user).await?.map(|(operator, _)| Holder::Operator(operator)))
 }
 
-/// Returns whether a session goes on: what has let its user in is as at the log-in, and it was not idle for too long.
+/// Returns true if a session is live: its holder is as at the log-in, and it was not idle for too long.
 pub fn is_live(
     session: &SessionRecord,
     holder: Option<&Holder>,
@@ -95,13 +95,13 @@ pub fn is_live(
         && now_unix_ms < until(session.used_unix_ms, settings.session_idle_seconds)
 }
 
-/// A session that was found, with the revision of its record, and what has let its user in.
+/// A session that was found, with the revision of its record, and its holder.
 pub struct Found {
     /// The session.
     pub session: SessionRecord,
     /// Revision of its record.
     pub revision: i64,
-    /// What has let its user in.
+    /// Holder of its log-in.
     pub holder: Holder,
     /// Settings of log-ins.
     pub settings: LoginSettingsRecord,
@@ -200,8 +200,8 @@ pub async fn log_out(client: &ClusterClient, id: &str) -> Result<(), ClusterErro
     client.delete(&keys::operator_session(id)).await.map(drop)
 }
 
-/// Ends all sessions of an operator or of somebody whom the provider has named, or of all. Those that a host without the
-/// key service keeps for itself end, too. Returns the names.
+/// Ends all sessions of an operator or of a person whom the provider has named, or of all. Those that a host without
+/// the key service keeps for itself end, too. Returns the names.
 pub async fn end_all(client: &ClusterClient, user: Option<&str>) -> Result<Vec<String>, AdminError> {
     let mut names: BTreeSet<String> = match user {
         Some(user) => BTreeSet::from([user.to_owned()]),

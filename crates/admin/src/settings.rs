@@ -328,7 +328,7 @@ pub async fn set_local_login(client: &ClusterClient, is_on: bool) -> Result<Logi
         if !is_on {
             let Some((_, provider_revision)) = login_oidc::find(client).await? else {
                 return AdminError::refused(
-                    "nobody could log in to the console: first name a provider of OpenID Connect with \
+                    "no log-in to the console would be left: first name a provider of OpenID Connect with \
                      'atoll operator oidc set'",
                 );
             };

@@ -1,5 +1,6 @@
-//! What cluster state holds that the key service has wrapped: the keys of images and buckets, the
-//! secrets of access keys, of NVMe hosts and of log-ins, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
+//! Secrets in cluster state that the key service has wrapped: the keys of images and buckets, the secrets of
+//! access keys, of NVMe hosts and of log-ins, and the key of temporary credentials. They can be rewrapped, or
+//! deleted, without touching any data.
 
 use std::collections::BTreeMap;
 

@@ -106,7 +106,7 @@ pub const OPERATOR_SESSIONS: &str = "/atoll/operator_sessions/";
 pub const API_TOKENS: &str = "/atoll/api_tokens/";
 /// Settings of log-ins.
 pub const LOGIN_SETTINGS: &str = "/atoll/login_settings";
-/// The OpenID Connect provider by which people log in.
+/// The OpenID Connect provider for log-ins.
 pub const LOGIN_OIDC: &str = "/atoll/login_oidc";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";

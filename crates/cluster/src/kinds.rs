@@ -52,7 +52,7 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::APPROVALS, denies("its operation is not approved")),
     (keys::OPERATOR_SESSIONS, denies("the session has ended")),
     (keys::LOGIN_SETTINGS, named("lifetimes of sessions would be the defaults")),
-    (keys::LOGIN_OIDC, denies("nobody logs in by OpenID Connect, and such sessions have ended")),
+    (keys::LOGIN_OIDC, denies("log-ins by OpenID Connect are off, and such sessions have ended")),
     (keys::API_TOKENS, denies("the token is refused")),
     (keys::METRICS_TOKENS, denies("the token reads no metrics")),
     (keys::IMAGES, denies("the image cannot be attached")),

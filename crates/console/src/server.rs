@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub session_max: Option<Duration>,
     pub login_turns: LoginTurns,
     pub oidc: OidcLogins,
-    /// Whose password is being looked at.
+    /// Turn of checking a password.
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
     pub audit: Option<AuditLog>,

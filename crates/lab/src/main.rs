@@ -36,7 +36,7 @@ enum Command {
     /// Check for CPU regressions against a recorded budget
     #[command(after_help = guard::HELP)]
     Guard(GuardArguments),
-    /// Predict what a described cluster can do, and its bottleneck
+    /// Predict the rates of a described cluster, and its bottleneck
     #[command(after_help = model::HELP)]
     Model(ModelArguments),
     /// Write the report of a matrix's record: a page with plots, and Markdown

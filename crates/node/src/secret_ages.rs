@@ -85,7 +85,7 @@ async fn of_cluster_state(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeE
     Ok(found)
 }
 
-/// Of operators, and of programs that act for them.
+/// Returns secrets of operators, and of programs that act for them.
 async fn of_logins(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
     let mut found = Vec::new();
     let mut add = |secret: String, place: String, since, rotated_by| {
@@ -114,7 +114,7 @@ async fn of_logins(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
     Ok(found)
 }
 
-/// Of clients of metrics, images and S3.
+/// Returns secrets of clients of metrics, images and S3.
 async fn of_clients(state: &ClusterClient) -> Result<Vec<SecretAge>, NodeError> {
     let mut found = Vec::new();
     let mut add = |secret: String, place: String, since, rotated_by| {

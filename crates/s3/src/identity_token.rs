@@ -1,4 +1,4 @@
-//! Identity tokens of OpenID Connect: signed claims of an issuer about who bears them.
+//! Identity tokens of OpenID Connect: signed claims of an issuer about the bearer.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ const CHARS_MAX: usize = 20_000;
 /// OpenID Connect Core bounds a subject so.
 const SUBJECT_CHARS_MAX: usize = 255;
 
-/// Claims of a token about who bears it.
+/// Claims of a token about its bearer.
 #[derive(Debug, Deserialize)]
 pub struct Claims {
     /// Subject: the bearer's id at the issuer.
@@ -25,7 +25,7 @@ pub struct Claims {
     /// Client for which the issuer made the token.
     pub azp: Option<String>,
     nonce: Option<String>,
-    /// Some issuers tell parts of seconds.
+    /// Some issuers give fractions of seconds.
     iat: f64,
     /// The other claims.
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub enum TokenError {
     Invalid(String),
 }
 
-/// What the token of a log-in has to say.
+/// Required content of the token of a log-in.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedToken<'a> {
     /// The issuer, letter by letter.
@@ -73,7 +73,7 @@ impl Claims {
         }
     }
 
-    /// The first of those for whom the token was made that is among these.
+    /// Returns the first audience of the token that is among these.
     pub(crate) fn audience<'a>(&'a self, known: &BTreeSet<String>) -> Option<&'a str> {
         self.audiences().iter().find(|audience| known.contains(*audience)).map(String::as_str)
     }
@@ -90,11 +90,11 @@ fn refused(error: &jsonwebtoken::errors::Error) -> TokenError {
     }
 }
 
-/// A token, of which nothing is verified yet.
+/// An unverified token.
 pub struct IdentityToken<'a> {
     text: &'a str,
     header: Header,
-    /// Who is said to have made it.
+    /// Issuer that the token names.
     pub(crate) issuer: String,
 }
 
@@ -152,7 +152,7 @@ impl<'a> IdentityToken<'a> {
         Ok(claims)
     }
 
-    /// What it says, if its issuer has signed it with this key, for one of these audiences, and it is of now.
+    /// Returns its claims, if its issuer has signed it with this key, for one of these audiences, and it is valid now.
     pub(crate) fn verify(
         &self,
         key: &Jwk,
@@ -179,7 +179,7 @@ impl<'a> IdentityToken<'a> {
     }
 }
 
-/// Whether signatures of this kind are made with this key.
+/// Returns true if signatures of this kind are made with this key.
 fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
     let is_named = |name: KeyAlgorithm| key.common.key_algorithm.is_none_or(|named| named == name);
     match (&key.algorithm, algorithm) {

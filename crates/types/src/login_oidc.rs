@@ -1,4 +1,4 @@
-//! The OpenID Connect provider by which people log in to the console.
+//! The OpenID Connect provider for log-ins to the console.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,15 +27,15 @@ pub struct OidcRecord {
     /// The client's secret; `None`: a public client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<WrappedClientSecret>,
-    /// What the console asks for, with spaces between.
+    /// Requested scopes, separated by spaces.
     pub scopes: String,
-    /// The claim with the name of who logs in.
+    /// The claim with the name of the user.
     pub name_claim: String,
-    /// The claim with the groups of who logs in.
+    /// The claim with the groups of the user.
     pub groups_claim: String,
-    /// Roles by group. Nobody logs in without one of these groups.
+    /// Roles by group. A user without one of these groups cannot log in.
     pub roles: BTreeMap<String, OperatorRoles>,
-    /// Consoles to which the provider sends people back: `https://HOST:PORT`.
+    /// Consoles that the provider may return browsers to: `https://HOST:PORT`.
     pub console_urls: BTreeSet<String>,
     /// Allowed difference of clocks, in seconds.
     pub skew_seconds: u64,
@@ -59,7 +59,7 @@ pub struct WrappedClientSecret {
     pub set_unix_ms: u64,
 }
 
-/// Who somebody is at the provider.
+/// Identity of a person at the provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OidcIdentity {
     /// The provider's id of that person.
@@ -79,7 +79,7 @@ impl OidcRecord {
         groups.into_iter().filter(|group| self.roles.contains_key(*group)).map(str::to_owned).collect()
     }
 
-    /// Roles of who is in these groups; `None` if none of them has a role.
+    /// Returns the roles of these groups; `None` if none of them has a role.
     pub fn roles_of(&self, groups: &BTreeSet<String>) -> Option<OperatorRoles> {
         let roles = groups.iter().filter_map(|group| self.roles.get(group));
         OperatorRoles::new(roles.flat_map(OperatorRoles::iter))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::login_oidc::OidcIdentity;
 
-/// What an operator may do. The table of calls (`openapi.json` of the console) says which of these may make a call.
+/// Role of an operator. The table of calls (`openapi.json` of the console) says which of these may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OperatorRole {
     /// Look at everything but secrets.

@@ -46,7 +46,7 @@ pub enum BenchCommand {
     /// Measure client latency and recovery speed while an OSD's data moves to others and back
     #[command(after_help = recovery::HELP)]
     Recovery(RecoveryBenchArguments),
-    /// Predict what a described cluster can do and its bottleneck; runs nothing
+    /// Predict the rates of a described cluster and its bottleneck; runs nothing
     #[command(disable_help_flag = true)]
     Model(LaboratoryArguments),
     /// Measure a drive alone with the eight tests that operators run before deployment

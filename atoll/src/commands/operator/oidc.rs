@@ -19,7 +19,7 @@ use crate::commands::secret_file::read_secret_text;
 
 #[derive(Subcommand)]
 pub enum OidcCommand {
-    /// Set the provider and the roles of its groups; who has logged in by it is logged out
+    /// Set the provider and the roles of its groups; its sessions end
     #[command(after_help = "\
 Examples:
   atoll operator oidc set --issuer https://login.example/realms/staff --client-id atoll \\
@@ -30,7 +30,7 @@ Examples:
   atoll operator oidc set --public                                                   no secret, PKCE alone
   atoll operator oidc set --ca-file ./ca.pem                                         an authority of your own
 
-At the provider, register CONSOLE-URL/session/oidc/callback as the redirect URI. What is not given stays as it is; the
+At the provider, register CONSOLE-URL/session/oidc/callback as the redirect URI. Omitted settings stay as they are; the
 first time needs --issuer, --client-id, --client-secret-file or --public, --console-url and --group. A provider in a
 private network needs 'atoll settings set outgoing_networks NETWORK'.")]
     Set {
@@ -42,7 +42,7 @@ private network needs 'atoll settings set outgoing_networks NETWORK'.")]
     /// Show the provider and the roles of its groups, without the secret
     #[command(after_help = "Example:\n  atoll operator oidc show --json | jq .roles")]
     Show(OutputArguments),
-    /// Remove the provider; who has logged in by it is logged out
+    /// Remove the provider; its sessions end
     #[command(after_help = "\
 Example:
   atoll operator oidc rm
@@ -66,10 +66,10 @@ pub struct ChangeArguments {
     /// The client has no secret
     #[arg(long)]
     public: bool,
-    /// Address of a console to which the provider sends people back; several by several options
+    /// Address of a console, to which the provider returns browsers; may be given several times
     #[arg(long, value_name = "URL")]
     console_url: Vec<String>,
-    /// A group of the provider and its roles, with commas between them; several by several options
+    /// A group of the provider and its roles, separated by commas; may be given several times
     #[arg(long, value_name = "GROUP=ROLE", value_parser = parse_group)]
     group: Vec<(String, OperatorRoles)>,
     /// The claim with the name for logs [default: preferred_username]
@@ -78,10 +78,10 @@ pub struct ChangeArguments {
     /// The claim with the groups [default: groups]
     #[arg(long, value_name = "CLAIM")]
     groups_claim: Option<String>,
-    /// What to ask the provider for [default: 'openid profile email groups']
+    /// Scopes requested from the provider [default: 'openid profile email groups']
     #[arg(long, value_name = "SCOPES")]
     scope: Option<String>,
-    /// How far the provider's clock may be off, at most 300 [default: 60]
+    /// Allowed difference of the provider's clock, at most 300 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     skew_seconds: Option<u64>,
     /// A file with the authorities of the provider's certificate (PEM); an empty file: those of the system
@@ -158,7 +158,9 @@ pub fn run(command: &OidcCommand) -> anyhow::Result<()> {
             }
             match &found {
                 Some(record) => show(record),
-                None => print_line!("nobody logs in by OpenID Connect; 'atoll operator oidc set' sets a provider"),
+                None => print_line!(
+                    "log-ins by OpenID Connect are not set up; 'atoll operator oidc set' sets a provider"
+                ),
             }
             Ok(())
         }),
@@ -167,13 +169,13 @@ pub fn run(command: &OidcCommand) -> anyhow::Result<()> {
             if output.json {
                 return print_json(&json!({ "removed": true }));
             }
-            print_line!("nobody logs in by OpenID Connect any more");
+            print_line!("log-ins by OpenID Connect are off");
             Ok(())
         }),
     }
 }
 
-/// The record without what lets somebody in.
+/// Returns the record without its secret.
 fn told(record: &OidcRecord) -> Value {
     let roles = record.roles.iter().map(|(group, roles)| (group.clone(), json!(roles.names())));
     let redirects = record.console_urls.iter().map(|url| format!("{url}/session/oidc/callback"));

@@ -25,7 +25,7 @@ their operator: 'atoll operator sessions end --operator NAME'.")]
 Examples:
   atoll operator sessions end 1f0c2a97          one, by the first digits of its id
   atoll operator sessions end --operator ann    all of an operator, or of oidc:NAME
-  atoll operator sessions end --all             everybody's")]
+  atoll operator sessions end --all             of all operators")]
     End {
         #[command(flatten)]
         output: OutputArguments,

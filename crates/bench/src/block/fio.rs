@@ -18,7 +18,7 @@ use crate::load::Plan;
 
 /// Exit code of an interrupted fio.
 const EXIT_INTERRUPTED: i32 = 128;
-/// Of objects in a pool.
+/// Size of objects in a pool.
 const OBJECT_BYTES: u64 = 4 << 20;
 
 /// Target of fio.
@@ -64,7 +64,7 @@ pub struct FioBench {
 
 /// Pause between two states that fio prints while it runs.
 const STATUS_PAUSE: Duration = Duration::from_millis(500);
-/// fio's own end, behind the one that is chosen by what it prints.
+/// Time until fio ends by itself, after the end that is chosen by its output.
 const RUNTIME_SPARE: Duration = Duration::from_secs(10);
 
 impl FioBench {
@@ -252,7 +252,7 @@ struct Edge {
     machine: NoiseWatch,
 }
 
-/// What happened between two states.
+/// Measurements between two states.
 struct Interval {
     client: ClientMeasurement,
     servers_cpu: CpuByRole,

@@ -93,7 +93,7 @@ fn memory_bytes() -> u64 {
 /// A tick of `/proc/stat` (USER_HZ is 100 on every Linux).
 const US_PER_TICK: f64 = 10_000.0;
 
-/// Who else used the processors during a run.
+/// Use of the processors by others during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// Share of all processors' time that was used in all.
@@ -159,7 +159,7 @@ impl MachineWork {
         (self.busy * US_PER_TICK) as u64
     }
 
-    /// What is left of it when `ours_us` is the CPU time of all that belongs to the run.
+    /// Returns the rest of it when `ours_us` is the CPU time of all processes of the run.
     pub fn without(&self, ours_us: u64) -> Noise {
         let ours = ours_us as f64 / US_PER_TICK;
         let percent = |ticks: f64| super::round(ticks * 100.0 / self.all);

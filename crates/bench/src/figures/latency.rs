@@ -12,7 +12,7 @@ use crate::error::BenchError;
 
 /// Ten minutes: whatever takes longer is counted as that.
 const LATENCY_MAX_US: u64 = 600_000_000;
-/// Fewest operations of which a 99.9th percentile is given: the slowest ten are beyond it then.
+/// Fewest operations with a 99.9th percentile: the slowest ten are beyond it then.
 const P999_OPERATIONS_MIN: u64 = 10_000;
 
 /// Latencies in microseconds.

@@ -233,7 +233,7 @@ impl Measurement {
         }
     }
 
-    /// Adds the CPU time of the whole machine in the same interval, of which the servers used `servers_us`.
+    /// Adds the CPU time of the whole machine in the same interval; the servers used `servers_us` of it.
     pub(crate) fn with_machine(self, machine: &MachineWork, servers_us: u64) -> Self {
         let clients_us = (self.client_cpu_us_per_op * self.operations as f64) as u64;
         Measurement {

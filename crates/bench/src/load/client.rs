@@ -287,7 +287,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    /// Operations of a fixed length, some of which, one after the other, stall.
+    /// Operations of a fixed length. Some of them stall, one after the other.
     struct Stalls {
         timer: Timer,
         length: Duration,

@@ -75,9 +75,9 @@ pub struct Ratios {
     pub latency_p50: f64,
     /// Ratio of the 99th percentile.
     pub latency_p99: f64,
-    /// Of the 99.9th percentile, if all runs have one.
+    /// Ratio of the 99.9th percentile, if all runs have one.
     pub latency_p999: Option<f64>,
-    /// Of CPU time per operation.
+    /// Ratio of CPU time per operation.
     pub cpu: f64,
 }
 

@@ -90,9 +90,9 @@ struct Call {
     body: Bytes,
     /// The authenticated user.
     user: OnceLock<String>,
-    /// Who that is at the OpenID Connect provider, whose names may change.
+    /// Id of that user at the OpenID Connect provider, whose names may change.
     subject: OnceLock<String>,
-    /// The name with which somebody tries to log in.
+    /// The user name of an attempt to log in.
     tried_user: OnceLock<String>,
 }
 

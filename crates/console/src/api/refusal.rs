@@ -62,7 +62,7 @@ impl Refusal {
         &self.message
     }
 
-    /// Nobody logs in with a password.
+    /// Log-ins with a password are off.
     pub fn passwords_are_off() -> Self {
         let message = "Log-ins with passwords are off.".into();
         let action =
@@ -70,7 +70,7 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "PASSWORDS_OFF", message, action)
     }
 
-    /// A call about the password of somebody who has none here.
+    /// A call about the password of a user who has none here.
     pub fn no_password(user: &str) -> Self {
         let message = format!("{user} has logged in by OpenID Connect, and has no password here.");
         Refusal::conflict(message, "Change passwords and second factors at the provider.")

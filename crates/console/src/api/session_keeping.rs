@@ -24,7 +24,7 @@ const STATE_LIMIT: Duration = Duration::from_secs(4);
 /// be idle.
 const USE_NOTED_MS_MAX: u64 = 60_000;
 
-/// Somebody who is let in.
+/// A user at the begin of a session.
 pub(super) struct Beginning {
     user: String,
     holder: Holder,
@@ -38,7 +38,7 @@ impl Beginning {
         Beginning { user: user.to_owned(), holder: Holder::Operator(operator), oidc: None, address }
     }
 
-    /// Somebody whom the provider has named.
+    /// A person whom the provider has named.
     pub fn by_provider(user: &str, identity: OidcIdentity, provider: OidcRecord, address: String) -> Self {
         Beginning { user: user.to_owned(), holder: Holder::Provider(provider), oidc: Some(identity), address }
     }
@@ -80,7 +80,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, beginning: Beginning) -> Result<
         ));
     }
     let begun = confirmed(id, record, &holder, &settings);
-    let begun = begun.ok_or_else(|| Refusal::internal("who is let in has no role".into()))?;
+    let begun = begun.ok_or_else(|| Refusal::internal("the user of the new session has no role".into()))?;
     let session = Session { is_kept_here, ..begun };
     shared.sessions.remember(&session);
     Ok((token, session))

@@ -21,10 +21,10 @@ Examples:
   atoll bench model rgw-12-hosts --calibration ceph       a cluster in operation, and its measured figures
   atoll bench model cluster.toml --calibration mine.toml --json
 
-It divides what the cluster has (cores, network, drives) by what one operation was measured to take, and
+It divides the cluster's resources (cores, network, drives) by the measured needs of one operation, and
 names the resource that allows the fewest operations. The prediction is a ceiling; EXPECTED is the share of it that
 was measured where the same resource was the bottleneck. tools/hosts/calibrate.py
-measures a calibration. What is in the files, and how good the model is: docs/internals/benchmark-model.md.";
+measures a calibration. The format of the files, and the accuracy of the model: docs/internals/benchmark-model.md.";
 
 /// Arguments of `atoll bench model`.
 #[derive(Args)]

@@ -226,7 +226,7 @@ impl Load {
     }
 }
 
-/// What is done.
+/// Kind of operations, and their parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// Block I/O.

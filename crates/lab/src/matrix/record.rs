@@ -78,7 +78,7 @@ pub struct Load {
     pub group: String,
     /// True if the load is measured in bytes a second rather than operations.
     pub is_bandwidth: bool,
-    /// What is read and written, such as `8 GiB`, or `64 objects (hot)`; empty in records that do not say.
+    /// Data that is read and written, such as `8 GiB`, or `64 objects (hot)`; empty in records that do not say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub working_set: String,
 }

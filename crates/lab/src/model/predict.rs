@@ -45,7 +45,7 @@ pub struct Prediction {
     pub gib_per_s: f64,
     /// Operations a second to expect, least and most: the shares of predictions that were measured with this bottleneck.
     pub expected_per_s: Option<(f64, f64)>,
-    /// What does not allow more.
+    /// Resource that limits the rate.
     pub bottleneck: String,
     /// Resource that would limit it next.
     pub next: Option<String>,

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-/// Who logs in has so long to do so at the provider.
+/// Longest time from the begin of a log-in to the answer of the provider.
 pub(super) const LIFETIME_SECONDS: u64 = 600;
 /// States that were used and whose time is not over.
 const USED_MAX: usize = 16_384;
@@ -68,7 +68,7 @@ impl Default for Attempts {
 }
 
 impl Attempts {
-    /// What the cookie has.
+    /// Returns the value of the cookie.
     pub(super) fn seal(&self, attempt: &Attempt) -> String {
         let nonce = random_bytes::<NONCE_BYTES>();
         let mut text = serde_json::to_vec(attempt).expect("an attempt has only texts and a number");
@@ -76,7 +76,7 @@ impl Attempts {
         URL_SAFE_NO_PAD.encode([&nonce[..], &tag[..], &text[..]].concat())
     }
 
-    /// The attempt of this cookie, if it is the one with this state, and the first with it.
+    /// Returns the attempt of this cookie, if it is the one with this state, and the first with it.
     pub(super) fn take(&self, cookie: &str, state: &str, now_unix_ms: u64) -> Result<Attempt, &'static str> {
         let attempt = self.open(cookie).ok_or("the browser has begun no log-in here")?;
         // Their digests are compared, so the time that it takes says nothing of the state.

@@ -47,7 +47,7 @@ const FAILED_AFTER: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 const CODE_BYTES_MAX: usize = 4_096;
 const SHOWN_CHARACTERS_MAX: usize = 64;
-/// Stands for the user of log-ins that have failed: who it was is not known. No operator's name has a colon.
+/// Stands for the unknown user of a failed log-in. No operator's name has a colon.
 const SOMEBODY: &str = "oidc:";
 const FAILED_PAGE: &str = "<!doctype html><html lang=\"en\"><title>Log-in failed - Atoll</title>\
     <h1>The log-in failed</h1><p>The log of the admin server has the cause.</p>\
@@ -60,7 +60,7 @@ const PAGE_HEADERS: [(HeaderName, &str); 5] = [
     (X_FRAME_OPTIONS, "DENY"),
 ];
 
-/// What log-ins of this process share.
+/// State that log-ins of this process share.
 #[derive(Default)]
 pub(crate) struct OidcLogins {
     attempts: Attempts,
@@ -118,7 +118,7 @@ fn guarded(mut response: Response) -> Response {
     response
 }
 
-/// How one can log in here: for the page, before anybody has.
+/// Returns the methods of logging in, for the page before a log-in.
 async fn methods(State(shared): State<Arc<Shared>>) -> Response {
     let read = |client: ClusterClient| async move {
         let settings = sessions::settings(&client).await?;
@@ -129,7 +129,7 @@ async fn methods(State(shared): State<Arc<Shared>>) -> Response {
     guarded(Json(json!({ "password": has_passwords, "oidc": has_provider })).into_response())
 }
 
-/// What the provider has sent along with the browser.
+/// Parameters that the provider has sent with the browser.
 struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
@@ -246,7 +246,7 @@ impl Request {
         }
     }
 
-    /// Lets the person in for whom the provider's answer is.
+    /// Begins a session for the person in the provider's answer.
     async fn finish(&self, person: &mut Option<Person>) -> Result<Response, Failure> {
         let (shared, address) = (&self.shared, self.address());
         if let Some(seconds) = shared.sessions.pause_seconds(SOMEBODY, address) {

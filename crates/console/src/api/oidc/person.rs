@@ -1,4 +1,4 @@
-//! Who has logged in: a name for logs, and groups with roles.
+//! Person who has logged in: a name for logs, and groups with roles.
 
 use atoll_s3::Claims;
 use atoll_types::login_oidc::{OIDC_USER_PREFIX, OidcIdentity, OidcRecord};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const NAME_CHARACTERS_MAX: usize = 64;
 
-/// Somebody whom the provider has named.
+/// A person whom the provider has named.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Person {
     /// With the prefix that no operator's name has.
@@ -15,7 +15,7 @@ pub(super) struct Person {
 }
 
 impl Person {
-    /// The bearer of these claims, in words why there is none.
+    /// Returns the bearer of these claims, or the reason why there is none.
     pub fn of(claims: &Claims, record: &OidcRecord) -> Result<Person, String> {
         let claim = &record.name_claim;
         let name = match &claim[..] {
@@ -25,7 +25,7 @@ impl Person {
         let name = name.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| format!("the token has no text in '{claim}' (--name-claim)"))?;
         if claim == "email" && claims.others.get("email_verified").is_some_and(|is| *is != Value::Bool(true)) {
-            return Err("the provider has not verified the address of who logs in".into());
+            return Err("the provider has not verified the user's mail address".into());
         }
         let groups = claims.others.get(&record.groups_claim);
         let groups: Vec<&str> = match groups {

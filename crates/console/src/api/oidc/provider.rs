@@ -1,4 +1,4 @@
-//! The provider: what it says of itself, the exchange of a code for a token, and its keys.
+//! The provider: its metadata, the exchange of a code for a token, and its keys.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use serde::de::DeserializeOwned;
 
 use super::attempt::Attempt;
 
-/// What the provider has said is used for so long.
+/// Time for which the provider's metadata is used.
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Time until the provider is asked again for a key that it did not have.
 const NEW_KEY_PAUSE: Duration = Duration::from_secs(30);
 /// Time until a provider that has failed is asked again.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
-/// Of one call.
+/// Longest time of one call.
 const TIME_MAX: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 const AT_ONCE: usize = 8;
 /// Stands for the methods of a provider that does not name them (OpenID Connect Discovery 1.0).
 const BASIC: &str = "client_secret_basic";
 
-/// What is known of the provider. It is locked while the provider is asked.
+/// Known state of the provider. It is locked while the provider is asked.
 #[derive(Default)]
 pub(crate) struct KnownProvider(tokio::sync::Mutex<Option<Known>>);
 
@@ -96,7 +96,7 @@ impl KnownProvider {
         provider
     }
 
-    /// Who has logged in, as the provider says for the code that it gave to the browser.
+    /// Returns the person who has logged in, as named by the provider for the code that it gave to the browser.
     pub(super) async fn redeem(
         &self,
         record: &OidcRecord,
@@ -141,7 +141,7 @@ impl Provider {
         Ok(Provider {
             authorization_endpoint: over_tls(&said.authorization_endpoint)?,
             token_endpoint: over_tls(&said.token_endpoint)?,
-            keys: keys.map_err(|error| format!("{keys_url} is not what it should be: {error}"))?,
+            keys: keys.map_err(|error| format!("{keys_url} has unexpected content: {error}"))?,
             sends_secret_in_form: !methods.is_empty() && !methods.iter().any(|method| method == BASIC),
             names_issuer: said.authorization_response_iss_parameter_supported,
             caller,
@@ -186,7 +186,7 @@ impl Provider {
     }
 }
 
-/// What the provider says of a failure, if it is a code of the standard's form (RFC 6749, 5.2).
+/// Returns the provider's code of a failure, if it has the standard's form (RFC 6749, 5.2).
 fn error_code(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Failure {
@@ -222,7 +222,7 @@ async fn send(caller: &Caller, request: RequestBuilder) -> Result<Answer, String
 }
 
 fn parsed<T: DeserializeOwned>(url: &str, body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| format!("{url} is not what it should be: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("{url} has unexpected content: {error}"))
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Issuers {
         all.entry(url.to_owned()).or_default().clone()
     }
 
-    /// The keys of the issuer with this URL, asked for anew if the key of this id is not among them.
+    /// Returns the keys of the issuer with this URL, asking again if the key of this id is not among them.
     pub(super) async fn keys(&self, url: &str, id: Option<&str>) -> Result<IssuerKeys, NoKeys> {
         let issuer = self.issuer(url);
         let mut known = issuer.0.lock().await;
@@ -123,7 +123,7 @@ impl Issuers {
 }
 
 fn parsed<T>(url: &str, document: Result<T, serde_json::Error>) -> Result<T, String> {
-    document.map_err(|error| format!("{url} is not what it should be: {error}"))
+    document.map_err(|error| format!("{url} has unexpected content: {error}"))
 }
 
 #[cfg(test)]
