@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_gets_its_words_and_gives_what_it_prints() {
+    fn a_command_gets_its_arguments_and_returns_its_output() {
         let (directory, runner) = in_process(echo);
         let document = serde_json::json!({ "a": 1 });
         let told = runner.run(&command(&["policy", "create"], &["--all"], Some((None, document))), "ann").unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_apart() {
+    fn failures_are_classified_by_error_and_not_by_text() {
         let fails = |execute: Execute| {
             let (_directory, runner) = in_process(execute);
             runner.run(&command(&["x"], &[], None), "ann").unwrap_err()

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_without_where_the_data_is() {
+    fn remedies_name_commands_without_the_data_directory() {
         let words = |text: &str| command_words(text.split(' ').map(str::to_owned));
         assert_eq!(words("osd out --data /srv/atoll 3"), "atoll osd out 3");
         assert_eq!(words("pool rm --data=/srv/atoll p --yes"), "atoll pool rm p --yes");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pasted_into_a_shell_is_one_word() {
+    fn shell_quoting_gives_one_word() {
         assert_eq!(shell_word("/srv/atoll-data"), "/srv/atoll-data");
         assert_eq!(shell_word("my data"), "'my data'");
         assert_eq!(shell_word("it's"), r"'it'\''s'");

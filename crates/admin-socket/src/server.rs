@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_tells_at_a_path_of_any_length() {
+    async fn a_process_reports_at_a_path_of_any_length() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("d".repeat(200)).join("osd.0.sock");
         serve_in_thread(&path, routes()).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_http_ends_its_own_connection_only() {
+    async fn invalid_http_ends_its_own_connection_only() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("osd.1.sock");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_told_as_its_record_with_its_number() {
+    fn an_event_is_reported_as_its_record_with_its_number() {
         let (_, record, number) = event(4, Severity::Warning);
         let told = serde_json::to_value(Event { number, record }).unwrap();
         assert_eq!(

@@ -199,7 +199,7 @@ mod tests {
 
     /// A scrub that loses a member starts over without it, and finds nothing wrong with the others.
     #[test]
-    fn members_that_a_scrub_lost_are_told() {
+    fn members_that_a_scrub_lost_are_reported() {
         let osds = |numbers: &[u32]| numbers.iter().copied().map(OsdId).collect::<Vec<_>>();
         let pg = PgId { pool: PoolId(1), index: 0 };
         let request = ScrubRequest { pg, members: osds(&[0, 1, 2]), revision: 1 };

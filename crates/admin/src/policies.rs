@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_denies_nothing_is_named_with_its_place() {
+    fn statements_that_deny_nothing_are_named_with_their_place() {
         let policy = |statement: &str| format!(r#"{{"Version":"2012-10-17","Statement":[{statement}]}}"#);
         let right = policy(r#"{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"*"}"#);
         let action = policy(r#"{"Effect":"Deny","Principal":"*","Action":"s3:GetObjct","Resource":"*"}"#);

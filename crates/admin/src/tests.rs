@@ -330,7 +330,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
 }
 
 #[tokio::test]
-async fn a_number_is_not_given_twice_even_if_nobody_counted() {
+async fn a_number_is_not_given_twice_without_a_counter() {
     let state = State::start().await;
     state.client.put(&keys::pool(PoolId(2)), &pool(2, 3, 2)).await.unwrap();
     pools::remove(&state.client, "pool2").await.unwrap();
@@ -436,7 +436,7 @@ async fn frame_modes_are_set_by_role() {
 }
 
 #[tokio::test]
-async fn erasure_coded_pools_keep_what_they_were_made_with() {
+async fn erasure_codes_are_validated_and_kept() {
     let state = State::start().await;
     let client = &state.client;
     let code = |data, parity| with(Redundancy::erasure(data, parity, None, None));
@@ -507,7 +507,7 @@ async fn a_second_operator_approves_once() {
 }
 
 #[tokio::test]
-async fn what_is_denied_or_over_is_not_done() {
+async fn denied_and_expired_requests_are_not_executed() {
     let state = State::start().await;
     let client = &state.client;
     for name in ["ann", "bob"] {

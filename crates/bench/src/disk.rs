@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_synced_writes_tell_capacitors() {
+    fn rates_of_synced_writes_reveal_capacitors() {
         let of = |iops| named("journal-sync").report(&run(iops, None)).class;
         assert_eq!(of(288.0), Some(SyncedWriteClass::WithoutCapacitors));
         assert_eq!(of(18_000.0), Some(SyncedWriteClass::WithCapacitors));

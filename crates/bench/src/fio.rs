@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_found_behind_what_engines_print() {
+    fn a_job_is_found_after_the_output_of_engines() {
         let json = br#"librbd says hello
             { "jobs": [ { "error": 0, "read": { "total_ios": 0, "runtime": 0, "lat_ns": {} },
             "write": { "total_ios": 10, "io_bytes": 40960, "runtime": 2000, "lat_ns": { "bins": { "100352": 10 } } },

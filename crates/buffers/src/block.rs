@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_to_be_zero_is_zero() {
+    fn zeroed_buffers_and_padding_are_zero() {
         for _ in 0..4 {
             let mut buffer = BlockBuffer::zeroed(3);
             assert!(buffer.as_slice().iter().all(|&byte| byte == 0));

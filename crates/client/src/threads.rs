@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_nobody_waits_for_is_forgotten() {
+    fn an_abandoned_call_is_forgotten() {
         run(a_call_that_nobody_waits_for());
     }
 
     #[test]
-    fn a_loop_that_fails_is_told_of() {
+    fn a_failed_loop_is_reported() {
         let mut threads = one_thread();
         threads.handles()[0].spawn(async { SHARED.set(None) });
         let error = futures::executor::block_on(threads.failed());

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn waiters_are_woken() {
         use std::sync::atomic::{AtomicUsize, Ordering};
         struct Counting(AtomicUsize);
         impl std::task::Wake for Counting {

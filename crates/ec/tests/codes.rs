@@ -96,7 +96,7 @@ fn numbers_that_no_code_has_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_computed_is_refused() {
+fn impossible_reconstructions_are_refused() {
     let code = Code::new(2, 2).unwrap();
     let shard = [1, 2, 3].as_slice();
     let too_few = CodeError::TooFewShards { available: 1, needed: 2 };
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_equals_encoding_anew((code, mut data, changed, new) in change()) {
+    fn an_update_equals_a_full_encoding((code, mut data, changed, new) in change()) {
         let mut parity = encode(&code, &data);
         let mut delta = new.clone();
         xor_into(&mut delta, &data[changed]);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_client_reaches_only_what_is_open_to_it() {
+    fn a_plain_client_reaches_only_images_open_to_it() {
         let plain = host("192.0.2.7", None);
         assert!(plain.may_use("disk", &export(&[])).unwrap_err().contains("--allow 192.0.2.7"));
         assert!(plain.may_use("disk", &export(&["vm1", "192.0.3.0/24"])).is_err());

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broken_connection_had_in_flight_is_waited_for() {
+    fn requests_of_a_broken_connection_are_awaited() {
         let drain = Rc::new(Drain::default());
         let [broken, same, other] = [1, 1, 2].map(|id| drain.connection("disk", process(id)));
         let elsewhere = drain.connection("another", process(1));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn all_connections_together_have_so_much_and_small_requests_a_reserve() {
+    fn all_connections_share_a_limit_and_small_requests_have_a_reserve() {
         let memory = RequestMemory::default();
         let mut held: Vec<ByteGrant> = std::iter::from_fn(|| taken(&memory, 32 << 20)).collect();
         let small = taken(&memory, 4 << 10);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_while_they_take_long_and_not_after() {
+    fn requests_are_reported_while_they_take_long_and_not_after() {
         let metrics = ImageMetrics::of("told", "host 10.0.0.1");
         let running = metrics.begin(Operation::Read, 4096, 512);
         assert_eq!(waits_for(running.request.started), [""; 0], "it has just come");

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_named_with_what_to_do() {
+    fn the_limit_is_named_with_its_remedy() {
         let low = LockedMemory(Some(8 << 20)).to_string();
         assert!(low.contains("8192 KiB") && low.contains("LimitMEMLOCK=infinity"), "{low}");
         assert!(!LockedMemory(None).to_string().contains("raise"));

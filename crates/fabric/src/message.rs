@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_greetings_and_heads_decode() {
         let greeting = Greeting { token: 0x1122_3344_5566_7788, credits: 4 };
         let mut padded = greeting.encode().to_vec();
         padded.extend([0; 40]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_greetings_and_heads_are_refused() {
         assert!(Greeting::decode(b"GET / HTTP/1.1\r\n").is_err());
         let greeting = Greeting { token: 1, credits: 4 }.encode();
         for (at, value) in [(4, 9), (6, 3), (7, 0xff)] {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_destroyed_is_in_no_file_beside() {
+    fn destroyed_data_is_in_no_file_of_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, "secret").unwrap();

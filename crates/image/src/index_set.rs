@@ -28,7 +28,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn it_holds_what_was_inserted() {
+    fn it_holds_inserted_entries() {
         let (mut set, mut model) = (IndexSet::default(), BTreeSet::new());
         for number in 0..500_u64 {
             let index = number * number * 7919 % 10_007;

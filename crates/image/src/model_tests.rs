@@ -564,7 +564,7 @@ fn each_seed(seeds: impl Iterator<Item = u64>, run: impl Fn(u64)) {
 }
 
 #[test]
-fn random_histories_are_what_a_model_says() {
+fn random_histories_match_a_model() {
     each_seed(seeds(300), |seed| {
         let client = MemoryClient::new(seed);
         block_on(run(client.clone(), seed, 60));

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_blocks_are_not_what_was_written_and_unsealed_ones_are() {
+    fn sealed_blocks_are_stored_sealed_and_others_plain() {
         let (data, seals) = sealed().close(9, plaintext()).unwrap();
         assert!(!data.windows(9).any(|window| window == b"the owner"));
         assert_eq!(seals.as_ref().unwrap().bytes.len(), 3 * BLOCK_SEAL_BYTES);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_reads_as_zeros() {
+    fn absent_blocks_read_as_zeros() {
         let stored = extent((plaintext().slice(..BLOCK_BYTES), None));
         let found = Sealing::Off.open(0, LENGTH, stored).unwrap();
         assert_eq!(found[..BLOCK_BYTES], plaintext()[..BLOCK_BYTES]);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_keeps_what_was_wrapped_and_destruction_does_not() {
+    fn rotation_keeps_wrapped_keys_and_destruction_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kms.json");
         let (one, other) = (LocalKeys::create(&path).unwrap(), LocalKeys::open(&path).unwrap());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_has_its_span_whenever_it_goes_on_and_nothing_else_has_it() {
+    fn an_operation_has_its_span_whenever_it_resumes_and_nothing_else_has_it() {
         let other = TraceContext { span_id: [3; 8], ..SPAN };
         run(within(|| Some(SPAN), async {
             assert_eq!(current_span(), Some(SPAN));

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_registered_is_given_out_in_both_formats() {
+    fn registered_metrics_are_exported_in_both_formats() {
         register_process("osd.7", "0.1.0");
         let operations: Family<1, Counter> = register("atoll_test_operations", "Operations", Family::default());
         operations.get_or_create(&[("pool", "a \"b\"".to_owned())]).inc_by(3);

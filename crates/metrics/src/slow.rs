@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_in_flight_grow_older_and_are_told_until_they_are_answered() {
+    fn operations_in_flight_age_and_are_reported_until_answered() {
         let told = still_in_flight(vec![operation(1_000, 500_000)], 1_700);
         assert_eq!(told, [operation(1_000, 700_000)]);
         let waiting = SlowOperation { waits_for: Some("the device".into()), ..operation(1, 2_000_000) };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_push_out_none_of_the_others() {
+    fn strangers_do_not_displace_others() {
         let of = |kind: &str| SlowOperation { kind: kind.into(), ..operation(unix_ms(), 200_000) };
         record(of("ours"), Ring::Identified);
         (0..2 * KEPT_MAX)

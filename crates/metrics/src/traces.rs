@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_say_what_is_exported_and_the_queue_is_bounded() {
+    fn settings_select_exported_traces_and_the_queue_is_bounded() {
         let parent = TraceParent::parse(PARENT).unwrap();
         configure("http://early:4318", 1, true);
         assert_eq!(begin(), None, "nobody exports anything yet");

@@ -192,7 +192,7 @@ mod tests {
     use futures::executor::block_on;
 
     #[test]
-    fn secrets_open_for_whom_they_were_wrapped() {
+    fn secrets_open_for_their_host_and_role_only() {
         let directory = tempfile::tempdir().unwrap();
         let keys = LocalKeys::create(&directory.path().join("kms.json")).unwrap();
         for hash in [None, Some(HashFunction::Sha256), Some(HashFunction::Sha384), Some(HashFunction::Sha512)] {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_for_tls_open_for_whom_they_were_wrapped() {
+    fn keys_for_tls_open_for_their_host_only() {
         let directory = tempfile::tempdir().unwrap();
         let keys = LocalKeys::create(&directory.path().join("kms.json")).unwrap();
         let plain = TlsKey::from_bytes(None, Zeroizing::new(vec![7; 48])).unwrap();

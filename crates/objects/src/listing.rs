@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_split_group_is_left_of_all_that_came_from_it() {
+    fn the_rest_of_a_split_group_covers_all_groups_split_from_it() {
         let pg = |index| PgId { pool: PoolId(1), index };
         let after = ObjectName::new("name");
         let rest = Rest { pg: pg(1), pg_num: 4, after: after.clone() };

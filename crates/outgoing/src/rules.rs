@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_processes_reaches_private_networks_over_tls() {
+    fn addresses_of_the_host_reach_private_networks_over_tls_only() {
         let host = rules(Chooser::Host, "");
         for right in
             ["https://10.0.0.1/", "https://vault.internal/", "http://127.0.0.1:8200/", "http://localhost/"]

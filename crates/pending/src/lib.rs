@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_kept_for_what_is_gone() {
+    fn removed_entries_keep_no_space() {
         let mut pending = Pending::default();
         pending.insert(0, ());
         for number in 1..10_000 {

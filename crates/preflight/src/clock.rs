@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_keeps_the_clock() {
+    fn time_synchronisation_is_detected() {
         let of = |files: &[(&str, &str)]| {
             let (_keep, facts) = facts_of(files);
             keeper(&facts).verdict

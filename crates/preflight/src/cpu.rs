@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn gfni_is_told_and_not_judged() {
+    fn gfni_is_informational() {
         let (_keep, facts) = facts_of(&[("proc/cpuinfo", "flags : gfni")]);
         assert_eq!(gfni(&facts).found, "GFNI is there");
         assert_eq!(with_flags("avx2", gfni), Verdict::Ok);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_a_problem() {
+    fn a_missing_path_is_a_problem() {
         let (_keep, facts) = facts_of(&[]);
         let found = findings(&facts, Path::new("/nowhere/at/all"), &request(false, false), &Stop::default());
         assert_eq!(found[0].verdict, Verdict::Problem);

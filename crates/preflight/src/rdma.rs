@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_use_rdma_is_not_told_of_it() {
+    fn hosts_without_rdma_have_no_rdma_findings() {
         let (_keep, facts) = facts_of(&[]);
         assert!(findings(&facts, None, Some(0)).is_empty());
     }

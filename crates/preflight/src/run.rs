@@ -122,7 +122,7 @@ mod tests {
     use crate::finding::Verdict;
 
     #[test]
-    fn a_host_that_shows_nothing_is_told_so() {
+    fn checks_without_readable_facts_are_not_visible() {
         let (_keep, facts) = facts_of(&[]);
         let report = run(&facts, &Request::default(), &Stop::default(), &|_| ()).unwrap();
         let of = |check: &str| report.findings.iter().find(|finding| finding.check == check).unwrap();

@@ -202,7 +202,7 @@ fn bytes_go_both_ways_through_little_room_and_sleeping_loops() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_arrives() {
+fn data_sent_before_the_end_arrives() {
     let sender = |mut end: End| {
         end.reactor.send(end.id, [Bytes::from(pattern(5_000))]);
         end.reactor.close_after_send(end.id);

@@ -84,12 +84,12 @@ fn echoes(what: &str, tcp_bytes: usize, shared_bytes: usize) {
 }
 
 #[test]
-fn a_guest_is_told_of_what_comes() {
+fn a_guest_is_notified_of_arrivals() {
     echoes("whole", 4_096, 4_096);
 }
 
 #[test]
-fn a_guest_is_told_of_what_comes_in_many_pieces() {
+fn a_guest_is_notified_of_fragmented_arrivals() {
     echoes("pieces", 300_000, 600_000);
 }
 

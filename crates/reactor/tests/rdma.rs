@@ -133,7 +133,7 @@ fn a_long_run_comes_over_rdma() {
 }
 
 #[test]
-fn what_is_queued_goes_out_before_the_end() {
+fn queued_data_is_sent_before_the_end() {
     let (tell, told) = channel();
     let receiver = std::thread::spawn(move || {
         let mut turns = Turns::new();

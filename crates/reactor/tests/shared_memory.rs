@@ -205,7 +205,7 @@ fn a_reader_that_pauses_stops_the_writer() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_arrives() {
+fn data_sent_before_the_end_arrives() {
     let name = name("end");
     let mut server = server(&name);
     let (mut client, id, accepted) = pair(&mut server, &name);
@@ -242,7 +242,7 @@ fn resident_kib() -> Vec<usize> {
 
 /// Beyond the limit there is the socket alone, with the same bytes in the same order.
 #[test]
-fn a_loop_shares_memory_with_so_many_peers_and_no_more() {
+fn a_loop_shares_memory_with_a_limited_number_of_peers() {
     let name = name("limit");
     let mut server = server(&name);
     let mut many = Reactor::new().unwrap();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_go_on_for_days_do_not_fill_a_log() {
+    fn attempts_over_days_do_not_fill_a_log() {
         let (mut window, begun) = (Window::default(), Instant::now());
         let (mut lines, mut told) = (0, 0);
         for second in 0..u64::from(24 * 3_600_u32) {

@@ -125,7 +125,7 @@ mod tests {
 
     /// One PG with many small writes beside another, of a later pool, with one.
     #[test]
-    fn who_came_first_is_first() {
+    fn requests_keep_their_order() {
         let mut backlog = Backlog::default();
         for (index, token) in [(1, 1), (1, 2), (9, 3), (1, 4), (0, 5), (9, 6), (1, 7)] {
             push(&mut backlog, index, token);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_metadata_holds_up_its_pg_only_and_keeps_its_place() {
+    fn waiting_for_metadata_blocks_its_pg_only_and_keeps_the_order() {
         let mut backlog = Backlog::default();
         for (index, token) in [(1, 1), (2, 2), (1, 3), (2, 4)] {
             push(&mut backlog, index, token);

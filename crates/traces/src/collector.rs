@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_for_a_while_is_sent_again() {
+    fn temporary_refusals_are_retried() {
         let (endpoint, server) = server(&["503 Service Unavailable", "200 OK"]);
         assert_eq!(Collector::default().send(&endpoint, &"spans"), Ok(()));
         for request in server.join().unwrap() {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_for_good_is_not_sent_again() {
+    fn permanent_refusals_are_not_retried() {
         let (endpoint, server) = server(&["400 Bad Request"]);
         let refused = Collector::default().send(&endpoint, &"spans");
         assert!(refused.is_err_and(|cause| cause.contains("400")));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_reached_is_sought_again_after_a_while_or_when_it_comes_back() {
+    fn resumes_unreached_peers_after_backoff_or_their_return() {
         let (osd, mut searches) = (OsdId(3), RdmaSearches::default());
         assert!(searches.is_due(osd, "verbs:10.0.0.3:7001", 5));
         searches.failed(osd, 5);

@@ -85,7 +85,7 @@ mod tests {
     const SECOND: &str = "39241b77bf40399bfddb6d14b5d82edb5ab9be50f18a24993bd6e47796bb1323";
 
     #[test]
-    fn the_next_key_is_what_protocol_md_says() {
+    fn the_next_key_is_derived_as_in_protocol_md() {
         for mode in [FrameMode::Secure, FrameMode::Secure128] {
             let mut key = FrameKey::new(mode, &[7; 32]).unwrap();
             key.advance();

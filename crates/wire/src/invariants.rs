@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "1 of 2 segments")]
-    fn a_payload_that_nobody_checked_is_noticed() {
+    fn an_unchecked_payload_is_noticed() {
         frame_was_checked(1, 5);
     }
 

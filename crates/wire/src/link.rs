@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_the_mode_that_is_right() {
+    fn the_peer_learns_the_right_mode() {
         let right_key = KeyPair::from_private([2; 32]);
         let left_key = KeyPair::from_private([1; 32]);
         let mut left = Link::initiate(&left_key, &right_key.public(), FrameMode::Crc, [3; 32]);

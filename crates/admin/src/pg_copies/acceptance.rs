@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_accepted_is_refused() {
+    fn unacceptable_copies_are_refused() {
         let two = map(copies(2), 2, &[0, 1]);
         let old = [copy(0, 9, OLD, None), copy(1, 7, OLD, None)];
         assert!(refusal(&two, &old, &[0, 1]).contains("not merged"));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said() {
+    fn losses_are_named() {
         let two = map(copies(2), 2, &[0]);
         let plan = planned(&two, &[copy(0, 9, OLD, None)], &[0]);
         assert!(plan.losses[0].contains("older copy") && plan.losses[1].contains("osd.1 is down"), "{plan:?}");

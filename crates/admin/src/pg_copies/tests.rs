@@ -104,7 +104,7 @@ fn an_old_device_is_named_with_the_command_that_accepts_it() {
 }
 
 #[test]
-fn what_is_whole_comes_before_what_is_torn_and_what_is_down_is_to_be_started() {
+fn whole_copies_precede_torn_ones_and_down_osds_are_to_be_started() {
     let told = [copy(0, 90, TORN, None), copy(1, 9, OLD, None)];
     let why = why(&map(copies(3), 3, &[0, 1]), PG, &told).unwrap();
     assert!(why.advice[0].contains("start osd.2"), "{:?}", why.advice);
@@ -123,7 +123,7 @@ fn shards_of_one_time_are_proposed() {
 }
 
 #[test]
-fn too_few_whole_copies_are_told_with_the_pools_min_size() {
+fn too_few_whole_copies_are_reported_with_the_pools_min_size() {
     let redundancy = Redundancy::replicated(2, Some(2));
     let waiting = PgCopy { state: "recovering".into(), ..copy(0, 9, None, None) };
     let why = why(&map(redundancy, 1, &[0]), PG, &[waiting]).unwrap();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_what_is_written_and_knows_its_holes() {
+    fn a_file_keeps_written_data_and_knows_its_holes() {
         let directory = tempfile::tempdir_in(".").unwrap();
         let path = directory.path().join("device");
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();

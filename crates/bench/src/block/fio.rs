@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_what_lies_between_two_states() {
+    fn an_interval_is_the_difference_of_two_states() {
         let (begin, end) = (job(1000, r#""100352": 9"#), job(3000, r#""100352": 18, "2007040": 1"#));
         let mut measured = between(&begin, &end).unwrap();
         assert_eq!((measured.seconds, measured.bytes, measured.operations()), (2.0, 20_000, 10));

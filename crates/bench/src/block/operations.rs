@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_read_is_what_was_written() {
+    async fn reads_return_written_data() {
         let measured = run(u64::MAX).await;
         assert_eq!(measured.errors, 0, "{:?}", measured.first_error);
         assert!(measured.verified > 100, "{}", measured.verified);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_run_is_refused() {
+    fn invalid_runs_are_refused() {
         let refused = |workload: BlockWorkload| BlockOperations::new(Memory::new(u64::MAX), workload).is_err();
         assert!(refused(BlockWorkload { block_bytes: 0, ..workload(false) }));
         assert!(refused(BlockWorkload { block_bytes: 1000, ..workload(false) }));

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_say_who_wrote_them_and_damage_is_seen() {
+    fn blocks_name_their_writer_and_damage_is_seen() {
         let stamp = Stamp { writer: 7, sequence: 3, place: 8192, unix_ms: 1_000 };
         let mut block = vec![5; 4096];
         stamp.put(&mut block);

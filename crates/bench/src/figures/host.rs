@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_from_ours() {
+    fn work_of_others_is_separated_from_ours() {
         let before = NoiseWatch(MachineTimes::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1"));
         let now = MachineTimes::parse("cpu  150 0 150 860 20 0 10 10 0 0");
         // 200 ticks, of which 80 idle and 10 stolen; 110 busy, 0.6 s of them ours.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_have_counted_adds_up() {
+    fn counts_of_several_clients_add_up() {
         let (mut one, mut other) = (LatencyHistogram::default(), LatencyHistogram::default());
         one.record_us(100, 99);
         other.record_us(10_000, 1);

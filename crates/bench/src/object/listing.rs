@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_an_error() {
+    fn an_invalid_listing_is_an_error() {
         for text in [b"<ListBucketResult><Contents>".as_slice(), b"<a></b>", b"<ListBucketResult"] {
             assert!(Page::parse(text).is_err(), "{}", String::from_utf8_lossy(text));
         }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mix_is_refused() {
+    fn an_invalid_mix_is_refused() {
         for text in ["", "get", "get=0", "get=-1", "get=1,get=2", "head=1", "get=1,", "get=99999999999"] {
             assert!(text.parse::<OperationMix>().is_err(), "{text}");
         }

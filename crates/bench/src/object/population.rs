@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_sees_what_was_acknowledged_or_is_on_its_way() {
+    fn a_get_sees_acknowledged_or_pending_writes() {
         let mut population = filled(4);
         let (number, sequence) = population.begin_put(2).unwrap();
         assert_eq!((number, sequence), (2, 5));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_what_is_there_and_nothing_else() {
+    fn a_list_names_exactly_the_existing_keys() {
         let mut population = filled(5);
         let since = population.changes();
         assert!(population.check_list(0..5, &[0, 1, 2, 3, 4], since).is_ok());

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn an_invalid_distribution_is_refused() {
         for text in ["", "x", "4k:", "4k:0", "4k:50,1m", "4k,1m", "6g", "4k:50:1", "4k:99999999"] {
             assert!(text.parse::<SizeDistribution>().is_err(), "{text}");
         }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_cost_is_not_counted_as_recovery() {
+    fn cpu_of_clients_is_not_counted_as_recovery() {
         let before = measured(10, 200, 100, 1_000, 0);
         let moving = measured(5, 500, 30, 1_300, 10 << 20).report("out", &before);
         assert_eq!(moving.recovery_cpu_us_per_mib, Some(100.0));

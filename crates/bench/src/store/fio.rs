@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_after_writes_are_told_apart() {
+    fn sync_calls_after_writes_are_counted_apart() {
         let json = r#"{ "jobs": [ { "error": 0,
             "read": { "total_ios": 0, "runtime": 0, "lat_ns": { "mean": 0.0, "max": 0 } },
             "write": { "total_ios": 4591, "runtime": 1001, "lat_ns": { "mean": 77988.2, "max": 7289522,

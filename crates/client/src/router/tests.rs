@@ -133,7 +133,7 @@ fn requests_wait_for_map_and_connection_and_survive_both_changing() {
 }
 
 #[test]
-fn what_nothing_checked_is_for_who_opens_seals_only() {
+fn unchecked_data_is_for_readers_with_seals_only() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));
     router.connected(1, OsdId(0));
@@ -181,7 +181,7 @@ fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
 }
 
 #[test]
-fn a_time_limit_says_what_the_request_waited_for() {
+fn a_timeout_names_the_cause_of_waiting() {
     let said = |router: &mut Router| {
         std::iter::from_fn(|| router.next_action()).find_map(|action| match action {
             RouterAction::Complete { answer: Err(error), .. } => Some(error.to_string()),
@@ -293,7 +293,7 @@ fn connected_router() -> Router {
 }
 
 #[test]
-fn a_retry_says_what_was_known_when_it_was_first_sent() {
+fn a_retry_has_the_knowledge_of_its_first_attempt() {
     let mut router = connected_router();
     assert_eq!(sent(&mut router), Some((1, 1, (4, 0))), "only the record is known");
     router.start(2, 100_000, Target::Pg(PG), write(), None);
@@ -365,7 +365,7 @@ fn a_stuck_write_holds_up_nothing_in_other_groups() {
 }
 
 #[test]
-fn what_was_known_before_a_split_counts_up_to_the_split() {
+fn knowledge_from_before_a_split_counts_up_to_the_split() {
     let mut router = connected_router();
     drain(&mut router);
     let object = |name: &str| ObjectName::new(name).unwrap();

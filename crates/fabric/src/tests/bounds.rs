@@ -131,7 +131,7 @@ fn without_memory_for_one_more_link_it_is_refused() {
 /// Both sides have memory for the first messages of all links and no more, which busy links use up. Each has much to
 /// send to the other on all links, and all of it arrives.
 #[test]
-fn two_sides_without_memory_for_more_receives_go_on() {
+fn two_sides_without_memory_for_more_receives_progress() {
     for shares_receives in [true, false] {
         const LINKS: usize = 16;
         let few = Settings { receive_buffers_max: 4 * LINKS, links_max: 100, shares_receives, ..settings() };
@@ -223,7 +223,7 @@ fn beyond_the_bound_of_all_links_bytes_are_copied() {
 
 /// A link that finds all buffers for sends in use sleeps until one is free.
 #[test]
-fn a_link_without_a_buffer_is_told_when_there_is_one() {
+fn a_link_without_a_buffer_is_reported_when_one_is_free() {
     let few = Settings { send_buffers_max: 64, ..settings() };
     let (Some(mut first), Some(mut second)) = (fabric(few), fabric(settings())) else { return };
     let (_, bound) = second.listen(address(0)).unwrap();

@@ -21,7 +21,7 @@ fn end_of(end: &mut End) -> FabricError {
 }
 
 #[test]
-fn what_was_sent_before_the_end_arrives_and_then_the_end() {
+fn data_sent_before_the_end_arrives_and_then_the_end() {
     for shares_receives in [true, false] {
         let Some((mut first, mut second)) = pair(Settings { shares_receives, ..settings() }) else { return };
         for number in 0..4 {

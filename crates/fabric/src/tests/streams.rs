@@ -94,7 +94,7 @@ fn a_reference_need_not_be_awaited() {
 
 /// The receiver stops taking, the sender stops sending, and nothing is lost.
 #[test]
-fn who_does_not_receive_holds_the_sender_up() {
+fn a_receiver_that_pauses_holds_the_sender_up() {
     let Some((mut first, mut second)) = pair(settings()) else { return };
     for number in 0..200 {
         first.queue(pattern(4096, number));

@@ -46,7 +46,7 @@ fn user() -> AccessKeyRecord {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_go_on_without_cluster_state() {
+async fn reads_continue_without_cluster_state() {
     let temporary = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();
@@ -104,7 +104,7 @@ fn own_unix_ms() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_clusters_time_goes_on_between_what_is_said() {
+async fn the_clusters_time_advances_between_updates() {
     let temporary = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();

@@ -138,7 +138,7 @@ async fn many_that_change_at_once_are_all_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_stays_and_stops_nothing() {
+async fn unreadable_records_stay_and_stop_nothing() {
     let state = state().await;
     let key = key_of(&RecordName::user(FIRST_ACCOUNT, "alice"));
     let later = serde_json::json!({ "format": 99, "name": "alice" });
@@ -154,7 +154,7 @@ async fn what_cannot_be_read_stays_and_stops_nothing() {
 
 /// A secret that was rewrapped meanwhile is not overwritten by one that was read before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_others_wrap_anew_are_read_again() {
+async fn rewrapped_records_are_read_again() {
     let state = state().await;
     let store = IdentityStore::new(state.cluster.clone());
     store.current().await.unwrap();

@@ -60,7 +60,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn images_are_what_they_were_made_as() {
+async fn images_keep_their_sealing_over_attachments() {
     let world = world().await;
     for (name, is_sealed) in [("sealed", true), ("unsealed", false)] {
         let made = world.create(name, is_sealed).await;

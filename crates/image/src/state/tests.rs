@@ -44,7 +44,7 @@ async fn first_byte(state: &State<MemoryClient>) -> Result<u8, ImageError> {
 }
 
 #[test]
-fn a_snapshot_stays_what_it_was_when_the_object_changes() {
+fn a_snapshot_keeps_its_data_when_the_object_changes() {
     let client = MemoryClient::new(1);
     block_on(async {
         write(&client, 1).await;

@@ -119,7 +119,7 @@ async fn cut_off(reader: &Watcher) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_was_cut_off_goes_on_only_if_nothing_was_removed_or_changed() {
+async fn an_interrupted_reader_resumes_only_if_nothing_was_removed_or_changed() {
     let world = world().await;
     world.create("disk", true).await;
     snapshot(&world, "one").await;
@@ -140,7 +140,7 @@ async fn a_reader_that_was_cut_off_goes_on_only_if_nothing_was_removed_or_change
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_of_a_clone_keeps_what_the_clone_shows() {
+async fn a_reader_of_a_clone_keeps_the_clones_data() {
     let world = world().await;
     world.create("disk", true).await;
     snapshot(&world, "one").await;

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_judged_by_what_can_help() {
+    fn failures_are_classified_by_their_remedy() {
         let judge = |status: u16, text: &str| judge(StatusCode::from_u16(status).unwrap(), text.as_bytes());
         assert_eq!(judge(200, r#"{"data":1}"#).unwrap()["data"], 1);
         assert!(matches!(judge(204, ""), Ok(Value::Null)));

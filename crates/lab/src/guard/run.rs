@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_later_takes_the_place_of_the_first() {
+    fn later_measurements_replace_earlier_ones() {
         let cost = |us| cost(&record(&[us; 3]), &cell(), &READINGS).unwrap();
         let one = |us| Measured { costs: vec![cost(us)], ..Measured::default() };
         let failed = || Measured { errors: [(cell(), "gone".to_owned())].into(), ..Measured::default() };
@@ -420,7 +420,7 @@ mod tests {
 
     /// The tolerance is wide, since other tests at work move the yardstick; the values that must fail are far off.
     #[test]
-    fn what_does_not_pass_is_measured_once_more_on_a_new_cluster() {
+    fn failing_cells_are_measured_once_more_on_a_new_cluster() {
         let directory = tempfile::tempdir().unwrap();
         let guard = guard_of(directory.path());
         let mut budget = guard.record(&no_facts, &|_| {}).unwrap();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_lacks_does_not_pass() {
+    fn cells_missing_on_one_side_fail() {
         let verdicts = judge(&[cost("old", 100.0, YARDSTICK)], &[cost("new", 90.0, YARDSTICK)], 15.0);
         let said: Vec<_> = verdicts.iter().map(|one| (one.cell.load.as_str(), one.verdict)).collect();
         assert_eq!(said, [("old", Verdict::NotMeasured), ("new", Verdict::NotRecorded)]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_figure_does_not_pass() {
+    fn cells_without_a_figure_fail() {
         assert!(!verdict(f64::NAN, YARDSTICK).passes());
         assert!(!verdict(f64::INFINITY, YARDSTICK).passes());
         assert!(!verdict(100.0, slower(0.0)).passes());

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_reason() {
+    fn invalid_definitions_are_refused_with_a_reason() {
         let cases = [
             ("cluster = \"one\"", "cluster = \"two\"", "not there"),
             ("name = \"s\"", "name = \"../s\"", "not a name"),

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn an_invalid_record_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("record.jsonl");
         for text in

@@ -165,7 +165,7 @@ fn an_upload_to_gateways_of_their_own() {
 }
 
 #[test]
-fn what_is_shorter_than_a_chunk_is_not_cut() {
+fn objects_shorter_than_a_chunk_are_not_cut() {
     let text = "[[workload]]\noperation = 'put'\nsize = '64k'\nredundancy = '2+2'";
     let found = predict_one(text);
     // One piece of data and two of parity, as large as three copies; CPU time is that of three copies.
@@ -245,7 +245,7 @@ fn descriptions_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn what_the_calibration_lacks_is_said() {
+fn missing_calibration_is_named() {
     let without =
         |operation: &str| PLAIN.replace(&format!("operation = \"{operation}\""), "operation = \"randread\"");
     let text = cluster("[[workload]]\noperation = 'put'\nsize = '64k'");

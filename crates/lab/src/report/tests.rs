@@ -76,7 +76,7 @@ fn both(record: &Record) -> (String, String) {
 }
 
 #[test]
-fn a_page_needs_nothing_else_and_believes_nobody() {
+fn a_page_is_self_contained_and_escapes_all_texts() {
     let (html, _) = both(&record(3));
     for forbidden in ["<script", "src=", "href=\"http", "url(", "@import", "<link", "<iframe", "<img"] {
         let escaped_away = html.replace("src=&quot;", "");
@@ -121,7 +121,7 @@ fn an_empty_record_has_a_report_too() {
 }
 
 #[test]
-fn a_comparison_marks_what_has_changed() {
+fn a_comparison_marks_changes() {
     let before = record(3);
     let mut after = record(3);
     for (index, run) in after.runs.iter_mut().enumerate() {

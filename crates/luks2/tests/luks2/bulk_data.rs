@@ -15,7 +15,7 @@ fn some_data() -> Vec<u8> {
 }
 
 #[test]
-fn we_decrypt_what_cryptsetup_encrypts() {
+fn we_decrypt_data_of_cryptsetup() {
     // To encrypt in place, cryptsetup wants twice the header's size free at the device's end.
     let device = Device::new((2 * HEADER_BYTES + DATA_BYTES) as u64);
     let data = some_data();
@@ -33,7 +33,7 @@ fn we_decrypt_what_cryptsetup_encrypts() {
 }
 
 #[test]
-fn cryptsetup_decrypts_what_we_encrypt() {
+fn cryptsetup_decrypts_our_data() {
     let (header, key) =
         Luks2Header::create(KeyDerivation::FAST_FOR_TESTS, b"ours", [7; 16], None, fill_random).unwrap();
     let device = Device::new((HEADER_BYTES + DATA_BYTES) as u64);

@@ -107,7 +107,7 @@ fn every_value_of_the_json_may_be_anything() {
 }
 
 #[test]
-fn what_is_changed_is_named() {
+fn changed_headers_get_a_specific_error() {
     type Check = fn(Result<Luks2Header, Luks2Error>) -> bool;
     let damaged: Check = |result| matches!(result, Err(Luks2Error::Damaged { .. }));
     let unsupported: Check = |result| matches!(result, Err(Luks2Error::Unsupported { .. }));

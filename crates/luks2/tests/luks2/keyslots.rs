@@ -72,7 +72,7 @@ fn a_token_of_ours_is_shown_and_kept() {
 }
 
 #[test]
-fn our_header_is_what_it_says() {
+fn our_header_has_its_fields_and_opens_with_its_passphrase() {
     let (device, key) = our_device(KeyDerivation::FAST_FOR_TESTS, "first");
     let header = device.header().unwrap();
     assert_eq!(header.uuid(), "0a701103-0405-0607-0809-0a0b0c0d0eff");
@@ -153,7 +153,7 @@ fn headers_that_cryptsetup_makes_open() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_features_are_named() {
     let cases = [
         ("--sector-size=512", "sectors of 512 bytes"),
         ("--cipher=aes-cbc-essiv:sha256", "aes-cbc-essiv:sha256"),

@@ -121,7 +121,7 @@ fn moves_are_bounded_and_the_rest_follows() {
 }
 
 #[test]
-fn what_is_level_stays() {
+fn a_balanced_placement_stays() {
     let osds = hosts(&[1, 1, 1]);
     let pools = pools([pool(1, 3, 32, FailureDomain::Host)]);
     assert_eq!(balance(&pools, &osds, &Wishes::new(), usize::MAX).moved_copies, 0, "there is no choice");

@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn only_what_is_gone_of_a_wish_is_replaced() {
+fn only_out_osds_of_a_wish_are_replaced() {
     let mut osds: Osds = (0..8).map(|id| (OsdId(id), osd(id, ["", "", &format!("h{id}")], 1.0))).collect();
     let pool = pool(1, 3, 64, FailureDomain::Host);
     for pg in pgs(&pool) {
@@ -149,7 +149,7 @@ fn growth_moves_its_share_and_no_more() {
 }
 
 #[test]
-fn osds_of_which_nobody_said_where_they_are_share_one_rack_and_one_zone() {
+fn osds_without_a_location_share_one_rack_and_one_zone() {
     let mut osds: Osds = (0..4).map(|id| (OsdId(id), osd(id, ["", "", &format!("h{id}")], 1.0))).collect();
     for level in [FailureDomain::Rack, FailureDomain::Zone] {
         let pool = pool(1, 3, 4, level);

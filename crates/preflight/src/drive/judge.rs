@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_drive_is_told_from_a_slow_one() {
+    fn a_busy_drive_is_distinguished_from_a_slow_one() {
         let meaning = |p50_us| {
             let rates = Rates { p50_us, ..rates(2_000.0) };
             judge_writes("/dev/sda", SyncedRates { flag: &rates, call: &rates }, false).meaning
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_state_of_the_cache_is_told() {
+    fn the_better_state_of_the_cache_is_reported() {
         let switch = Switch::Nvme("/dev/nvme0".into());
         let of = |was, before, after| judge_switched("sda", was, &rates(before), &rates(after), &switch);
         let off_is_better = of(Cache::On, 288.0, 18_000.0);

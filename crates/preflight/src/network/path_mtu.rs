@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_found_and_what_limits_it() {
+    fn the_largest_path_mtu_and_its_limit_are_found() {
         let of = |bytes, limited_by| Some(PathMtu { bytes, limited_by });
         assert_eq!(found(1500, 9000), of(1500, LimitedBy::Interface));
         assert_eq!(found(9000, 9000), of(9000, LimitedBy::Interface));

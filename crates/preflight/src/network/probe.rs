@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_responder_is_an_error() {
+    fn an_invalid_responder_is_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {

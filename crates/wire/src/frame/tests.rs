@@ -157,7 +157,7 @@ fn replayed_and_reordered_frames_are_refused() {
 }
 
 #[test]
-fn a_cut_frame_is_waited_for_and_what_follows_it_is_refused() {
+fn a_cut_frame_is_awaited_and_data_after_it_refused() {
     for mode in SECURE {
         let (mut encoder, _) = codec(mode);
         let (first, second) = (one(&mut encoder, b"one"), one(&mut encoder, b"two"));
@@ -217,7 +217,7 @@ fn last_of_key(payload_bytes: usize) -> u64 {
 }
 
 #[test]
-fn a_key_is_good_for_so_many_bytes_or_frames() {
+fn a_key_is_limited_in_bytes_and_frames() {
     assert_eq!(last_of_key(0), 1 << 20);
     let large = 4 << 20;
     let frames = last_of_key(large);
@@ -249,7 +249,7 @@ fn a_sealed_payload_is_not_encrypted_again() {
 }
 
 #[test]
-fn nobody_else_decides_who_checks_a_payload() {
+fn changed_flags_of_a_payload_are_refused() {
     let payload = vec![0x5a; 4096];
     for mode in [FrameMode::Secure, FrameMode::Secure128, FrameMode::Crc] {
         for seal in [PayloadSeal::None, PayloadSeal::Sealed, PayloadSeal::OpenedByReceiver] {

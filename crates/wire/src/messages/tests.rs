@@ -81,7 +81,7 @@ fn the_page_has_the_table_of_messages() {
 }
 
 #[test]
-fn what_is_not_sealed_has_a_check_whoever_asks() {
+fn unsealed_payloads_always_have_a_check() {
     let marks = Seals { unit_bytes: 4096, seal_bytes: 1, bytes: Bytes::from_static(&[1]) };
     for seals in [None, Some(marks)] {
         let (object_bytes, version) = (5, Version::default());

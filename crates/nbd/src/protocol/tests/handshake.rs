@@ -73,7 +73,7 @@ fn go_describes_the_export_and_begins_transmission() {
 }
 
 #[test]
-fn info_describes_and_goes_on() {
+fn info_describes_and_continues() {
     let mut session = session();
     assert_eq!(feed(&mut session, &option(6, &go_data("", &[]))), open_action("", OpenPurpose::Inspect));
     session.export_opened(Ok(ExportInfo { read_only: true, multi_conn: false, ..DISK }));

@@ -59,7 +59,7 @@ fn starttls_needs_fixed_newstyle() {
 }
 
 #[test]
-fn what_was_negotiated_before_tls_is_forgotten() {
+fn options_negotiated_before_tls_are_forgotten() {
     let context = option(10, &meta_data("disk", &["base:allocation"]));
     let mut session = session(TlsPolicy::Offered);
     feed(&mut session, &option(8, &[]));
@@ -127,7 +127,7 @@ fn required_tls_is_demanded_of_every_option() {
 }
 
 #[test]
-fn required_tls_lets_clients_leave_and_cuts_off_those_that_cannot_be_told() {
+fn required_tls_lets_clients_leave_and_cuts_off_unanswerable_ones() {
     let mut leaving = session(TlsPolicy::Required);
     let expected =
         [Action::Send(option_reply(2, ACK, &[]).into()), Action::Close { reason: CloseReason::Aborted }];

@@ -256,7 +256,7 @@ fn a_refused_payload_is_thrown_away_as_it_comes() {
 }
 
 #[test]
-fn needed_bytes_counts_what_is_missing() {
+fn needed_bytes_counts_missing_bytes() {
     let mut session = simple();
     let mut buffer = BytesMut::from(&request(0, 1, 7, 0, 1000)[..20]);
     session.receive(&mut buffer);
@@ -345,7 +345,7 @@ fn requests_and_payload_in_flight_are_bounded() {
 }
 
 #[test]
-fn refusals_that_nobody_drains_stop_the_session() {
+fn undrained_refusals_stop_the_session() {
     let mut session = simple();
     let mut buffer = BytesMut::from(&request(0, 99, 7, 0, 0).repeat(5000)[..]);
     session.receive(&mut buffer);

@@ -80,7 +80,7 @@ fn a_client_that_renews_its_keys_is_followed() {
 }
 
 #[test]
-fn an_orderly_end_is_told_from_what_came_before_it() {
+fn an_orderly_end_is_separated_from_earlier_data() {
     for version in VERSIONS {
         let mut pair = Pair::established(&Files::new(), version);
         pair.client.writer().write_all(b"last").unwrap();

@@ -65,7 +65,7 @@ fn a_certificate_may_come_later_only_where_tls_is_a_choice() {
 }
 
 #[test]
-fn errors_name_the_file_and_what_is_wrong_with_it() {
+fn errors_name_the_file_and_its_fault() {
     let files = Files::new();
     let error = |wants_clients| TlsIdentity::load(files.names(wants_clients), true).err().unwrap().to_string();
     std::fs::write(files.path("clients.pem"), "nothing").unwrap();
@@ -79,7 +79,7 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
 }
 
 #[test]
-fn who_must_use_tls() {
+fn tls_policy_follows_mode_and_listener() {
     let files = Files::new();
     let tcp: ListenAddress = "127.0.0.1:10809".parse().unwrap();
     let unix: ListenAddress = "unix:/run/nbd.sock".parse().unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused() {
+    fn an_invalid_secret_is_refused() {
         let text = OF_NVME_CLI[0].0;
         let changed = text.replacen("DHHC-1:00:", "DHHC-1:02:", 1);
         assert_eq!(DhchapSecret::from_text(&changed), Err(SecretError::Length { bytes: 32 }));

@@ -202,7 +202,7 @@ fn a_host_that_does_not_believe_the_controller_ends_it() {
 }
 
 #[test]
-fn what_cannot_be_agreed_on_is_told() {
+fn failed_negotiations_are_reported() {
     let mut secure = negotiate(&[1], &[0]);
     secure[6] = 1;
     let mut unknown = negotiate(&[1], &[0]);

@@ -68,7 +68,7 @@ fn messages_may_come_when_they_are_asked_for() {
 }
 
 #[test]
-fn commands_that_are_none_of_authentication_are_refused() {
+fn commands_outside_authentication_are_refused() {
     let mut host = unproved(0);
     let mut other = authentication(SEND, 1, 8).in_capsule(&[9; 8]);
     other.sqe[43] = 0xEA;
@@ -83,7 +83,7 @@ fn commands_that_are_none_of_authentication_are_refused() {
 }
 
 #[test]
-fn a_host_that_fails_is_told_and_then_cut_off() {
+fn a_host_that_fails_is_answered_and_then_cut_off() {
     let mut host = unproved(0);
     host.command(&authentication(RECEIVE, 4, 16).transfer(16));
     let (id, _) = host.fetches.pop().unwrap();

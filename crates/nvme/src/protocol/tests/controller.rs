@@ -90,7 +90,7 @@ fn shutting_down_ends_the_queues() {
 }
 
 #[test]
-fn identify_tells_what_there_is() {
+fn identify_describes_controller_and_namespaces() {
     let mut controller = of_namespace();
     let about = identify(&mut controller, 1, 0).unwrap();
     assert_eq!(&about[4..24], b"0123456789abcdef0123");

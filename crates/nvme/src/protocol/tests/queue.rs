@@ -14,7 +14,7 @@ fn terminated(host: &mut Host) -> u32 {
 }
 
 #[test]
-fn a_host_that_asks_for_another_format_is_told_so() {
+fn a_request_for_another_format_is_refused() {
     for (at, value, status) in [(8, 1, 6), (10, 32, 1), (11, 4, 1), (2, 24, 1), (4, 129, 1), (0, 1, 2), (0, 77, 1)]
     {
         let mut host = Host::new(QueueConfig::default());
@@ -139,7 +139,7 @@ fn without_flow_control_data_says_success() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_its_status() {
+fn unsupported_commands_are_refused_by_their_status() {
     let mut host = Host::connected(0, Some(NAMESPACE));
     let blocks = (NAMESPACE.size_bytes / 512) as u32;
     let cases = [
@@ -267,7 +267,7 @@ fn damaged_data_fails_the_command_and_damaged_headers_the_connection() {
 }
 
 #[test]
-fn data_that_nobody_asked_for_ends_the_connection() {
+fn unrequested_data_ends_the_connection() {
     type Wrong = fn(&Host, u16) -> Vec<u8>;
     let wrong: [(Wrong, u32); 8] = [
         (|host, tag| host.data(7, tag + 1, 0, &[0; 1024], true), 1),

@@ -91,7 +91,7 @@ fn other_messages_are_none() {
 }
 
 #[test]
-fn a_host_without_a_key_is_told() {
+fn a_hello_without_a_key_share_is_an_error() {
     let no_extensions = [&[3, 3][..], &[7; 32], &[0], &[0, 2, 0x13, 1], &[1, 0]].concat();
     let message = [&[1, 0, 0, no_extensions.len() as u8][..], &no_extensions].concat();
     let record = [&[22, 3, 1, 0, message.len() as u8][..], &message].concat();

@@ -177,7 +177,7 @@ fn random_keys_are_read_back_and_not_printed() {
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn an_invalid_key_is_refused() {
     let of = |text: &str| TlsKey::from_text(text);
     assert_eq!(of(&SHA_256.replacen(":01:", ":02:", 1)), Err(TlsKeyError::Length { bytes: 32 }));
     assert_eq!(of(&SHA_384.replacen(":02:", ":01:", 1)), Err(TlsKeyError::Length { bytes: 48 }));

@@ -117,7 +117,7 @@ fn sleepers_are_woken() {
 }
 
 #[test]
-fn who_sleeps_is_woken_once_and_not_before_it_is_worth_it() {
+fn a_sleeper_is_woken_once_and_only_when_worthwhile() {
     let ring = ring();
     let (mut producer, mut consumer) = (Producer::new(ring.clone()), Consumer::new(ring));
     let wake_ups = Cell::new(0);

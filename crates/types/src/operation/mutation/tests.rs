@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn what_follows_is_left(mutation in any_mutation(), trailing in proptest::collection::vec(any::<u8>(), 1..9)) {
+    fn trailing_bytes_are_left(mutation in any_mutation(), trailing in proptest::collection::vec(any::<u8>(), 1..9)) {
         let mut reader = Reader::new([&encoded(&mutation)[..], &trailing].concat().into());
         prop_assert_eq!(Mutation::decode(&mut reader).unwrap(), mutation);
         prop_assert_eq!(reader.remaining(), trailing.len());
