@@ -97,7 +97,7 @@ impl Place {
         self.has_taken_another
     }
 
-    /// Whoever is at the other end has proved who it is. If as many have as there may be, it stays where it is, and
+    /// Counts the peer as authenticated. At the limit of authenticated peers it stays among the strangers, and
     /// another stranger may take its place.
     pub fn log_in(&self) {
         let mut is_member = lock(&self.is_member);

@@ -2,7 +2,7 @@
 //! so a sender has at most as many under way as it was granted. Grants go with messages.
 //!
 //! The last credit of a side is kept for a message that gives at least [`RETURN_MIN`] credits back. So two sides that
-//! both have much to send never wait for each other: whoever spends its last credit gives the other two at least.
+//! both have much to send never wait for each other: a side that spends its last credit grants the other two at least.
 
 use crate::error::FabricError;
 use crate::message::CREDITS_MAX;

@@ -12,7 +12,7 @@ use crate::statement::Statement;
 use crate::template::Template;
 
 /// Keys whose fixed values identify callers. AWS has `s3:x-amz-server-side-encryption-aws-kms-key-id`, too,
-/// because there whoever names a key needs a right to it; here a stranger may name it.
+/// because there a caller that names a key needs a right to it; here a stranger may name it.
 const NARROWING_KEYS: [&str; 9] = [
     "aws:sourcevpc",
     "aws:sourcevpce",

@@ -1,4 +1,4 @@
-//! The record of a flattening: whoever writes to the image copies, and says here how far it is.
+//! The record of a flattening: the writer of the image copies, and records its progress here.
 
 use atoll_types::records::{ImageFlattening, ImageRecord};
 
@@ -28,7 +28,7 @@ impl ImageAdmin {
         Ok(begun.await?.0)
     }
 
-    /// Has whoever writes to a clone copy no more. Copied blocks stay.
+    /// Stops the copying by the writer of a clone. Copied blocks stay.
     pub async fn stop_flatten(&self, name: &str) -> Result<ImageRecord, ImageError> {
         let stopped = self.change(name, |record| {
             refuse_moving(record)?;

@@ -46,7 +46,7 @@ pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
 pub struct Purpose {
     /// For people.
     pub text: String,
-    /// It only copies from the parent: whoever else wants the image may have it.
+    /// It only copies from the parent, and yields the image to any other user.
     pub(crate) gives_way: bool,
     /// True if it changes nothing of the image's content.
     pub(crate) changes_nothing: bool,

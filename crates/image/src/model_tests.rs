@@ -406,7 +406,7 @@ impl<C: Objects> History<C> {
         numbers.get(chosen).copied()
     }
 
-    /// Takes the image away from its writer, as whoever changes all its objects does.
+    /// Takes the image away from its writer, as commands that change all its objects do.
     async fn take_over(&mut self, image: usize) -> (C, ImageRecord) {
         self.images[image].volume = None;
         self.images[image].record.writer_generation += 1;

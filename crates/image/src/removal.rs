@@ -1,6 +1,6 @@
 //! Removing images. A removed image is no image any more: its record is elsewhere, and it cannot be attached. Its
-//! data is removed at once or when its time in the trash is over, by whoever comes first: the command, or a server
-//! in the background. Whoever is interrupted leaves the rest to the next.
+//! data is removed at once or when its time in the trash is over, by the command, or by a server in the background.
+//! Each resumes the interrupted work of the other.
 
 use atoll_client::{PoolClient, visit_objects};
 use atoll_cluster::{ClusterError, Transaction, keys};

@@ -78,7 +78,7 @@ impl SimulatedClient {
         self.until(|world| world.answer_of(request).cloned()).await
     }
 
-    /// Waits for something. Whoever waits is asked again after every event.
+    /// Waits for a condition, which is checked after every event.
     async fn until<T>(&self, found: impl Fn(&Driven) -> Option<T>) -> T {
         std::future::poll_fn(|context| {
             context.waker().wake_by_ref();

@@ -121,8 +121,8 @@ impl<C: PoolClient> Volume<C> {
         self.ahead.borrow().as_ref().filter(|ahead| ahead.is_pending(object)).cloned()
     }
 
-    /// Everything was copied: from now on the parent is not read any more. Returns when it has no reader. Whoever
-    /// attaches the image next still shows it, until [`Volume::parent_is_hidden`].
+    /// Everything was copied: from now on the parent is not read any more. Returns when it has no reader. The
+    /// next attachment of the image still shows it, until [`Volume::parent_is_hidden`].
     pub async fn drop_parent(&self) {
         let Some(parent) = self.parent.borrow_mut().take() else { return };
         while Rc::strong_count(&parent) > 1 {

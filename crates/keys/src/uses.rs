@@ -1,4 +1,4 @@
-//! Uses of key services: the key, the purpose, and the number. Whoever has an audit log takes it from here.
+//! Uses of key services: the key, the purpose, and the number. The audit log takes them from here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Operations of this process that are to be exported as traces: which they are, and the queue in which they wait for
-//! whoever exports them. While nothing is to be exported, an operation costs one look at an atomic number.
+//! Selection of the operations of this process that are exported as traces, and the queue in which they wait for the
+//! exporter. While nothing is to be exported, an operation costs one look at an atomic number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -26,8 +26,8 @@ impl GuestTurns {
         Ok(GuestTurns { tellers: [completions?, peers?, threads?], timer: Box::pin(sleep_until(Instant::now())) })
     }
 
-    /// Takes a turn of the same loop. The task is woken when there is more to do; whoever gives the loop's tasks work
-    /// in between wakes it, too.
+    /// Takes a turn of the same loop. The task is woken when there is more to do; giving the loop's tasks work in
+    /// between wakes it, too.
     pub fn poll(&mut self, guest: &LocalRuntime, context: &mut Context<'_>) -> io::Result<()> {
         // What comes from here on is seen by this turn or told of anew.
         for teller in &self.tellers {

@@ -1,6 +1,7 @@
 //! Unix sockets between processes of one host, in the abstract namespace (unix(7)): a name is that of its network
 //! namespace, so a process of another host, or of a container with a network of its own, does not find it and takes
-//! TCP. A name has no permissions, and whoever comes first has it. So the side that connects looks whose socket it is.
+//! TCP. A name has no permissions, and belongs to the first that binds it. So the connecting side checks the
+//! owner of the socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -70,8 +70,8 @@ pub struct GatewayConfig {
     pub shutdown_timeout: Duration,
     /// How long replaced or deleted data is kept for the GETs that are reading it. Those that take longer say so.
     pub garbage_grace: Duration,
-    /// How long something half-done must have stood still, as this gateway has seen it, before whoever began it
-    /// is taken for dead.
+    /// Time without progress, as seen by this gateway, until the process that began an unfinished operation is taken
+    /// for dead.
     pub abandoned_after: Duration,
     /// How long a key that the key service has unwrapped is used without asking again.
     pub key_lifetime: Duration,

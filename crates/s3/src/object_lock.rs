@@ -1,7 +1,7 @@
 //! Locks that keep versions from being removed: retention until a time, and legal holds.
 //!
-//! A lock is part of a version's record, and whoever removes a version demands that its record is
-//! still the one that was looked at. So no removal goes by an older lock.
+//! A lock is part of a version's record, and a removal of a version requires that its record is
+//! still the one that was read. So no removal is decided by an older lock.
 
 use atoll_types::records::RetentionMode;
 use serde::{Deserialize, Serialize};

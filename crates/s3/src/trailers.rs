@@ -16,7 +16,7 @@ impl ArrivingTrailers {
     }
 }
 
-/// Trailers, of whoever decodes the body.
+/// Trailers, by the decoder of the body.
 pub(crate) enum Trailers {
     /// By s3s: the request is signed.
     Signed(TrailingHeaders),

@@ -20,7 +20,7 @@ const DISCARDED: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 type Block = Arc<[u8; BLOCK_BYTES]>;
 type Blocks = BTreeMap<u64, Block>;
 
-/// Where chance comes from: whoever simulates has one source of it.
+/// Source of chance; each simulation has one.
 pub trait Chance {
     fn below(&mut self, bound: u64) -> u64;
 

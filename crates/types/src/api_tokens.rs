@@ -61,7 +61,7 @@ pub struct ApiTokenRecord {
 }
 
 impl ApiTokenRecord {
-    /// Returns whether the token still counts: it has not expired, and whoever made it may still make such a token.
+    /// Returns true if the token is valid: it has not expired, and its maker may still make such a token.
     pub fn is_live(&self, maker: Option<&OperatorRecord>, now_unix_ms: u64) -> bool {
         let may = |operator: &OperatorRecord, made: &TokenMaker| {
             let is_admin = operator.role.has(OperatorRole::Admin);

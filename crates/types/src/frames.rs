@@ -52,7 +52,7 @@ impl FromStr for FrameMode {
 pub enum FrameScope {
     /// Those of one role over networks.
     Role(PeerRole),
-    /// Those over Unix sockets and shared memory, whoever makes them.
+    /// Connections over Unix sockets and shared memory, of any role.
     Unix,
 }
 

@@ -389,7 +389,7 @@ pub struct ImageLockRecord {
     /// The [`ImageHold`] for which the writer holds its writes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_token: Option<String>,
-    /// The writer only copies, and whoever wants the image may have it.
+    /// True if the writer only copies, and yields the image to any other user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gives_way: bool,
     /// The writer is an NVMe gateway: the name of the host that it serves, or `*` if that may be several. Other

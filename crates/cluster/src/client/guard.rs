@@ -9,8 +9,8 @@ use super::error::ClusterError;
 use super::{Answer, ClusterClient, Repeat};
 use crate::{keys, kinds};
 
-/// Value of a key whose signed record is about to be created. It means the same as no key, whoever has written it: the
-/// record that follows is signed for the revision at which the key was made.
+/// Value of a key whose signed record is about to be created. It means the same as no key, whatever its
+/// writer: the record that follows is signed for the revision at which the key was made.
 pub const RESERVED: &[u8] = br#"{"reserved":true}"#;
 
 /// A record's place in the history of cluster state, which a mere writer of cluster state cannot give to another

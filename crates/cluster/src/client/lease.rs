@@ -32,8 +32,8 @@ pub struct Lease {
     keeper: JoinHandle<()>,
 }
 
-/// When a lease ends at the earliest, as far as is known now. Whoever looks at this after something was done knows that
-/// the lease's keys were there until then, also if the process has stood still.
+/// Earliest known end of a lease. If it is still ahead after an action, the lease's keys existed until then, also if the
+/// process has stood still.
 #[derive(Clone, Debug)]
 pub struct TermEnd(Arc<Mutex<Instant>>);
 

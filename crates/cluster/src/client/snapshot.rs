@@ -22,8 +22,8 @@ pub enum SnapshotError {
 }
 
 impl ClusterClient {
-    /// Writes a snapshot of all keys, and says after each piece how many bytes are written and how many there are.
-    /// Whoever wants to rely on it verifies it ([`verify_snapshot`]).
+    /// Writes a snapshot of all keys, and reports after each piece the written and the total number of bytes.
+    /// [`verify_snapshot`] verifies it.
     pub async fn snapshot(
         &self,
         to: &mut impl Write,

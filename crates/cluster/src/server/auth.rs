@@ -102,7 +102,7 @@ impl Auth {
         }
     }
 
-    /// Refuses whoever may not do everything.
+    /// Refuses callers without all rights.
     pub fn check_root(&self, caller: &Caller) -> Result<(), Status> {
         match caller {
             Caller::Owner => Ok(()),

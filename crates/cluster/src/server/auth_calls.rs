@@ -30,7 +30,7 @@ impl Services {
         Ok(Asked { caller, peer, request: request.into_inner() })
     }
 
-    /// Refuses whoever may not change users and roles.
+    /// Refuses callers that may not change users and roles.
     fn check_root(&self, auth: &Auth, caller: &Caller) -> Result<(), Status> {
         match caller {
             Caller::Nobody if self.shared.gate.is_shut(auth) => Err(status::user_empty()),

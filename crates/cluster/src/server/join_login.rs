@@ -154,7 +154,7 @@ fn put_records(change: &mut Change, asked: &Asked, role: HostRole, user: &str) -
     note_event(change, &host_event("HOST_JOINED", Severity::Note, summary))
 }
 
-/// Whoever has the secret of a token that was used is the right host too late, or a thief too late.
+/// Records the use of a token that was used before: its caller is the right host too late, or a thief too late.
 fn note_refusal(change: &mut Change, key: &str, mut token: JoinTokenRecord, asked: &Asked) -> Result<(), Status> {
     let now = unix_ms();
     let before = token.refused.take();

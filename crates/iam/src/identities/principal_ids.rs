@@ -1,4 +1,4 @@
-//! The ids of those whom policies name: rights are given to a user or role, and not to whoever has its name later.
+//! Ids of the principals that policies name: rights belong to a user or role, not to a later holder of its name.
 
 use std::collections::BTreeMap;
 

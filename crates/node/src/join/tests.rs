@@ -178,8 +178,8 @@ async fn only_a_token_that_is_worth_something_opens_cluster_state() {
     }
 }
 
-/// A token gave the password of all hosts to whoever asked, any number of times, and named only the host that said last
-/// that it had used it.
+/// A token once gave the password of all hosts to every caller, any number of times, and named only the last host
+/// that reported its use.
 #[tokio::test]
 async fn a_thief_uses_a_token_in_plain_sight() {
     let founded = Founded::with_login(Some(("root", "the password"))).await;

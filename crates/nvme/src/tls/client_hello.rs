@@ -1,7 +1,7 @@
 //! The first message of a host that speaks TLS: which keys it offers (RFC 8446, sections 4.1.2, 4.2.11 and 5.1).
 //!
 //! The library under [`super::TlsChannel`] reads the message for itself. It is read here before, because which key belongs to
-//! an identity is only known from cluster state, and because whoever has no key shall cost as little as possible.
+//! an identity is only known from cluster state, and because a peer without a key should cost as little as possible.
 
 /// A longer message, with the headers of its records, is refused. Those of hosts have some hundred bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;

@@ -212,7 +212,7 @@ impl<'a> Asking<'a> {
         self.answer(&question, decide(&question))
     }
 
-    /// Whoever owns a bucket whose policy cannot be read may replace it.
+    /// Returns true if the owner of a bucket replaces or deletes its policy, which may be unreadable.
     fn may_mend_policy(&self, rule: Rule, asked: &Asked<'_>) -> bool {
         let is_about_policy = matches!(rule.action, "s3:PutBucketPolicy" | "s3:DeleteBucketPolicy");
         is_about_policy && self.permit.canonical_id() == asked.bucket.record.owner

@@ -44,7 +44,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     }
 }
 
-/// Whoever has signed may know who it is.
+/// Returns the identity of the signer, which needs no right.
 async fn caller_identity(request: &QueryRequest<'_>, signer: &Signer) -> Done {
     request.form.parameters.finish()?;
     let identities = request.gateway.service.directory.current_identities().await?;

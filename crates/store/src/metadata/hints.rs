@@ -1,5 +1,5 @@
 //! Where keys were found last. A way down the tree reads some ten lines of memory that no cache holds; a hint
-//! is one. Whoever uses a hint checks that the key is there.
+//! is one. The user of a hint checks that the key is there.
 
 use std::cell::Cell;
 

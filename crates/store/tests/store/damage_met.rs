@@ -181,7 +181,7 @@ impl Disk for Cut {
     }
 }
 
-/// Whoever repairs the page by accident, such as a controller that reads it well the next time, gives nothing back.
+/// An accidental repair of the page, such as a controller that reads it well the next time, does not clear the damage.
 #[test]
 fn what_was_met_stays_remembered_when_the_page_reads_well_again() {
     let mut driver = cold_store();

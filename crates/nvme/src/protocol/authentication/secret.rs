@@ -79,7 +79,7 @@ impl DhchapSecret {
         &self.bytes
     }
 
-    /// The key that it is for whoever has this name (section 8.13.5.7).
+    /// Returns the key of the holder of this name (section 8.13.5.7).
     pub(super) fn key_of(&self, name: &str) -> Zeroizing<Vec<u8>> {
         match self.hash {
             None => self.bytes.clone(),
