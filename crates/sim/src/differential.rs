@@ -65,7 +65,10 @@ fn submit(store: &mut Store, transaction: &Transaction) -> bool {
 fn draw(store: &Store, random: &mut Random) -> Transaction {
     let pg_num = store.visible.of(PG).pg_num.unwrap_or(1);
     let object = object_name(random.below(6));
-    let pg = pg_of(&object, pg_num);
+    let owner = pg_of(&object, pg_num);
+    // A PG that missed the split may name what the other has by now.
+    let is_stale = pg_num == 2 && random.chance(20);
+    let pg = PgId { index: owner.index ^ u32::from(is_stale), ..owner };
     let head = store.visible.of(pg).head;
     let next = head.sequence + if random.chance(5) { 2 } else { 1 };
     let version = Version { epoch: Epoch(head.epoch.0 + random.below(2)), sequence: next };
@@ -84,8 +87,7 @@ fn draw(store: &Store, random: &mut Random) -> Transaction {
         2 => vec![Mutation::Zero { offset, length: BLOCK }],
         3 => vec![Mutation::Truncate { size_bytes: offset.min(size) }],
         4 if random.chance(30) => vec![Mutation::CloneFrom { source: copy }],
-        // Of another PG no PG clones.
-        4 if pg_of(&other, pg_num) == pg => vec![Mutation::CloneFrom { source: other }],
+        4 if random.chance(80) => vec![Mutation::CloneFrom { source: other }],
         4 => vec![Mutation::OmapRemove { key: key(0) }],
         5 => vec![Mutation::OmapSet { key: key(random.below(3)), value: vec![7; 40].into() }],
         6 => vec![Mutation::RemoveOther { object: copy }, Mutation::Create],

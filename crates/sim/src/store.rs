@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::state::{Object, Pgs, name, read};
 
 /// Blocks in one part of an object for a learner.
-const BLOCKS_PER_PART: usize = 2;
+pub const BLOCKS_PER_PART: usize = 2;
 /// Objects in one page of a client's list.
 const OBJECTS_PER_PAGE: usize = 3;
 
@@ -65,6 +65,16 @@ impl Store {
 
     /// Returns true if the store takes the ranges, sizes and seals of a write.
     pub fn is_valid(&self, pg: PgId, object: &ObjectName, mutations: &[Mutation], payload_bytes: usize) -> bool {
+        self.visible.of(pg).holds(pg, object) && self.has_valid_shapes(pg, object, mutations, payload_bytes)
+    }
+
+    fn has_valid_shapes(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> bool {
         let found = self.visible.of(pg).objects.get(object);
         let shape = found.map_or((0, None), |found| (found.size, found.seal_shape));
         validate_shapes(mutations, payload_bytes, shape).is_ok()
@@ -81,7 +91,24 @@ impl Store {
         let mut sources = transaction.mutations.iter().filter_map(Mutation::clone_source);
         let has_sources = sources.all(|source| *source != transaction.object && is_there(source));
         let Transaction { pg, object, mutations, payload, .. } = transaction;
-        follows && has_sources && self.is_valid(*pg, object, mutations, payload.len())
+        // A PG removes nothing of what a split has given to another, and changes none of it.
+        let removes = |mutation: &Mutation| {
+            matches!(mutation, Mutation::Remove | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
+        };
+        let is_own = |object: &ObjectName| self.visible.of(*pg).holds(*pg, object);
+        let is_removal = !mutations.is_empty() && mutations.iter().all(removes);
+        let mut copies = mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::ClonePreImage { copy } => Some(copy),
+            _ => None,
+        });
+        let splits_again = mutations.iter().any(|mutation| match mutation {
+            Mutation::Split { pg_num_before, is_whole: true, .. } => {
+                self.visible.of(pg.split_off(*pg_num_before)).head != Version::default()
+            }
+            _ => false,
+        });
+        let follows_splits = (is_own(object) || is_removal) && copies.all(is_own) && !splits_again;
+        follows && has_sources && follows_splits && self.has_valid_shapes(*pg, object, mutations, payload.len())
     }
 
     pub fn submit(&mut self, token: Token, transaction: Transaction) {

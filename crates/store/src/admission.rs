@@ -3,7 +3,7 @@
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{Mutation, Room, Transaction};
+use atoll_types::{Mutation, Room, Transaction, Version};
 
 use crate::error::StoreError;
 use crate::event::BackingRoom;
@@ -117,6 +117,7 @@ impl Store {
     /// Checks a client's write before it gets its place in the PG's history. Its metadata is loaded
     /// ([`Store::is_write_loaded`]).
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
+        self.metadata.parts.check_owner(key.pg, &key.name, mutations, false)?;
         let info = self.metadata.info(&self.metadata.parts.object(key.pg, &key.name))?;
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
         // A write that gets its place in the history and is then refused would break the history.
@@ -198,6 +199,19 @@ impl Store {
     pub(crate) fn unwritten_page_bytes(&self) -> u64 {
         let frozen = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.pages_left());
         ((self.metadata.tree.pages.dirty_count() + frozen) * BLOCK_BYTES) as u64
+    }
+
+    /// A split that gives a new PG the history of its parent takes the place of none that the new PG has already.
+    pub(crate) fn check_split(&self, transaction: &Transaction) -> Result<(), StoreError> {
+        for mutation in &transaction.mutations {
+            let Mutation::Split { pg_num_before, pg_num, is_whole: true } = mutation else { continue };
+            let split = self.metadata.parts.split(transaction.pg, *pg_num_before, *pg_num, true)?;
+            if let Some((pg, _)) = split.made.iter().find(|(pg, _)| self.head(*pg) != Version::default()) {
+                let detail = format!("PG {pg}, which would be split off again, has a history of its own");
+                return Err(StoreError::Invalid { detail });
+            }
+        }
+        Ok(())
     }
 
     /// A write of an object must be the next of its PG's history: a gap would hide that the one

@@ -205,6 +205,7 @@ impl Store {
     ) -> Option<Examined> {
         if let [Mutation::Write { offset, length, seals }] = mutations
             && *length as usize == payload_bytes
+            && self.metadata.parts.is_of(pg, object)
         {
             if let Err(Unready::Cold(_)) = self.look_at_conditions(pg, object, conditions) {
                 return None;

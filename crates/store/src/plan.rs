@@ -496,6 +496,9 @@ pub(crate) fn look_at(
 /// A client's write has one log entry, for its object. Entries that come without their writes, to a
 /// member during a backfill, change no object.
 fn set_versions(transaction: &Transaction, object: &[u8], changes: &mut Changes) -> Result<(), Unready> {
+    if !changes.metadata().parts.is_of(transaction.pg, &transaction.object) {
+        return Ok(());
+    }
     for entry in transaction.log.iter().filter(|entry| entry.object == transaction.object) {
         if let Some(info) = changes.info(object)? {
             changes.set_info(object, &ObjectInfo { version: entry.version, ..info })?;

@@ -187,6 +187,8 @@ impl Store {
             return Err(StoreError::Poisoned { cause: cause.clone() });
         }
         self.check_follows(transaction)?;
+        self.metadata.parts.check_owner(transaction.pg, &transaction.object, &transaction.mutations, true)?;
+        self.check_split(transaction)?;
         let (plan, freed) = match self.metadata.overwrite(transaction)? {
             Some(overwrite) => (overwrite.apply(transaction, &mut self.metadata), Vec::new()),
             None => self.change(transaction)?,

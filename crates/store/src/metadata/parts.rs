@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use atoll_types::limits::PG_NUM_MAX;
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{ObjectName, PgId};
+use atoll_types::{Mutation, ObjectName, PgId};
 
 use super::Unready;
 use super::keys::{self, ObjectKey};
@@ -67,10 +67,36 @@ impl Parts {
     }
 
     /// Returns true if a name in a request of a PG means one of the PG's objects. Objects that a split has given
-    /// to another PG are under the same prefix, and a removal of them by a PG that does not know that they are
-    /// gone removes nothing.
+    /// to another PG are under the same prefix.
     pub fn is_of(&self, pg: PgId, name: &ObjectName) -> bool {
-        name.as_str().starts_with('@') || self.holds(pg, name)
+        name.as_str() == PG_META_OBJECT || self.holds(pg, name)
+    }
+
+    /// Refuses a request that names an object which a split has given to another PG. `may_remove` is for members: a
+    /// removal by a PG that does not know that the object is gone removes nothing.
+    pub fn check_owner(
+        &self,
+        pg: PgId,
+        name: &ObjectName,
+        mutations: &[Mutation],
+        may_remove: bool,
+    ) -> Result<(), Unready> {
+        if !self.0.contains_key(&pg) {
+            return Ok(());
+        }
+        let removes = |mutation: &Mutation| {
+            matches!(mutation, Mutation::Remove | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
+        };
+        let is_removal = may_remove && !mutations.is_empty() && mutations.iter().all(removes);
+        let changed = (!is_removal).then_some(name);
+        let others = mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::CloneFrom { source: other } | Mutation::ClonePreImage { copy: other } => Some(other),
+            _ => None,
+        });
+        match changed.into_iter().chain(others).find(|name| !self.is_of(pg, name)) {
+            None => Ok(()),
+            Some(name) => Err(Unready::Invalid(format!("'{name}' is not PG {pg}'s: a split gave it to another"))),
+        }
     }
 
     /// The PG that an object belongs to, by its key in the tree.

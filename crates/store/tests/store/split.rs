@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreEvent};
+use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreError, StoreEvent};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{
     Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version, pg_of_object,
@@ -28,7 +28,8 @@ struct ModelPg {
     log: Vec<u64>,
     /// Value of its own object.
     own: Option<u8>,
-    objects: BTreeMap<ObjectName, u8>,
+    /// Their values and the sequences of their last changes.
+    objects: BTreeMap<ObjectName, (u8, u64)>,
 }
 
 type Pgs = BTreeMap<u32, ModelPg>;
@@ -72,6 +73,41 @@ fn split(pgs: &mut Pgs, index: u32, pg_num: u32, is_whole: bool) {
     }
 }
 
+/// Changes by a PG of an object that is another's, and of its own by means of that.
+fn changes_of(index: u32, other: &ObjectName, own: &ObjectName) -> Vec<(ObjectName, Vec<Mutation>)> {
+    let kept = ObjectName::new(&format!("@kept/{index:x}.1")).unwrap();
+    let write = Mutation::Write { offset: 0, length: BLOCK_BYTES as u32, seals: None };
+    let set = Mutation::OmapSet { key: VALUE_KEY, value: vec![0xee].into() };
+    let of_other = vec![
+        vec![write.clone()],
+        vec![Mutation::Remove, Mutation::Create, write],
+        vec![set.clone()],
+        vec![Mutation::OmapRemove { key: VALUE_KEY }],
+        vec![Mutation::Create],
+        vec![Mutation::Zero { offset: 0, length: BLOCK_BYTES as u64 }],
+        vec![Mutation::Truncate { size_bytes: 0 }],
+        vec![Mutation::CloneFrom { source: own.clone() }],
+        vec![Mutation::ClonePreImage { copy: kept }, Mutation::Remove],
+        vec![Mutation::SetVersion { version: Version { epoch: Epoch(9), sequence: 9 } }],
+        vec![Mutation::SetShardOf {
+            object_bytes: 1 << 17,
+            shard_bytes: 1 << 17,
+            seal_unit_bytes: 0,
+            seal_bytes: 0,
+        }],
+        Vec::new(),
+    ];
+    let of_own = vec![
+        vec![Mutation::CloneFrom { source: other.clone() }],
+        vec![Mutation::ClonePreImage { copy: other.clone() }, set],
+    ];
+    let of = |object: &ObjectName, all: Vec<Vec<Mutation>>| {
+        let object = object.clone();
+        all.into_iter().map(move |mutations| (object.clone(), mutations))
+    };
+    of(other, of_other).chain(of(own, of_own)).collect()
+}
+
 struct Test {
     random: Random,
     disk: SimulatedDisk,
@@ -93,7 +129,13 @@ impl Test {
         Test { random, disk, store, incarnation: 1, pending, history, committed: 0 }
     }
 
-    fn submit(&mut self, index: u32, object: ObjectName, mutations: Vec<Mutation>, payload: Vec<u8>) {
+    fn transaction(
+        &self,
+        index: u32,
+        object: ObjectName,
+        mutations: Vec<Mutation>,
+        payload: Vec<u8>,
+    ) -> Transaction {
         let sequence = self.store.head(pg(index)).sequence + 1;
         let version = Version { epoch: Epoch(1), sequence };
         let log = vec![LogEntry {
@@ -104,8 +146,11 @@ impl Test {
             committed_sequence: 0,
             pre_image: None,
         }];
-        let payload = payload.into();
-        let transaction = Transaction { pg: pg(index), object, mutations, payload, payload_sealed: true, log };
+        Transaction { pg: pg(index), object, mutations, payload: payload.into(), payload_sealed: true, log }
+    }
+
+    fn submit(&mut self, index: u32, object: ObjectName, mutations: Vec<Mutation>, payload: Vec<u8>) {
+        let transaction = self.transaction(index, object, mutations, payload);
         if !self.store.has_log_room() {
             self.steps(usize::MAX);
         }
@@ -134,7 +179,12 @@ impl Test {
                     1 => (old * 2).min(PG_NUM_MAX),
                     _ => (old * 4).min(PG_NUM_MAX),
                 };
-                let is_whole = self.random.chance(70);
+                // A new PG that has a history is not split off again.
+                let has_history = |number: &u32| pgs.get(&(index + number)).is_some_and(|new| !new.log.is_empty());
+                let numbers = std::iter::successors(Some(old), |number| Some(number * 2));
+                let splits_again =
+                    numbers.take_while(|number| *number < pg_num).any(|number| has_history(&number));
+                let is_whole = !splits_again && self.random.chance(70);
                 let pg_num_before = if is_whole { old } else { PG_NUM_FIRST };
                 pgs.get_mut(&index).unwrap().own = Some(value);
                 split(&mut pgs, index, pg_num, is_whole);
@@ -151,22 +201,72 @@ impl Test {
                 let chosen = self.random.below(8) as usize;
                 // Who does not know of a split removes what another PG has by now, which is no change.
                 let is_stale = kind == 2 && self.random.chance(50);
-                let is_own = |name: &ObjectName| is_stale || pg_num == 0 || pg(index).holds(name, pg_num);
-                let name = names.by_ref().filter(is_own).nth(chosen).unwrap();
+                let is_own = |name: &ObjectName| pg_num == 0 || pg(index).holds(name, pg_num);
+                let name = names.by_ref().filter(|name| is_stale || is_own(name)).nth(chosen).unwrap();
                 let objects = &mut pgs.get_mut(&index).unwrap().objects;
                 if kind == 2 {
                     objects.remove(&name);
                     self.submit(index, name, vec![Mutation::Remove], Vec::new());
                 } else {
-                    objects.insert(name.clone(), value);
+                    let mut mutations = vec![set];
+                    if self.random.chance(30) {
+                        // The object as it was is kept, which is for this PG alone.
+                        let copy = format!("@kept/{index:x}.{}", self.random.below(4));
+                        let copy = ObjectName::new(&copy).unwrap();
+                        match objects.get(&name).copied() {
+                            Some(before) => objects.insert(copy.clone(), before),
+                            None => objects.remove(&copy),
+                        };
+                        mutations.insert(0, Mutation::ClonePreImage { copy });
+                    }
+                    objects.insert(name.clone(), (value, sequence));
                     // Large ones are in the log later than small ones that come after them.
                     let blocks = if self.random.chance(30) { 17 } else { 1 };
                     let write = Mutation::Write { offset: 0, length: (blocks * BLOCK_BYTES) as u32, seals: None };
-                    self.submit(index, name, vec![set, write], vec![value; blocks * BLOCK_BYTES]);
+                    mutations.push(write);
+                    self.submit(index, name, mutations, vec![value; blocks * BLOCK_BYTES]);
                 }
             }
         }
         self.history.push(pgs);
+    }
+
+    /// A PG that does not know of a split changes what another PG has by now: all of that is refused, and nothing
+    /// happens.
+    fn change_of_another(&mut self) {
+        let pgs = self.history.last().unwrap().clone();
+        let split: Vec<u32> = pgs.iter().filter(|(_, model)| model.pg_num > 1).map(|(index, _)| *index).collect();
+        if split.is_empty() {
+            return;
+        }
+        let index = self.random.pick(&split);
+        let pg_num = pgs[&index].pg_num;
+        let mut names = (0..).map(|number| ObjectName::new(&format!("o{number}")).unwrap());
+        let chosen = self.random.below(8) as usize;
+        let other = names.by_ref().filter(|name| !pg(index).holds(name, pg_num)).nth(chosen).unwrap();
+        let own = names.find(|name| pg(index).holds(name, pg_num)).unwrap();
+        let mut kinds = changes_of(index, &other, &own);
+        let split_again = |new: &u32| {
+            let first = 1 << new.ilog2();
+            let model = &pgs[new];
+            (new & (first - 1) == index && !model.log.is_empty()).then_some(first)
+        };
+        if let Some(pg_num_before) = split.iter().filter(|new| **new > 0).find_map(split_again) {
+            let (pg_num, is_whole) = (pg_num_before * 2, true);
+            kinds.push((own_name(), vec![Mutation::Split { pg_num_before, pg_num, is_whole }]));
+        }
+        for (object, mutations) in kinds {
+            let writes = mutations.iter().any(|mutation| matches!(mutation, Mutation::Write { .. }));
+            let payload = vec![0xee; if writes { BLOCK_BYTES } else { 0 }];
+            let transaction = self.transaction(index, object.clone(), mutations, payload);
+            if !self.store.has_log_room() {
+                self.steps(usize::MAX);
+            }
+            self.pending.extend(std::iter::from_fn(|| self.store.next_request()));
+            let result = self.store.submit(&transaction);
+            let is_refused = matches!(result, Err(StoreError::Invalid { .. }));
+            assert!(is_refused, "{result:?}: {object} is not PG {index}'s, and got {:?}", transaction.mutations);
+        }
     }
 
     /// Lets the disk carry out some requests, in any order.
@@ -201,7 +301,7 @@ impl Test {
             };
             let names = look(store, disk, |store| store.names_after(pg(*index), None, 1_000)).unwrap();
             let names: Vec<_> = names.into_iter().filter(|name| *name != own_name()).collect();
-            for prefix in ["o", "o1", "none"] {
+            for prefix in ["o", "o1", "@kept/", "none"] {
                 let listed =
                     listed(store, disk, pg(*index), prefix).unwrap().into_iter().map(|object| object.name);
                 let expected: Vec<_> = names.iter().filter(|name| name.as_str().starts_with(prefix)).collect();
@@ -210,7 +310,14 @@ impl Test {
                     "objects of PG {index} that begin with {prefix}"
                 );
             }
-            let objects = names.into_iter().map(|name| (name.clone(), value(store, disk, name).unwrap()));
+            let sequence = |store: &mut Store, disk: &mut SimulatedDisk, name: ObjectName| {
+                let key = ObjectKey { pg: pg(*index), name };
+                look(store, disk, |store| store.object(&key)).unwrap().unwrap().version.sequence
+            };
+            let objects = names.into_iter().map(|name| {
+                let found = (value(store, disk, name.clone()).unwrap(), sequence(store, disk, name.clone()));
+                (name, found)
+            });
             let objects = objects.collect();
             let own = value(store, disk, own_name());
             let log = store.log(pg(*index)).map(|entry| entry.version.sequence).collect();
@@ -246,6 +353,9 @@ fn check(seed: u64) {
     let mut test = Test::new(seed);
     for _ in 0..150 {
         test.change();
+        if test.random.chance(20) {
+            test.change_of_another();
+        }
         let count = test.random.below(6) as usize;
         test.steps(count);
         match test.random.below(30) {
