@@ -12,16 +12,15 @@ use atoll_store::{
     DEVICE_BYTES_MIN, Disk, DiskOperation, DiskRequest, FormatOptions, LoadRequest, ObjectKey, ReadData, Store,
     StoreError, StoreEvent,
 };
-use atoll_types::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{ObjectName, PgId, ReadRequest, SharedTransaction, Transaction};
 use bytes::Bytes;
 
 use crate::random::Random;
 use crate::state::{Object, Pgs, State, name};
+use crate::store::BLOCKS_PER_PART;
 use crate::world::ReadResult;
 
-/// Objects of a run that may be staged at once, and more.
-const STAGED_MAX: usize = 16;
 /// Omap entries that are looked at together.
 const ENTRIES_AT_ONCE: usize = 100;
 
@@ -100,6 +99,12 @@ fn open(disk: &mut SimulatedDisk, random: &mut Random) -> Store {
     Store::open(disk, incarnation).unwrap_or_else(|error| panic!("a store does not open after a crash: {error}"))
 }
 
+fn storage_of(store: Store) -> Storage {
+    let mut storage = Storage::new(store);
+    storage.set_part_bytes((BLOCKS_PER_PART * BLOCK_BYTES) as u64);
+    storage
+}
+
 impl Device {
     /// An empty one.
     pub fn new(budget: Budget, pgs: u32, random: &mut Random) -> Self {
@@ -107,7 +112,7 @@ impl Device {
         let store = open(&mut disk, random);
         let (in_flight, waiting, reads) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let mut device = Device {
-            storage: Storage::new(store),
+            storage: storage_of(store),
             disk,
             in_flight,
             waiting,
@@ -172,7 +177,7 @@ impl Device {
         self.disk.crash(random);
         let mut store = open(&mut self.disk, random);
         let found = contents(&mut store, &mut self.disk, self.pgs);
-        self.storage = Storage::new(store);
+        self.storage = storage_of(store);
         self.waiting.clear();
         self.reads.clear();
         self.set_memory(Memory::Budget);
@@ -245,27 +250,13 @@ fn contents(store: &mut Store, disk: &mut SimulatedDisk, pgs: u32) -> Pgs {
             names.push(next.clone());
             after = Some(next);
         }
-        if state.pg_num.is_some() {
-            // Pre-images, and what is staged, whose names hash to the other PG are in no list, if its objects are not here.
-            let sequences = state.log.iter().map(|entry| entry.version.sequence.to_string());
-            let staged = (0..STAGED_MAX).map(|index| format!("new.{index}"));
-            let hidden = sequences.chain(staged);
-            names.extend(hidden.map(|rest| name(&format!("{PRE_IMAGE_PREFIX}{:x}.{rest}", pg.index))));
-        }
         for name in names {
             if let Some(object) = object_of(store, disk, &ObjectKey { pg, name: name.clone() }) {
-                let owner = owner(&all, pg, &name);
-                all.of_mut(owner).objects.insert(name, object);
+                all.of_mut(pg).objects.insert(name, object);
             }
         }
     }
     all
-}
-
-/// The PG of an object that a PG's list has. Lists of PGs that share their objects show pre-images of either.
-fn owner(all: &Pgs, listed_by: PgId, object: &ObjectName) -> PgId {
-    let of = |index: u32| object.as_str().starts_with(&format!("{PRE_IMAGE_PREFIX}{index:x}."));
-    all.ids().find(|pg| of(pg.index)).unwrap_or(listed_by)
 }
 
 /// Looks something up, and loads missing metadata for it.

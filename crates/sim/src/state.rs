@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_pg::{BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
+use atoll_pg::{BEHIND_KEY, EPOCH_KEY, INCOMPLETE_KEY};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, bits};
 use atoll_types::{
     Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
@@ -145,7 +145,7 @@ impl Pgs {
         self.of_mut(pg).pg_num = Some(pg_num);
         if pg_num > before {
             assert_eq!((before, pg_num), (self.first, 2 * self.first), "each PG is split once");
-            let moves = |object: &ObjectName| !is_hidden(object) && pg_of(object, pg_num) == other;
+            let moves = |object: &ObjectName| object.as_str() != PG_META_OBJECT && pg_of(object, pg_num) == other;
             let parent = self.of_mut(pg);
             let objects = parent.objects.extract_if(.., |object, _| moves(object)).collect();
             let mut new = State { objects, pg_num: Some(pg_num), ..State::default() };
@@ -166,6 +166,11 @@ impl Pgs {
 }
 
 impl State {
+    /// Returns true if an object belongs to this PG, by the splits that this copy has applied.
+    pub fn holds(&self, pg: PgId, object: &ObjectName) -> bool {
+        object.as_str() == PG_META_OBJECT || self.pg_num.is_none_or(|pg_num| pg.holds(object, pg_num))
+    }
+
     /// Returns true if a block has a place that no clone shares. Clones have the same bytes in memory.
     pub fn has_to_itself(&self, object: &ObjectName, block: u32) -> bool {
         let data = |object: &Object| object.blocks.get(&block).map(|data| data.as_ptr());

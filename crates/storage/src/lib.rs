@@ -95,6 +95,8 @@ pub struct Storage {
     reads: Pending<Reader>,
     scrubs: BTreeMap<u64, (PgId, Token)>,
     failure: Option<String>,
+    /// Bytes of data that are read together of an object for another OSD.
+    part_bytes: u64,
 }
 
 impl Storage {
@@ -110,7 +112,14 @@ impl Storage {
             reads: Pending::default(),
             scrubs: BTreeMap::new(),
             failure: None,
+            part_bytes: recovery_reads::PART_BYTES,
         }
+    }
+
+    /// Lets a simulation, whose objects are small, read them in parts.
+    #[doc(hidden)]
+    pub fn set_part_bytes(&mut self, bytes: u64) {
+        self.part_bytes = bytes;
     }
 
     /// The store, for reading.

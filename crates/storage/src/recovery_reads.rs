@@ -14,7 +14,7 @@ use crate::{Loader, Reader, Storage, StorageEvent};
 const OMAP_BYTES_PER_TRANSACTION: usize = 512 << 10;
 /// Bytes of data in one part, a multiple of all seal units: clients' requests wait behind it at both
 /// ends and on the way.
-const PART_BYTES: u64 = 512 << 10;
+pub(crate) const PART_BYTES: u64 = 512 << 10;
 
 /// An object, or a part of one, that is to be read for another OSD.
 pub struct RecoveryRead {
@@ -73,7 +73,7 @@ impl Storage {
         let key = ObjectKey { pg: read.wanted.pg, name: read.wanted.object.clone() };
         let ranges = byte_ranges(&found, &read.wanted.touched);
         let (ranges, next) = match read.wanted.from {
-            Some(from) => part_of_ranges(ranges, from),
+            Some(from) => part_of_ranges(ranges, from, self.part_bytes),
             None => (ranges, None),
         };
         read.next = next;
@@ -139,10 +139,10 @@ fn byte_ranges(object: &ReadData, touched: &Touched) -> Vec<(u64, u64)> {
 }
 
 /// The ranges from a byte on as far as they fit into one part, and where the next begins.
-fn part_of_ranges(ranges: Vec<(u64, u64)>, from: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+fn part_of_ranges(ranges: Vec<(u64, u64)>, from: u64, part_bytes: u64) -> (Vec<(u64, u64)>, Option<u64>) {
     let left = || ranges.iter().filter(|(_, end)| *end > from).map(|&(start, end)| (start.max(from), end));
     let Some((first, _)) = left().next() else { return (Vec::new(), None) };
-    let limit = first + PART_BYTES;
+    let limit = first + part_bytes;
     let part = left().filter(|(start, _)| *start < limit).map(|(start, end)| (start, end.min(limit)));
     let next = left().find(|(_, end)| *end > limit).map(|(start, _)| start.max(limit));
     (part.collect(), next)
@@ -247,7 +247,7 @@ mod tests {
         let ranges = vec![(0, 4096), (8192, 8192 + PART_BYTES), (3 * PART_BYTES, 4 * PART_BYTES)];
         let (mut from, mut covered) = (Some(0), Vec::new());
         while let Some(start) = from {
-            let (part, next) = part_of_ranges(ranges.clone(), start);
+            let (part, next) = part_of_ranges(ranges.clone(), start, PART_BYTES);
             let (first, last) = (part[0].0, part[part.len() - 1].1);
             assert!(last - first <= PART_BYTES && next.is_none_or(|next| next >= last));
             covered.extend(part);
@@ -256,7 +256,7 @@ mod tests {
         let limit = PART_BYTES;
         let cut = [(0, 4096), (8192, limit), (limit, limit + 8192), (3 * limit, 4 * limit)];
         assert_eq!(covered, cut);
-        assert_eq!(part_of_ranges(vec![(0, 0)], 0), (Vec::new(), None));
-        assert_eq!(part_of_ranges(Vec::new(), 0), (Vec::new(), None));
+        assert_eq!(part_of_ranges(vec![(0, 0)], 0, PART_BYTES), (Vec::new(), None));
+        assert_eq!(part_of_ranges(Vec::new(), 0, PART_BYTES), (Vec::new(), None));
     }
 }

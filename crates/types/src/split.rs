@@ -1,7 +1,9 @@
 //! Which PG an object belongs to, and how PGs split: the object's hash, cut to as many bits as the pool's number
 //! of PGs has. A PG that splits keeps the objects whose next bit is zero. The part of a name behind an `@` does
-//! not count, so that all states of an object are in one PG and can share their data.
+//! not count, so that all states of an object are in one PG and can share their data. Names of objects that a PG
+//! keeps for itself have the PG's number in place of a hash.
 
+use crate::operation::PRE_IMAGE_PREFIX;
 use crate::{ObjectName, PgId, PoolId};
 
 /// The mixing function of SplitMix64 (Steele, Lea, Flood 2014).
@@ -29,10 +31,18 @@ fn placed_part(name: &str) -> &str {
     }
 }
 
+/// The number of the PG that made a name for something that it keeps for itself.
+fn keeper(name: &str) -> Option<u32> {
+    let (index, _) = name.strip_prefix(PRE_IMAGE_PREFIX)?.split_once('.')?;
+    u32::from_str_radix(index, 16).ok()
+}
+
 /// The PG of an object, if its pool has `pg_num`, a power of two.
 pub fn pg_of_object(pool: PoolId, object: &ObjectName, pg_num: u32) -> PgId {
     assert!(pg_num.is_power_of_two(), "pg_num is a power of two");
-    PgId { pool, index: hash_bytes(placed_part(object.as_str()).as_bytes()) as u32 & (pg_num - 1) }
+    let name = object.as_str();
+    let number = keeper(name).unwrap_or_else(|| hash_bytes(placed_part(name).as_bytes()) as u32);
+    PgId { pool, index: number & (pg_num - 1) }
 }
 
 impl PgId {
@@ -83,6 +93,15 @@ mod tests {
         let group = |name: &str| pg_of_object(PoolId(1), &ObjectName::new(name).unwrap(), 1 << 16);
         assert_eq!(group("img.1.00000000"), group("img.1.00000000@0000000000000007"));
         assert_ne!(group("img.1.00000000"), group("img.1.00000001"));
-        assert_ne!(group("@kept/1.1"), group("@kept/1.2"));
+    }
+
+    #[test]
+    fn what_a_pg_keeps_for_itself_is_in_that_pg() {
+        for (name, index) in [("@kept/1.1", 1), ("@kept/1.2", 1), ("@kept/2f.new.3", 0x2f)] {
+            let name = ObjectName::new(name).unwrap();
+            assert_eq!(pg_of_object(PoolId(1), &name, 64).index, index);
+            // A split that is undone gives it back with everything else.
+            assert_eq!(pg_of_object(PoolId(1), &name, 16).index, index & 15);
+        }
     }
 }
