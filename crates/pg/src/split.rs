@@ -25,9 +25,14 @@ use crate::invariants;
 use crate::own_object::{SPLIT_KEY, own_object};
 
 impl Configuration {
-    /// The pool's number of PGs by this OSD's copy, which may be ahead of cluster state.
+    /// The pool's number of PGs by the copies of this OSD, which may be ahead of cluster state. A copy that was backfilled
+    /// does not know of a split if the new PG was on the OSD before; that PG's history shows it.
     pub fn pg_num_here(&self, view: &impl ObjectView) -> u32 {
-        self.pg_num().max(view.pg_num(self.id).unwrap_or(0))
+        let mut pg_num = self.pg_num().max(view.pg_num(self.id).unwrap_or(0));
+        while view.head(self.id.split_off(pg_num)) != Version::default() {
+            pg_num *= 2;
+        }
+        pg_num
     }
 
     /// Returns true if this copy has a split that cluster state, as this OSD knows it, does not have.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use atoll_store::simulated_disk::SimulatedDisk;
 use atoll_types::pg_copies::Incompleteness;
+use atoll_types::records::PgRecord;
 use atoll_types::{Epoch, PgId, Transaction};
 
 use crate::device::{RECORDS_FORGOTTEN_MAX, difference};
@@ -140,8 +141,9 @@ impl World {
     /// Returns true if an OSD has lost something that is not everywhere again.
     pub fn has_open_loss(&self, at: usize) -> bool {
         let is_open = |(pg, epoch): &(PgId, Epoch)| {
-            let record = &self.cluster.of(*pg).expect("it is listed").record;
-            record.epoch <= *epoch || record.activated_epoch < record.epoch
+            // A cluster state that was put back may lack it for a while.
+            let is_over = |record: &PgRecord| record.epoch > *epoch && record.activated_epoch >= record.epoch;
+            !self.cluster.of(*pg).is_some_and(|state| is_over(&state.record))
         };
         self.losses.get(&at).is_some_and(|epochs| epochs.iter().any(is_open))
     }

@@ -56,20 +56,22 @@ impl World {
     pub fn restore_state_by_chance(&mut self) {
         let Some(snapshot) = self.snapshot.clone() else { return };
         let pgs = self.cluster.pgs();
-        let is_known = snapshot.0.pgs() == pgs && pgs.len() == self.policy.pg_num as usize;
-        if !is_known {
-            // What has been split since it would undo.
-            self.snapshot = None;
+        if pgs.len() != self.policy.pg_num as usize {
             return;
         }
         let all_run = self.members.iter().all(|member| member.is_up && member.paused_until <= self.now);
         let is_lost = (0..self.members.len()).any(|at| self.has_open_loss(at));
         let is_damaged = self.members.iter().any(|member| !member.store.bad.is_empty());
-        let is_whole = pgs.iter().all(|pg| self.has_whole_electors(*pg) && self.knows_enough(&snapshot, *pg));
+        let is_known = |pg: PgId| match snapshot.0.of(pg) {
+            Some(_) => self.knows_enough(&snapshot, pg),
+            None => self.is_found_by_its_parent(&snapshot, pg),
+        };
+        let is_whole = pgs.iter().all(|pg| self.has_whole_electors(*pg) && is_known(*pg));
         if !all_run || is_lost || is_damaged || !is_whole || !self.all_reach_each_other() {
             return;
         }
         self.note("restore", &[self.cluster.record.epoch.0, snapshot.0.record.epoch.0]);
+        self.statistics.forgotten_splits += u64::from(snapshot.0.pgs() != pgs);
         self.snapshot = None;
         let all = 0..self.members.len();
         all.clone().for_each(|at| self.kill(at));
@@ -78,6 +80,16 @@ impl World {
             let delay = self.random.below(crate::forgetting::TOGETHER);
             self.at(self.now + delay, Event::Restart { at });
         }
+    }
+
+    /// Returns true if a PG was split off since a snapshot, and all members of its parent in the snapshot have its copy.
+    fn is_found_by_its_parent(&self, snapshot: &Snapshot, new: PgId) -> bool {
+        let parent = PgId { index: new.index % self.cluster.pg_num_first(), ..new };
+        let (record, old) = match (self.cluster.of(new), snapshot.0.of(parent)) {
+            (Some(state), Some(old)) => (&state.record, &old.record),
+            _ => return false,
+        };
+        old.members.iter().all(|osd| record.members.contains(osd) && record.shard_of(*osd) == old.shard_of(*osd))
     }
 
     /// Returns true if enough members of a PG are electors by a snapshot, with the same shards.

@@ -39,6 +39,7 @@ statistics! {
     standing: "faults that stood",
     refusing_for_good: "stores that refused something for good",
     restores: "restored cluster states",
+    forgotten_splits: "of them without a split",
     moves: "moves",
     splits: "splits",
     outages: "outages of cluster state",

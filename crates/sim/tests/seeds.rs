@@ -122,7 +122,7 @@ fn run(is_coded: bool) {
             cannot_be.push("refusing_for_good");
         }
         if !setup.restores || setup.decides {
-            cannot_be.push("restores");
+            cannot_be.extend(["restores", "forgotten_splits"]);
         }
         if !setup.has_standing_fault {
             cannot_be.push("standing");
