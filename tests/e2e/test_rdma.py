@@ -56,8 +56,8 @@ def test_a_cluster_works_over_rdma(cluster):
     """Everything goes over RDMA, an OSD may be killed and comes back by it, and status and metrics say so."""
     write_and_read(cluster, 1)
     wait_for("status counts the links", lambda: links(cluster).get("rdma", 0) >= 6, 15)
-    # An OSD whose key was not authorised yet when it called is reached by TCP, and sought again after a minute.
-    wait_for("all are over RDMA", lambda: all_over_rdma(cluster), 80)
+    # An OSD whose key was not authorised yet when it called is reached by TCP, and sought again a second later.
+    wait_for("all are over RDMA", lambda: all_over_rdma(cluster), 15)
     said = cluster.cli("status").stdout
     assert "rdma (connections to OSDs; libfabric's providers: tcp at 3 OSDs)" in said, said
     assert cluster.json("status")["rdma_providers"] == {"tcp": 3}
