@@ -57,10 +57,9 @@ impl Standing {
         Standing(Mutex::new(Sightings::new(STANDING_MAX)))
     }
 
-    /// Returns true if this was first seen at least `duration` ago.
-    pub(crate) fn is_since(&self, thing: impl Hash, duration: Duration) -> bool {
+    /// Returns true if this was first seen at least `duration` before `now`.
+    pub(crate) fn is_since(&self, thing: impl Hash, duration: Duration, now: Instant) -> bool {
         let mut sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
         let age = sightings.age(&thing, now).or_else(|| {
             sightings.forget_before(now.checked_sub(STANDING_LIFETIME)?);
             sightings.age(&thing, now)
@@ -84,5 +83,19 @@ mod tests {
         sightings.forget_before(begun + 2 * second);
         assert_eq!(sightings.age(("a", 1), begun + 3 * second), Some(Duration::ZERO));
         assert_eq!(sightings.age(("a", 2), begun + 3 * second), Some(2 * second));
+    }
+
+    #[test]
+    fn what_stands_for_long_was_left() {
+        let (standing, begun, hour) = (Standing::new(), Instant::now(), Duration::from_secs(3_600));
+        assert!(!standing.is_since("a", hour, begun));
+        assert!(!standing.is_since("a", hour, begun + hour - Duration::from_millis(1)));
+        assert!(standing.is_since("a", hour, begun + hour));
+        assert!(!standing.is_since("b", hour, begun + hour), "it is new");
+        // A flood takes no room from what comes when nobody has asked about the flood for an hour.
+        let flooded = Standing::new();
+        (0..STANDING_MAX).for_each(|number| assert!(!flooded.is_since(number, hour, begun)));
+        assert!(!flooded.is_since("c", Duration::ZERO, begun + hour), "there is no room");
+        assert!(flooded.is_since("c", Duration::ZERO, begun + hour + Duration::from_millis(1)));
     }
 }

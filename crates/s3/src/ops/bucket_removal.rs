@@ -10,6 +10,8 @@
 //! [`crate::GatewayConfig::abandoned_after`], beginning with index object 0, so a stalled attempt can never become
 //! final after that.
 
+use std::time::Instant;
+
 use atoll_types::limits::OMAP_LIST_MAX;
 use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
@@ -149,7 +151,8 @@ impl Service {
     }
 
     fn is_abandoned(&self, index: &Index, mark: &Mark) -> bool {
-        self.standing.is_since((&index.bucket.record.id, &mark.token), self.abandoned_after)
+        let is_this = (&index.bucket.record.id, &mark.token);
+        self.standing.is_since(is_this, self.abandoned_after, Instant::now())
     }
 }
 

@@ -200,11 +200,8 @@ impl Service {
         let mut index = index.clone();
         for attempt in 0..ATTEMPTS {
             let versioning = index.bucket.record.versioning;
-            // An object is removed without a look at it.
-            let is_plain_removal = versioning.is_none() && head.is_delete_marker && conditions.are_none();
             let found = match conditions.are_none() {
-                true if is_plain_removal => KeyRecords::default(),
-                true if attempt == 0 => self.guessed_records(&index, key).await?,
+                true if attempt == 0 => self.guessed_records(&index, key, head.is_delete_marker).await?,
                 _ => {
                     // A wrong guess is nobody else's doing.
                     pause_before(attempt.saturating_sub(1)).await;
@@ -234,8 +231,9 @@ impl Service {
                 Some(versioning) => versions::add(key, versioning, &found, &mut head, pieces)?,
                 None => versions::replace(key, &head, pieces),
             };
-            if versioning.is_none() && !is_plain_removal {
-                // Done a second time, it would displace what it has written itself.
+            if versioning.is_none() {
+                // Done a second time, it would displace what it has written itself. Done late, when its client was told
+                // that it failed, it would undo what was written since.
                 change.conditions = Change::while_newest_is(key, found.newest.as_ref()).conditions;
             }
             let all = [&with.conditions[..], &[versioning_is(versioning)], &change.conditions].concat();
@@ -262,12 +260,20 @@ impl Service {
     }
 
     /// Returns the records that a writer of a version needs, without a read if only the newest one matters: that
-    /// may be guessed.
-    async fn guessed_records(&self, index: &Index, key: &str) -> Result<KeyRecords, GatewayError> {
-        if index.bucket.record.versioning.is_some_and(|versioning| !versioning.is_enabled) {
+    /// may be guessed. A key without a known entry is probably new, unless it is to be removed.
+    async fn guessed_records(
+        &self,
+        index: &Index,
+        key: &str,
+        is_removal: bool,
+    ) -> Result<KeyRecords, GatewayError> {
+        let newest = self.entry_hints.newest(&index.bucket.record.id, key);
+        if index.bucket.record.versioning.is_some_and(|versioning| !versioning.is_enabled)
+            || is_removal && newest.is_none()
+        {
             return key_records(index, key).await;
         }
-        Ok(KeyRecords { newest: self.entry_hints.newest(&index.bucket.record.id, key), null_place: None })
+        Ok(KeyRecords { newest, null_place: None })
     }
 
     fn written(&self, index: &Index, key: &str, head: EntryHead, pieces: &[Piece]) -> Written {

@@ -5,6 +5,7 @@
 //! no part can come or go, and of several that close at once only the last to note itself wins.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
@@ -152,7 +153,8 @@ impl Service {
     }
 
     fn is_closing_abandoned(&self, closing: &Closing) -> bool {
-        self.standing.is_since(&closing.token, self.abandoned_after / CLOSING_IS_SOONER)
+        let after = self.abandoned_after / CLOSING_IS_SOONER;
+        self.standing.is_since(&closing.token, after, Instant::now())
     }
 
     /// Returns the error for an upload that has changed since it was read: it is gone, or is being closed.

@@ -304,8 +304,17 @@ async fn run(operation: &Operation, mishap: Mishap, at: usize) -> bool {
     for key in operation.before.keys().chain(operation.after.keys()) {
         caller.expect(200, put(key, body("last", 100))).await;
     }
+    victim.cut.arrives(&gateway.client).await;
+    for key in operation.before.keys().chain(operation.after.keys()) {
+        let (status, found) = caller.ask(Request::new("GET", &object(key))).await;
+        assert!(status == 200 && found == body("last", 100), "{what}: {key} is no more what was written last");
+    }
     remove_all(&gateway, &caller).await;
     collect(&gateway).await;
+    if mishap == Mishap::Late {
+        // Data that comes late may stay.
+        return is_over;
+    }
     let left = left(&gateway);
     // The one thing that nobody finds: data beside the index of a gateway that was killed before the index change,
     // which it sends together with it.
@@ -317,7 +326,7 @@ async fn run(operation: &Operation, mishap: Mishap, at: usize) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_objects() {
     for operation in operations() {
-        for mishap in [Mishap::Death, Mishap::LostAnswer, Mishap::LostRequest] {
+        for mishap in [Mishap::Death, Mishap::LostAnswer, Mishap::LostRequest, Mishap::Late] {
             let mut at = 0;
             while run(&operation, mishap, at).await {
                 at += 1;

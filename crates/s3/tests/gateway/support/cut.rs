@@ -1,7 +1,7 @@
 //! Dependencies of one gateway of several, with a mishap for it alone at one of its changes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +27,8 @@ pub enum Mishap {
     LostAnswer,
     /// It is not done, and the gateway gets a timeout.
     LostRequest,
+    /// It is told that it timed out, and the change is done long after that: it was under way all the time.
+    Late,
 }
 
 /// The changes of one gateway, counted.
@@ -35,18 +37,22 @@ pub struct Cut {
     at: usize,
     begun: AtomicUsize,
     dead: watch::Sender<bool>,
+    /// What is under way.
+    late: Mutex<Option<(PoolId, WriteRequest)>>,
 }
 
 /// Fate of a change.
 enum Fate {
     Done,
     Lost { happens: bool },
+    Late,
 }
 
 impl Cut {
     /// The mishap comes at the change with this number, from 0.
     pub fn new(mishap: Mishap, at: usize) -> Arc<Self> {
-        Arc::new(Cut { mishap, at, begun: AtomicUsize::new(0), dead: watch::Sender::new(false) })
+        let (begun, dead, late) = (AtomicUsize::new(0), watch::Sender::new(false), Mutex::new(None));
+        Arc::new(Cut { mishap, at, begun, dead, late })
     }
 
     /// Returns true if the change with the number has come.
@@ -57,6 +63,14 @@ impl Cut {
     /// Waits until the gateway is dead.
     pub async fn death(&self) {
         let _ = self.dead.subscribe().wait_for(|dead| *dead).await;
+    }
+
+    /// What was under way arrives.
+    pub async fn arrives(&self, client: &MemoryClient) {
+        let late = self.late.lock().unwrap().take();
+        if let Some((pool, request)) = late {
+            let _ = ObjectClient::send_write(client, pool, request).await;
+        }
     }
 
     /// A call of a dead gateway never comes back.
@@ -78,6 +92,7 @@ impl Cut {
             }
             Mishap::LostAnswer => Fate::Lost { happens: true },
             Mishap::LostRequest => Fate::Lost { happens: false },
+            Mishap::Late => Fate::Late,
         }
     }
 }
@@ -103,14 +118,12 @@ impl DataStore for CutStore {
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
         match self.cut.change().await {
-            Fate::Done => ObjectClient::send_write(&self.client, pool, request).await,
-            Fate::Lost { happens } => {
-                if happens {
-                    let _ = ObjectClient::send_write(&self.client, pool, request).await;
-                }
-                Err(ClientError::TimedOut { pool, object, timeout_ms: 1, detail: "a test".into() })
-            }
+            Fate::Done => return ObjectClient::send_write(&self.client, pool, request).await,
+            Fate::Lost { happens: false } => {}
+            Fate::Lost { happens: true } => drop(ObjectClient::send_write(&self.client, pool, request).await),
+            Fate::Late => *self.cut.late.lock().unwrap() = Some((pool, request)),
         }
+        Err(ClientError::TimedOut { pool, object, timeout_ms: 1, detail: "a test".into() })
     }
 }
 
@@ -127,12 +140,11 @@ impl CutDirectory {
     ) -> Result<T, DirectoryError> {
         match self.cut.change().await {
             Fate::Done => change.await,
-            Fate::Lost { happens } => {
-                if happens {
-                    let _ = change.await;
-                }
+            Fate::Lost { happens: true } => {
+                let _ = change.await;
                 Err(DirectoryError::Unavailable("a test".into()))
             }
+            Fate::Lost { happens: false } | Fate::Late => Err(DirectoryError::Unavailable("a test".into())),
         }
     }
 }
