@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use atoll_audit::DocumentChange;
-use atoll_cluster::{ClusterClient, ClusterError, keys};
-use atoll_gateway::{IdentityError, IdentityStore};
+use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+use atoll_gateway::{ChangeCondition, IdentityError, IdentityStore};
 use atoll_iam::operations::{
     Answer, Context, IamError, NewAccessKey, Operation, Parameters, PolicyChange, RANDOM_BYTES, policy_changes,
 };
@@ -65,17 +66,25 @@ async fn last_used(state: &ClusterClient, access_key: &str) -> Result<Option<Las
     Ok(state.get(&keys::last_used(access_key)).await?.map(|(record, _)| record))
 }
 
-/// Refuses to delete an account that owns buckets: no other could reach them.
-async fn check_owns_nothing(state: &ClusterClient, account: Option<&str>) -> Result<(), AdminError> {
-    let account = find_account(&current(state).await?, account)?;
-    let buckets = state.list::<BucketRecord>(keys::BUCKETS).await?;
-    let mut owned = buckets.entries.iter().map(|(_, bucket, _)| bucket);
-    match owned.find(|bucket| bucket.owner == account.record.canonical_id) {
-        Some(bucket) => AdminError::refused(format!(
-            "account '{}' owns buckets, such as '{}'; its root has to delete them first",
-            account.record.name, bucket.name
-        )),
-        None => Ok(()),
+/// The account to be deleted owns no buckets: no other could reach them.
+struct OwnsNothing<'a>(Option<&'a str>);
+
+#[async_trait]
+impl ChangeCondition for OwnsNothing<'_> {
+    async fn check(&self, state: &ClusterClient, identities: &Identities) -> Result<Transaction, IdentityError> {
+        let account = find_account(identities, self.0);
+        let account = account.map_err(|error| IamError::NoSuchEntity(error.to_string()))?;
+        let buckets = state.list::<BucketRecord>(keys::BUCKETS).await?;
+        let mut owned = buckets.entries.iter().map(|(_, bucket, _)| bucket);
+        match owned.find(|bucket| bucket.owner == account.record.canonical_id) {
+            Some(bucket) => Err(IamError::DeleteConflict(format!(
+                "account '{}' owns buckets, such as '{}'; its root has to delete them first",
+                account.record.name, bucket.name
+            ))
+            .into()),
+            // Nor has it got one since.
+            None => Ok(Transaction::new().check_prefix(keys::BUCKETS, buckets.revision)),
+        }
     }
 }
 
@@ -88,9 +97,6 @@ pub async fn perform(
     parameters: Parameters,
 ) -> Result<Answer, AdminError> {
     let operation = Operation::find(operation)?;
-    if operation.name == "DeleteAccount" {
-        check_owns_nothing(state, account).await?;
-    }
     let new_access_key: Option<NewAccessKey> = match operation.needs_access_key() {
         true => Some(atoll_s3::new_access_key(service).await?),
         false => None,
@@ -119,7 +125,12 @@ pub async fn perform(
         *changed.lock().unwrap_or_else(PoisonError::into_inner) = policies;
         Ok(outcome)
     };
-    let answer = IdentityStore::new(state.clone()).change(&run).await.map_err(refused)?.answer;
+    let store = IdentityStore::new(state.clone());
+    let changed_by = match operation.name {
+        "DeleteAccount" => store.change_if(&OwnsNothing(account), &run).await,
+        _ => store.change(&run).await,
+    };
+    let answer = changed_by.map_err(refused)?.answer;
     note_policies(operation, changed.into_inner().unwrap_or_else(PoisonError::into_inner));
     Ok(answer)
 }

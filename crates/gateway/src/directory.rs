@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
-use atoll_iam::Identities;
+use atoll_cluster::{ClusterClient, ClusterError, Contention, PrefixWatch, Transaction, WatchEvent, keys};
 use atoll_iam::operations::Answer;
+use atoll_iam::{Identities, RecordName};
 use atoll_s3::{BucketDirectory, CLOCK_DIFFERENCE_MS_MAX, ChangeError, DirectoryError, IdentityOperation};
 use atoll_types::coordination::ClockRecord;
-use atoll_types::identities::{AccessKeyRecord, IdentitiesRevision, LastUsedRecord};
+use atoll_types::identities::{AccessKeyRecord, AccountRecord, IdentitiesRevision, LastUsedRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{BucketRecord, PoolRecord};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::identities::{IdentityError, IdentityStore, name_of, read_entry_or_close};
+use crate::identities::{IdentityError, IdentityStore, key_of, name_of, read_entry_or_close};
 
 /// How long a read waits for cluster state before the copy has to do.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -164,6 +164,28 @@ impl EtcdDirectory {
     ) -> Result<T, DirectoryError> {
         let answer = self.ask(question).await.map_err(error)?;
         answer.ok_or_else(|| DirectoryError::Unavailable("it does not answer; retry later".into()))
+    }
+
+    /// A transaction that is done only while the pools and the account of a new bucket are there. Both are removed only
+    /// while no bucket needs them, but a request may have seen them before.
+    async fn while_there_is_what_it_needs(&self, record: &BucketRecord) -> Result<Transaction, DirectoryError> {
+        let mut change = Transaction::new();
+        let pools = self.cluster.list_usable::<PoolRecord>(keys::POOLS).await.map_err(error)?.entries;
+        let mut wanted = vec![record.pool, record.data_pool()];
+        wanted.dedup();
+        for pool in wanted {
+            let found = pools.iter().find(|(_, found, _)| found.id == pool);
+            let Some((key, _, revision)) = found else { return Err(DirectoryError::Gone(format!("pool {pool}"))) };
+            change = change.check(key, *revision);
+        }
+        let identities = self.store.current().await.map_err(error)?;
+        let Some(account) = identities.account_by_canonical_id(&record.owner) else {
+            return Err(DirectoryError::Gone("the account of the bucket's owner".into()));
+        };
+        let key = key_of(&RecordName::Account(account.id.clone()));
+        let found = self.cluster.get::<AccountRecord>(&key).await.map_err(error)?;
+        // The first account may have no record yet.
+        Ok(change.check(&key, found.map_or(0, |(_, revision)| revision)))
     }
 
     async fn record<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, DirectoryError> {
@@ -345,16 +367,27 @@ impl BucketDirectory for EtcdDirectory {
 
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError> {
         self.ask_for_change(any_answer(&self.cluster)).await?;
-        match self.cluster.create(&keys::bucket(&record.name), record).await {
-            Ok(_) => Ok(None),
-            Err(ClusterError::AlreadyExists { .. }) => self.bucket(&record.name).await,
-            // Whether the record was written is not known: look.
-            Err(unclear @ ClusterError::Unclear { .. }) => match self.bucket(&record.name).await? {
-                Some(found) if found == *record => Ok(None),
-                Some(found) => Ok(Some(found)),
-                None => Err(error(unclear)),
-            },
-            Err(other) => Err(error(other)),
+        let mut contention = Contention::default();
+        loop {
+            let needed = self.while_there_is_what_it_needs(record).await?;
+            let change = needed.check(&keys::bucket(&record.name), 0).put(&keys::bucket(&record.name), record);
+            let unclear = match self.cluster.transact(&change.map_err(error)?).await {
+                Ok(_) => return Ok(None),
+                Err(conflict @ ClusterError::Conflict { .. }) => match self.bucket(&record.name).await? {
+                    Some(found) => return Ok(Some(found)),
+                    // A pool or the account has changed.
+                    None if contention.pause().await => continue,
+                    None => conflict,
+                },
+                // Whether the record was written is not known: look.
+                Err(unclear @ ClusterError::Unclear { .. }) => match self.bucket(&record.name).await? {
+                    Some(found) if found == *record => return Ok(None),
+                    Some(found) => return Ok(Some(found)),
+                    None => unclear,
+                },
+                Err(other) => other,
+            };
+            return Err(error(unclear));
         }
     }
 

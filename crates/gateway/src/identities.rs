@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, Contention, Transaction, keys};
 use atoll_iam::operations::{Answer, Change, IamError, Outcome};
 use atoll_iam::{Identities, Record, RecordName};
@@ -75,6 +76,24 @@ pub(crate) fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
     read_entry(key, value).or_else(|| Record::closed(&name_of(key)?))
 }
 
+/// What must hold when identities are changed.
+#[async_trait]
+pub trait ChangeCondition: Send + Sync {
+    /// Looks at cluster state. The transaction that changes these identities begins with what is returned, which is not
+    /// done if that is not so any more.
+    async fn check(&self, state: &ClusterClient, identities: &Identities) -> Result<Transaction, IdentityError>;
+}
+
+/// Nothing but what the operation itself asks for.
+struct Unconditional;
+
+#[async_trait]
+impl ChangeCondition for Unconditional {
+    async fn check(&self, _: &ClusterClient, _: &Identities) -> Result<Transaction, IdentityError> {
+        Ok(Transaction::new())
+    }
+}
+
 /// All identities, with the revisions of their records.
 struct Loaded {
     identities: Identities,
@@ -111,6 +130,15 @@ impl IdentityStore {
         &self,
         operation: &(dyn Fn(&Identities) -> Result<Outcome, IamError> + Send + Sync),
     ) -> Result<Changed, IdentityError> {
+        self.change_if(&Unconditional, operation).await
+    }
+
+    /// The same, only if something holds when it is done.
+    pub async fn change_if(
+        &self,
+        condition: &dyn ChangeCondition,
+        operation: &(dyn Fn(&Identities) -> Result<Outcome, IamError> + Send + Sync),
+    ) -> Result<Changed, IdentityError> {
         let mut contention = Contention::default();
         loop {
             let mut guard = self.loaded.lock().await;
@@ -123,7 +151,8 @@ impl IdentityStore {
             let changes_before = loaded.identities.changes();
             let revision = IdentitiesRevision { format: RECORD_FORMAT, changes: changes_before + 1 };
             changes.push(Change::Put(Record::Revision(revision)));
-            let written = self.cluster.transact(&transaction(loaded, &changes)?).await;
+            let conditions = condition.check(&self.cluster, &loaded.identities).await?;
+            let written = self.cluster.transact(&transaction(conditions, loaded, &changes)?).await;
             match written {
                 Ok(revision) => {
                     take_over(loaded, changes, revision);
@@ -210,8 +239,11 @@ fn name(change: &Change) -> RecordName {
     }
 }
 
-fn transaction(loaded: &Loaded, changes: &[Change]) -> Result<Transaction, IdentityError> {
-    let mut transaction = Transaction::new();
+fn transaction(
+    mut transaction: Transaction,
+    loaded: &Loaded,
+    changes: &[Change],
+) -> Result<Transaction, IdentityError> {
     for change in changes {
         let name = name(change);
         let key = key_of(&name);

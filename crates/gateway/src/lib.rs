@@ -9,5 +9,5 @@ mod identities;
 mod objects;
 
 pub use directory::{EtcdDirectory, clock_ahead_ms};
-pub use identities::{Changed, IdentityError, IdentityStore, key_of, name_of};
+pub use identities::{ChangeCondition, Changed, IdentityError, IdentityStore, key_of, name_of};
 pub use objects::ClusterObjects;

@@ -23,6 +23,9 @@ pub enum DirectoryError {
         /// The reason.
         detail: String,
     },
+    /// What a new bucket needs was removed meanwhile, so that nothing was written.
+    #[error("{0} was removed meanwhile")]
+    Gone(String),
 }
 
 /// Why identities were not changed.
@@ -49,7 +52,8 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// All buckets, ordered by name.
     async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError>;
 
-    /// Writes the record if no bucket has its name; otherwise returns the one that has.
+    /// Writes the record if no bucket has its name; otherwise returns the one that has. [`DirectoryError::Gone`] if its
+    /// pools or its owner's account are not there any more.
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError>;
 
     /// Puts `new` in the place of `old`, of the same name, if that is still the record; whether it was.

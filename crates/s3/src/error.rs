@@ -99,6 +99,7 @@ impl From<GatewayError> for S3Error {
         match &error {
             GatewayError::Client(error) => client_error(error),
             GatewayError::Directory(DirectoryError::Unavailable(_)) => s3_error!(ServiceUnavailable, "{error}"),
+            GatewayError::Directory(DirectoryError::Gone(_)) => s3_error!(OperationAborted, "{error}"),
             GatewayError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
             GatewayError::Abandoned => s3_error!(ServiceUnavailable, "{error}"),
             GatewayError::BucketBusy(_) => s3_error!(OperationAborted, "{error}"),

@@ -2,7 +2,7 @@
 
 use atoll_cluster::{ConnectOptions, EmbeddedServer};
 use atoll_types::PoolId;
-use atoll_types::records::RECORD_FORMAT;
+use atoll_types::records::{FailureDomain, RECORD_FORMAT, Redundancy};
 use tokio::time::timeout;
 
 use super::*;
@@ -31,6 +31,19 @@ fn bucket(name: &str) -> BucketRecord {
     }
 }
 
+fn pool() -> PoolRecord {
+    PoolRecord {
+        format: RECORD_FORMAT,
+        id: PoolId(2),
+        name: "objects".into(),
+        redundancy: Redundancy::replicated(3, Some(2)),
+        pg_num: 8,
+        pg_num_first: 0,
+        failure_domain: FailureDomain::Host,
+        device_class: None,
+    }
+}
+
 fn user() -> AccessKeyRecord {
     AccessKeyRecord {
         format: RECORD_FORMAT,
@@ -53,6 +66,7 @@ async fn reads_continue_without_cluster_state() {
     let address = server.local_addr();
     let state = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
     state.create(&keys::access_key("u"), &user()).await.unwrap();
+    state.create(&keys::pool(PoolId(2)), &pool()).await.unwrap();
     state.create(&keys::bucket("before"), &bucket("before")).await.unwrap();
     let directory = EtcdDirectory::start(state.clone()).await.unwrap();
     assert!(directory.create_bucket(&bucket("after")).await.unwrap().is_none());
@@ -97,6 +111,49 @@ async fn reads_continue_without_cluster_state() {
     other.create(&keys::bucket("late"), &bucket("late")).await.unwrap();
     assert_eq!(directory.bucket("late").await.unwrap(), Some(bucket("late")), "it is asked again");
     server.shutdown().await;
+}
+
+/// A request that makes a bucket has seen its pool and its account before. Both may have been removed since, because no
+/// bucket needed them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_is_not_made_for_what_is_gone() {
+    let temporary = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();
+    let options = ConnectOptions::new([format!("http://{}", server.local_addr())]);
+    let state = ClusterClient::connect(&options).await.unwrap();
+    let account = AccountRecord {
+        format: RECORD_FORMAT,
+        id: "200000000000".into(),
+        name: "second".into(),
+        email: None,
+        canonical_id: "second's".into(),
+        created_unix_ms: 1,
+    };
+    let account_key = key_of(&RecordName::Account(account.id.clone()));
+    state.create(&account_key, &account).await.unwrap();
+    state.create(&keys::pool(PoolId(2)), &pool()).await.unwrap();
+    let other_pool = PoolRecord { id: PoolId(3), name: "archive".into(), ..pool() };
+    state.create(&keys::pool(PoolId(3)), &other_pool).await.unwrap();
+    let directory = EtcdDirectory::start(state.clone()).await.unwrap();
+    let of = |name: &str| BucketRecord { owner: "second's".into(), data_pool: Some(PoolId(3)), ..bucket(name) };
+    assert_eq!(directory.create_bucket(&of("first")).await.unwrap(), None);
+    assert_eq!(directory.create_bucket(&of("first")).await.unwrap(), Some(of("first")));
+
+    state.delete(&keys::pool(PoolId(3))).await.unwrap();
+    let made = directory.create_bucket(&of("pool")).await;
+    assert!(matches!(made, Err(DirectoryError::Gone(_))), "{made:?}");
+    state.create(&keys::pool(PoolId(3)), &other_pool).await.unwrap();
+    assert_eq!(directory.create_bucket(&of("pool")).await.unwrap(), None);
+
+    let removed = IdentityStore::new(state.clone());
+    let revision = IdentitiesRevision { format: RECORD_FORMAT, changes: 1 };
+    state.put(keys::IDENTITIES_REVISION, &revision).await.unwrap();
+    state.delete(&account_key).await.unwrap();
+    assert!(removed.current().await.unwrap().account_by_canonical_id("second's").is_none());
+    let made = directory.create_bucket(&of("account")).await;
+    assert!(matches!(made, Err(DirectoryError::Gone(_))), "{made:?}");
+    assert_eq!(state.get::<BucketRecord>(&keys::bucket("account")).await.unwrap(), None);
 }
 
 fn own_unix_ms() -> u64 {

@@ -188,3 +188,37 @@ fn keys_lead_back_to_names() {
     assert_eq!(key_of(&RecordName::AccessKey("K".into())), "/atoll/users/K");
     assert_eq!(name_of("/atoll/buckets/b"), None);
 }
+
+/// What the change depends on comes about while it is being made, once.
+struct Overtaken {
+    key: String,
+    is_over: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait]
+impl ChangeCondition for Overtaken {
+    async fn check(&self, state: &ClusterClient, _: &Identities) -> Result<Transaction, IdentityError> {
+        let buckets = state.list_raw(keys::BUCKETS).await?;
+        if !buckets.entries.is_empty() {
+            return Err(IamError::DeleteConflict("there is a bucket".into()).into());
+        }
+        if !self.is_over.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            state.put(&self.key, &1).await?;
+        }
+        Ok(Transaction::new().check_prefix(keys::BUCKETS, buckets.revision))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_not_made_when_its_condition_ends_meanwhile() {
+    let state = state().await;
+    let store = IdentityStore::new(state.cluster.clone());
+    let condition = Overtaken { key: keys::bucket("new"), is_over: false.into() };
+    let changed = store.change_if(&condition, &operation("CreateUser", &[("UserName", "ann")])).await;
+    assert!(matches!(changed, Err(IdentityError::Refused(IamError::DeleteConflict(_)))), "{changed:?}");
+    assert!(store.current().await.unwrap().user(FIRST_ACCOUNT, "ann").is_none());
+    state.cluster.delete(&keys::bucket("new")).await.unwrap();
+    store.change_if(&condition, &operation("CreateUser", &[("UserName", "ann")])).await.unwrap();
+    assert!(store.current().await.unwrap().user(FIRST_ACCOUNT, "ann").is_some());
+    drop(state.server);
+}

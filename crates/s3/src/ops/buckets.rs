@@ -19,6 +19,7 @@ use super::acl::{WantedAcl, resolve_acl};
 use super::answers::timestamp;
 use super::bucket_removal::is_being_deleted;
 use super::ownership::{acl_in_the_way, parse_ownership};
+use crate::DirectoryError;
 use crate::access::Asking;
 use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
@@ -124,6 +125,7 @@ impl Service {
                 return Ok(created(&name));
             }
             Ok(Some(existing)) => self.created_before(existing, wanted).await,
+            Err(error @ GatewayError::Directory(DirectoryError::Gone(_))) => Err(error.into()),
             // It is not certain that the record was not written: the index must stay.
             Err(error @ GatewayError::Directory(_)) => return Err(error.into()),
             Err(error) => Err(error.into()),

@@ -103,7 +103,7 @@ impl From<DirectoryError> for QueryError {
     fn from(error: DirectoryError) -> Self {
         match error {
             DirectoryError::Unavailable(_) => QueryError::Unavailable(error.to_string()),
-            DirectoryError::Malformed { .. } => QueryError::Internal(error.to_string()),
+            DirectoryError::Malformed { .. } | DirectoryError::Gone(_) => QueryError::Internal(error.to_string()),
         }
     }
 }
