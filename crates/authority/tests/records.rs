@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use atoll_authority::{Authority, RecordState, SigningError, found, rotate, sign_all, sign_records, survey};
 use atoll_cluster::{
-    ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, RESERVED, Transaction, WatchEvent, keys, kinds,
+    ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, PrefixWatch, RESERVED, Transaction, WatchEvent,
+    keys, kinds,
 };
 use atoll_keys::{KeyService, LocalKeys};
 use serde_json::{Value, json};
@@ -46,6 +47,12 @@ impl Cluster {
         let cluster = Cluster::unsigned().await;
         found(&cluster.stranger, &*cluster.service, 7).await.unwrap();
         Cluster { holder: cluster.stranger.with_guard(guard(&cluster.service, true)), ..cluster }
+    }
+
+    /// All events under a prefix after what there is now.
+    async fn watch_from_now(&self, prefix: &str) -> PrefixWatch {
+        let revision = self.holder.list_raw(prefix).await.unwrap().revision;
+        self.holder.watch_prefix(prefix, revision + 1)
     }
 
     /// The value as it is stored.
@@ -282,8 +289,7 @@ async fn what_loosens_by_its_absence_cannot_be_removed_by_hand() {
     for (key, record) in named() {
         assert!(cluster.holder.get::<Value>(key).await.unwrap().is_none(), "{key}");
         cluster.holder.put(key, &record).await.unwrap();
-        let mut watch = cluster.holder.watch_prefix(key, 0);
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let mut watch = cluster.watch_from_now(key).await;
         for by in ["deleted", "reserved"] {
             match by {
                 "deleted" => cluster.delete_by_hand(key).await,
@@ -367,8 +373,7 @@ async fn without_the_manifest_nothing_that_it_names_is_taken_for_absent() {
 async fn a_watch_gives_nothing_of_what_is_refused() {
     let cluster = Cluster::signed().await;
     cluster.holder.create(RECORD, &json!({"format": 1, "user": "low"})).await.unwrap();
-    let mut watch = cluster.holder.watch_prefix(keys::ACCESS_KEYS, 0);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let mut watch = cluster.watch_from_now(keys::ACCESS_KEYS).await;
     cluster.put_by_hand(RECORD, br#"{"format":1}"#).await;
     let put = |event: Option<WatchEvent>| match event {
         Some(WatchEvent::Put { value, .. }) => value,
