@@ -49,7 +49,7 @@ impl Cluster {
         Cluster { holder: cluster.stranger.with_guard(guard(&cluster.service, true)), ..cluster }
     }
 
-    /// All events under a prefix after what there is now.
+    /// All later events under a prefix.
     async fn watch_from_now(&self, prefix: &str) -> PrefixWatch {
         let revision = self.holder.list_raw(prefix).await.unwrap().revision;
         self.holder.watch_prefix(prefix, revision + 1)

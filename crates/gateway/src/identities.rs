@@ -76,15 +76,14 @@ pub(crate) fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
     read_entry(key, value).or_else(|| Record::closed(&name_of(key)?))
 }
 
-/// What must hold when identities are changed.
+/// Condition of a change of identities.
 #[async_trait]
 pub trait ChangeCondition: Send + Sync {
-    /// Looks at cluster state. The transaction that changes these identities begins with what is returned, which is not
-    /// done if that is not so any more.
+    /// Looks at cluster state. Returns the checks with which the transaction that changes these identities begins.
     async fn check(&self, state: &ClusterClient, identities: &Identities) -> Result<Transaction, IdentityError>;
 }
 
-/// Nothing but what the operation itself asks for.
+/// No condition.
 struct Unconditional;
 
 #[async_trait]

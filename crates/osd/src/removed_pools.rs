@@ -87,7 +87,7 @@ impl RemovedPools {
         Ok(names.is_empty())
     }
 
-    /// Whether a PG without objects has anything else.
+    /// Returns true if a PG without objects has a history or an object of its own.
     fn has_remains(&self, storage: &Storage, pg: PgId, own: &ObjectName) -> Result<bool, StoreError> {
         let store = storage.store();
         let key = ObjectKey { pg, name: own.clone() };
@@ -195,7 +195,7 @@ mod tests {
         Mutation::ClonePreImage { copy: ObjectName::new(&name).unwrap() }
     }
 
-    /// Pre-images and what is staged belong to a PG by their names, which must not hash to no PG at all.
+    /// Pre-images and staged objects belong to a PG by their names, which must not hash to no PG at all.
     #[test]
     fn nothing_is_left_of_a_pool_whose_pgs_were_split() {
         for is_whole in [true, false] {
@@ -219,8 +219,8 @@ mod tests {
         }
     }
 
-    /// A copy that was behind when its PG split has objects of the new PG, of which it knows no history, and one that was
-    /// only asked for a promise has no history.
+    /// A copy that was behind when its PG split has objects of the new PG without its history. A copy that was only
+    /// asked for a promise has no history either.
     #[test]
     fn nothing_is_left_of_pgs_without_a_history() {
         let mut fixture = Fixture::new();

@@ -23,7 +23,7 @@ pub enum DirectoryError {
         /// The reason.
         detail: String,
     },
-    /// What a new bucket needs was removed meanwhile, so that nothing was written.
+    /// The pool or the account of a new bucket was removed meanwhile. Nothing was written.
     #[error("{0} was removed meanwhile")]
     Gone(String),
 }

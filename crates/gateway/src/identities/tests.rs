@@ -189,7 +189,7 @@ fn keys_lead_back_to_names() {
     assert_eq!(name_of("/atoll/buckets/b"), None);
 }
 
-/// What the change depends on comes about while it is being made, once.
+/// Condition that ends once, while the change is being made.
 struct Overtaken {
     key: String,
     is_over: std::sync::atomic::AtomicBool,

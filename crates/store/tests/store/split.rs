@@ -231,8 +231,7 @@ impl Test {
         self.history.push(pgs);
     }
 
-    /// A PG that does not know of a split changes what another PG has by now: all of that is refused, and nothing
-    /// happens.
+    /// A PG that does not know of a split changes objects of another PG: all of that is refused, and nothing happens.
     fn change_of_another(&mut self) {
         let pgs = self.history.last().unwrap().clone();
         let split: Vec<u32> = pgs.iter().filter(|(_, model)| model.pg_num > 1).map(|(index, _)| *index).collect();

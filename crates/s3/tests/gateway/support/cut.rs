@@ -27,7 +27,7 @@ pub enum Mishap {
     LostAnswer,
     /// It is not done, and the gateway gets a timeout.
     LostRequest,
-    /// It is told that it timed out, and the change is done long after that: it was under way all the time.
+    /// The gateway gets a timeout, and the change is done long after that: it was under way all the time.
     Late,
 }
 
@@ -37,7 +37,7 @@ pub struct Cut {
     at: usize,
     begun: AtomicUsize,
     dead: watch::Sender<bool>,
-    /// What is under way.
+    /// Change under way.
     late: Mutex<Option<(PoolId, WriteRequest)>>,
 }
 
@@ -65,7 +65,7 @@ impl Cut {
         let _ = self.dead.subscribe().wait_for(|dead| *dead).await;
     }
 
-    /// What was under way arrives.
+    /// The change under way arrives.
     pub async fn arrives(&self, client: &MemoryClient) {
         let late = self.late.lock().unwrap().take();
         if let Some((pool, request)) = late {
