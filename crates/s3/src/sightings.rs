@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_long_was_left() {
+    fn long_standing_work_counts_as_abandoned() {
         let (standing, begun, hour) = (Standing::new(), Instant::now(), Duration::from_secs(3_600));
         assert!(!standing.is_since("a", hour, begun));
         assert!(!standing.is_since("a", hour, begun + hour - Duration::from_millis(1)));

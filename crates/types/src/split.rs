@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pg_keeps_for_itself_is_in_that_pg() {
+    fn kept_objects_belong_to_the_pg_that_made_them() {
         for (name, index) in [("@kept/1.1", 1), ("@kept/1.2", 1), ("@kept/2f.new.3", 0x2f)] {
             let name = ObjectName::new(name).unwrap();
             assert_eq!(pg_of_object(PoolId(1), &name, 64).index, index);
