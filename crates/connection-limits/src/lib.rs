@@ -2,15 +2,19 @@
 //! addresses together have one, and those who have logged in have places of their own. A stranger that comes when there
 //! is no room takes the place of the oldest stranger of the same address, or of the address that has most.
 //!
+//! Log-ins under way, and look-ups of names that strangers make up, have limits of the same kind.
+//!
 //! This crate knows addresses and numbers. It has no clock and no socket, and uses no other crate.
 
 mod login_turns;
+mod look_ups;
 mod places;
 mod strangers;
 
 use std::net::{IpAddr, Ipv6Addr};
 
 pub use login_turns::{LoginTurn, LoginTurns};
+pub use look_ups::{ALL_BUDGET, Budget, LookUp, LookUps, MISS_LIFETIME, NETWORK_BUDGET};
 pub use places::{Evicted, Place, Places};
 pub use strangers::{Entered, Strangers};
 

@@ -13,6 +13,7 @@ use atoll_types::records::{ExportAccess, ImageExport, ImageLockRecord, ImageReco
 use crate::audit;
 use crate::clients::Client;
 use crate::drain::{ConnectionRequests, Drain};
+use crate::questions::Questions;
 
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
@@ -50,6 +51,7 @@ pub struct Exports {
     admin: ImageAdmin,
     exports: RefCell<HashMap<String, Export>>,
     drain: Rc<Drain>,
+    questions: Questions,
 }
 
 /// An image as one more connection has it; to be given back by [`Exports::release`].
@@ -94,7 +96,19 @@ impl From<ImageError> for OpenError {
 impl Exports {
     /// Reaches the cluster through `client`.
     pub fn new(client: &LocalClient, bridge: Bridge, admin: ImageAdmin) -> Self {
-        Exports { client: client.clone(), bridge, admin, exports: RefCell::default(), drain: Rc::default() }
+        Exports {
+            client: client.clone(),
+            bridge,
+            admin,
+            exports: RefCell::default(),
+            drain: Rc::default(),
+            questions: Questions::default(),
+        }
+    }
+
+    /// Questions of strangers.
+    pub fn questions(&self) -> &Questions {
+        &self.questions
     }
 
     /// Where futures of this server's tasks run that need tokio, or a processor for long.
@@ -105,12 +119,14 @@ impl Exports {
     /// Describes an export and its allowed use, for a client.
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
-        let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
+        let ask = self.bridge.run(async move { describe(&admin, &wanted).await });
+        let described = self.questions.image(name, client, ask).await?;
         match client.may_use(&described.record.name, &described.export) {
             Ok(()) => Ok(described),
             Err(message) => {
                 let error = OpenError { kind: OpenErrorKind::NotAllowed, message };
                 audit::refused(name, client, &error);
+                self.questions.count(client.address);
                 Err(error)
             }
         }
@@ -299,7 +315,10 @@ impl Exports {
     }
 
     /// The names of everything that this client may use.
-    pub async fn list(&self, client: &Client) -> Result<Vec<String>, ImageError> {
+    pub async fn list(&self, client: &Client) -> Result<Vec<String>, OpenError> {
+        // Everybody may ask, and all images are read for it.
+        self.questions.may_ask("", client.address)?;
+        self.questions.count(client.address);
         let admin = self.admin.clone();
         let records = self.bridge.run(async move { admin.list_usable().await }).await?;
         let may_use = |record: &ImageRecord| client.may_use(&record.name, &export_of(record)).is_ok();

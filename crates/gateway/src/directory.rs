@@ -188,6 +188,11 @@ impl EtcdDirectory {
         Ok(change.check(&key, found.map_or(0, |(_, revision)| revision)))
     }
 
+    fn is_unheard(&self, key: &str) -> bool {
+        let copy = lock(&self.copy);
+        !copy.is_silent && !copy.records.contains_key(key)
+    }
+
     async fn record<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, DirectoryError> {
         if let Some(found) = self.ask(self.cluster.get::<T>(key)).await.map_err(error)? {
             return Ok(found.map(|(record, _)| record));
@@ -351,6 +356,14 @@ fn error(error: ClusterError) -> DirectoryError {
 impl BucketDirectory for EtcdDirectory {
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
         self.record(&keys::bucket(name)).await
+    }
+
+    fn is_unheard_bucket(&self, name: &str) -> bool {
+        self.is_unheard(&keys::bucket(name))
+    }
+
+    fn is_unheard_access_key(&self, access_key: &str) -> bool {
+        self.is_unheard(&keys::access_key(access_key))
     }
 
     async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError> {

@@ -304,7 +304,7 @@ impl Connection {
     }
 
     async fn connect(self: Rc<Self>, request: ConnectRequest) {
-        let demands = self.target.demands_on(&request.host).await;
+        let demands = self.target.demands_on(&request.host, self.transport.peer_address()).await;
         let allowed = demands.and_then(|demands| {
             self.check_channel(&request, demands.security)?;
             Ok(demands)

@@ -88,7 +88,7 @@ impl Connection {
         };
         // Nothing more is taken from this host until its key is known.
         self.transport.pause();
-        let found = self.target.offered_psk(hello).await;
+        let found = self.target.offered_psk(hello, self.transport.peer_address()).await;
         if self.is_over() {
             return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
         }

@@ -13,7 +13,7 @@ use atoll_exports::{
 };
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
-use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_reactor::{ListenAddress, LocalRuntime, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
 
 use crate::association::Association;
@@ -148,25 +148,44 @@ impl NvmeTarget {
         }
     }
 
-    /// Returns the requirements for a host to connect.
-    pub(crate) async fn demands_on(&self, host: &str) -> Result<Demands, ConnectRefusal> {
-        let (secrets, name) = (self.secrets.clone(), host.to_owned());
+    /// Returns the requirements for a host to connect. A host without any is remembered for a moment: a stranger can make
+    /// up names of hosts, and connect by many queues.
+    pub(crate) async fn demands_on(&self, host: &str, peer: PeerAddress) -> Result<Demands, ConnectRefusal> {
+        let (questions, name) = (self.exports.questions(), format!("host {host}"));
+        if !questions.may_ask(&name, peer).map_err(|error| refused(&error))? {
+            return Ok(Demands { secrets: None, security: ChannelSecurity::None });
+        }
+        let (secrets, wanted) = (self.secrets.clone(), host.to_owned());
         let find = async move {
-            let security = secrets.channel_security(&name).await?;
-            Ok(Demands { secrets: secrets.get(&name).await?, security })
+            let security = secrets.channel_security(&wanted).await?;
+            Ok(Demands { secrets: secrets.get(&wanted).await?, security })
         };
         let found = self.exports.bridge().run(find).await;
-        found.map_err(|error: SecretsError| {
+        let demands = found.map_err(|error: SecretsError| {
             let detail = format!("its authentication settings are unknown now, so it cannot connect: {error}");
             note(SecurityEvent::RefusedClient, format_args!("NVMe host {host}"), detail);
             ConnectRefusal::new(Status::ConnectControllerBusy)
-        })
+        })?;
+        if demands.secrets.is_none() && demands.security == ChannelSecurity::None {
+            questions.missed(&name, peer);
+        }
+        Ok(demands)
     }
 
     /// Returns the key of TLS that a host offers and proves to have, and the host's identity by that key.
-    pub(crate) async fn offered_psk(&self, hello: ClientHello) -> Result<(TlsPsk, TlsPeer), TlsError> {
+    pub(crate) async fn offered_psk(
+        &self,
+        hello: ClientHello,
+        peer: PeerAddress,
+    ) -> Result<(TlsPsk, TlsPeer), TlsError> {
+        let questions = self.exports.questions();
+        questions.may_ask("", peer).map_err(|error| TlsError::Keys(error.message))?;
         let secrets = self.secrets.clone();
-        self.exports.bridge().run(async move { proved_psk(&secrets, &hello).await }).await
+        let proved = self.exports.bridge().run(async move { proved_psk(&secrets, &hello).await }).await;
+        if proved.is_err() {
+            questions.count(peer);
+        }
+        proved
     }
 
     /// Checks if a host may connect that has yet to authenticate; returns the number of its controller. Nothing is

@@ -11,6 +11,7 @@ use atoll_types::records::BucketRecord;
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
+use crate::look_ups::{UnheardNames, Wanted};
 
 /// Longest time that a bucket's record may be out of date on the data path: a policy set by another gateway does
 /// not count yet, and a bucket that it made again can still look missing, for this long. A deleted bucket is
@@ -118,6 +119,7 @@ pub(crate) struct Buckets {
     service: Arc<dyn KeyService>,
     keys: Arc<KeyCache>,
     records: ShortCache<Arc<Bucket>>,
+    unheard: Arc<UnheardNames>,
 }
 
 /// How often a change of a bucket's record is tried while others change it, too.
@@ -133,8 +135,9 @@ impl Buckets {
         directory: Arc<dyn BucketDirectory>,
         service: Arc<dyn KeyService>,
         keys: Arc<KeyCache>,
+        unheard: Arc<UnheardNames>,
     ) -> Self {
-        Buckets { directory, service, keys, records: ShortCache::new(RECORD_TTL) }
+        Buckets { directory, service, keys, records: ShortCache::new(RECORD_TTL), unheard }
     }
 
     /// The bucket of this name, perhaps [`RECORD_TTL`] out of date.
@@ -142,7 +145,11 @@ impl Buckets {
         if let Some(bucket) = self.records.get(name) {
             return Ok(bucket);
         }
-        let record = self.directory.bucket(name).await?;
+        let asked = self.directory.bucket(name);
+        let record = match self.directory.is_unheard_bucket(name) {
+            true => self.unheard.look_up((Wanted::Bucket, name), asked).await?,
+            false => asked.await?,
+        };
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
         let bucket = Arc::new(Bucket::new(record, &self.directory.identities()));
         self.records.insert(name, bucket.clone());
@@ -246,5 +253,6 @@ impl Buckets {
     /// Drops the cached record of a bucket.
     pub(crate) fn forget(&self, name: &str) {
         self.records.remove(name);
+        self.unheard.forget(Wanted::Bucket, name);
     }
 }

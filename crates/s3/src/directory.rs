@@ -49,6 +49,17 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// The bucket of this name.
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError>;
 
+    /// Returns true if cluster state answers and no bucket of this name was heard of: at most moments ago there was
+    /// none.
+    fn is_unheard_bucket(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// The same of an access key.
+    fn is_unheard_access_key(&self, _access_key: &str) -> bool {
+        false
+    }
+
     /// All buckets, ordered by name.
     async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError>;
 

@@ -21,6 +21,7 @@ use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
+use crate::look_ups::UnheardNames;
 use crate::metrics;
 use crate::ops::{Operations, Service};
 use crate::query_api::Issuers;
@@ -144,12 +145,13 @@ impl Gateway {
         keys: Arc<dyn KeyService>,
     ) -> Result<Self, GatewayError> {
         let key_cache = KeyCache::new(keys.clone(), config.key_lifetime);
-        let users = Users::new(directory.clone(), keys.clone(), key_cache.clone());
+        let unheard = Arc::new(UnheardNames::new());
+        let users = Users::new(directory.clone(), keys.clone(), key_cache.clone(), unheard.clone());
         let service = Arc::new(Service {
             store,
             directory: directory.clone(),
             keys: keys.clone(),
-            buckets: Buckets::new(directory, keys, key_cache),
+            buckets: Buckets::new(directory, keys, key_cache, unheard),
             users: users.clone(),
             pool: config.pool,
             data_pool: config.data_pool.clone(),

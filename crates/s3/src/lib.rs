@@ -31,6 +31,7 @@ mod known_documents;
 mod known_requests;
 mod last_use;
 mod listing;
+mod look_ups;
 mod metrics;
 mod names;
 mod object_lock;

@@ -18,6 +18,7 @@ use crate::directory::BucketDirectory;
 use crate::error::{GatewayError, custom_error};
 use crate::key_cache::KeyCache;
 use crate::last_use::LastUse;
+use crate::look_ups::{UnheardNames, Wanted};
 use crate::temporary_credentials::{SessionError, TemporaryCredentials, is_temporary};
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
@@ -109,6 +110,7 @@ pub(crate) struct Users {
     temporary: TemporaryCredentials,
     last_use: LastUse,
     known: Arc<Mutex<KnownCallers>>,
+    unheard: Arc<UnheardNames>,
 }
 
 /// Callers of access keys by the current copy of identities.
@@ -123,10 +125,11 @@ impl Users {
         directory: Arc<dyn BucketDirectory>,
         service: Arc<dyn KeyService>,
         keys: Arc<KeyCache>,
+        unheard: Arc<UnheardNames>,
     ) -> Self {
         let temporary = TemporaryCredentials::new(directory.clone(), service, keys.clone());
         let last_use = LastUse::new(directory.clone());
-        Users { directory, keys, temporary, last_use, known: Arc::default() }
+        Users { directory, keys, temporary, last_use, known: Arc::default(), unheard }
     }
 
     /// Gives out temporary credentials.
@@ -143,7 +146,11 @@ impl Users {
         if identities.access_key(access_key).is_some() {
             return Ok(Some(identities));
         }
-        Ok(self.directory.identities_with(access_key).await?)
+        let asked = self.directory.identities_with(access_key);
+        Ok(match self.directory.is_unheard_access_key(access_key) {
+            true => self.unheard.look_up((Wanted::AccessKey, access_key), asked).await?,
+            false => asked.await?,
+        })
     }
 
     /// The secret of an access key that can sign, be it for long or temporary.

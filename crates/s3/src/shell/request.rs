@@ -25,6 +25,7 @@ use super::unsigned_chunks;
 use crate::authentication::Authentication;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
+use crate::look_ups::asked_from;
 use crate::names::index_object;
 use crate::observed::Observed;
 use crate::query::Marks;
@@ -81,12 +82,13 @@ pub(super) async fn answer(
 ) -> Response<MeasuredBody<Body>> {
     let observed = Observed::begin(gateway.config.audit.clone(), Some(place));
     request.extensions_mut().insert(Arc::clone(&observed));
-    let response = match observed.may_be_traced(request.headers()) {
-        false => answer_unmeasured(gateway, origin, request, &observed).await,
-        true => {
-            let answer = answer_unmeasured(gateway, origin, request, &observed);
-            Box::pin(within(|| observed.traced(), answer)).await
-        }
+    let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
+    let is_traced = observed.may_be_traced(request.headers());
+    let client = arrival.client.map(|client| client.ip());
+    let answer = asked_from(client, answer_unmeasured(gateway, arrival, request, &observed));
+    let response = match is_traced {
+        false => answer.await,
+        true => Box::pin(within(|| observed.traced(), answer)).await,
     };
     observed.is_answered_with(response.status().as_u16());
     if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
@@ -100,11 +102,10 @@ pub(super) async fn answer(
 
 async fn answer_unmeasured(
     gateway: &Gateway,
-    origin: Origin,
+    arrival: Arrival,
     mut request: Request<Incoming>,
     observed: &Arc<Observed>,
 ) -> Response<Body> {
-    let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
     request.extensions_mut().insert(arrival);
     observed.is_of(&request, arrival);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)

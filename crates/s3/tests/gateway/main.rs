@@ -10,6 +10,7 @@ mod cuts;
 mod faults;
 mod forms;
 mod inline;
+mod look_ups;
 mod memory;
 mod moved_clock;
 mod pools;

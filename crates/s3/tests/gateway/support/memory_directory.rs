@@ -1,6 +1,7 @@
 //! Buckets and identities in memory.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub struct MemoryDirectory {
     pools: Mutex<Vec<PoolRecord>>,
     unconfirmed_for: Mutex<Duration>,
     cluster_unix_ms: Mutex<Option<u64>>,
+    /// Look-ups of single buckets and access keys.
+    looked_up: AtomicU64,
 }
 
 impl MemoryDirectory {
@@ -33,6 +36,11 @@ impl MemoryDirectory {
 
     pub fn set_cluster_unix_ms(&self, unix_ms: Option<u64>) {
         *self.cluster_unix_ms.lock().unwrap() = unix_ms;
+    }
+
+    /// How often a bucket or an access key was looked up.
+    pub fn looked_up(&self) -> u64 {
+        self.looked_up.load(Ordering::Relaxed)
     }
 
     pub fn add_pool(&self, record: PoolRecord) {
@@ -51,7 +59,16 @@ impl BucketDirectory for MemoryDirectory {
     }
 
     async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
+        self.looked_up.fetch_add(1, Ordering::Relaxed);
         Ok(self.buckets.lock().unwrap().get(name).cloned())
+    }
+
+    fn is_unheard_bucket(&self, name: &str) -> bool {
+        !self.buckets.lock().unwrap().contains_key(name)
+    }
+
+    fn is_unheard_access_key(&self, access_key: &str) -> bool {
+        self.identities.lock().unwrap().access_key(access_key).is_none()
     }
 
     async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError> {
@@ -94,6 +111,7 @@ impl BucketDirectory for MemoryDirectory {
     }
 
     async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {
+        self.looked_up.fetch_add(1, Ordering::Relaxed);
         Ok(Some(self.identities()).filter(|identities| identities.access_key(access_key).is_some()))
     }
 
