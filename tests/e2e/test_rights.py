@@ -2,6 +2,7 @@
 have no part in; a token is used once; a host is shut out by one command, and changes its password while it runs."""
 
 import json
+import re
 import time
 
 import pytest
@@ -52,6 +53,31 @@ def test_health_there_looks_at_what_the_host_may_read(hosts):
         problems = json.loads(host.cli("health", "--json", ok=(0, 1, 2)).stdout)["problems"]
         wrong = {"RECORDS_NOT_VERIFIED", "RECORDS_REFUSED", "HOSTS_SHARE_LOGIN"}
         assert not [problem for problem in problems if problem["code"] in wrong], f"{host.name}: {problems}"
+
+
+def private_keys(host):
+    """As their files have them, and as bytes."""
+    texts = []
+    for path in [
+        *(host.data / "keys").glob("*.key"),
+        *host.data.glob("osd-*/*.key"),
+        *(host.data / "tls").glob("*.key"),
+    ]:
+        texts += re.findall(r"[0-9a-zA-Z+/]{48,}", path.read_text())
+    found = {text.encode() for text in texts}
+    return found | {bytes.fromhex(text) for text in texts if re.fullmatch("[0-9a-f]{64}", text)}
+
+
+def test_private_keys_of_a_host_are_nowhere_else(hosts):
+    """Neither in cluster state nor in any file of another host."""
+    for role in ("osd", "gateway"):
+        kept = private_keys(hosts[role])
+        assert len(kept) >= 2, f"{role}: {kept}"
+        for other in (host for name, host in hosts.items() if name != role):
+            files = [path for path in other.data.rglob("*") if path.is_file() and path.name != "device"]
+            assert any(path.name == "state.redb" for path in files) or other is not hosts["first"], files
+            leaked = [path for path in files if any(key in path.read_bytes() for key in kept)]
+            assert not leaked, f"private keys of {role} are in {leaked}"
 
 
 def test_commands_of_operators_are_refused_there(hosts):

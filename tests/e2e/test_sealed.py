@@ -166,6 +166,10 @@ def test_image_ls_info_and_bench_say_which_is_sealed(cluster):
         run = ("--rw", "randread", "--bs", "4k", "--qd", 4, "--seconds", 1, "--working-set", "1M")
         report = cluster.json("bench", "block", "--image", image, *run)
         assert words in report["protections"] and not report["errors"], f"{report}"
+
+
+def test_the_key_of_an_image_without_sealing_is_not_destroyed(cluster):
+    """That would destroy nothing: its blocks are in clear."""
     refused = cluster.cli("key", "destroy", "--image", "clear", "--force", ok=(1,))
     assert "is not sealed" in refused.stderr, refused.stderr
 

@@ -183,3 +183,18 @@ def test_a_first_message_of_another_holds_no_connection_of_an_osd(cluster, ports
         holds_few(held, "osd.0")
         served(lambda: cluster.json("osd", "ls"))
         wait_for("all are closed", lambda: held.open() == 0, 9)
+
+
+def test_made_up_tokens_have_a_budget(cluster, address, admin):
+    """Each costs cluster state a look-up. Who is logged in goes on, also from the same address."""
+    statuses = [
+        Caller.with_token(address, f"atoll_api_{number:064x}").call("GET", "/api/v1/health").status
+        for number in range(100)
+    ]
+    assert statuses[:30] == [401] * 30, statuses
+    assert 20 <= statuses.count(429) <= 68, statuses
+    made_up = Caller(address)
+    made_up.cookie = "atoll_session=" + "0" * 64
+    assert made_up.call("GET", "/api/v1/health").status == 429, "a session that nobody has is a look-up, too"
+    assert admin.call("GET", "/api/v1/health").status == 200
+    wait_for("it is over", lambda: made_up.call("GET", "/api/v1/health").status == 401, 5)

@@ -8,7 +8,8 @@ import ssl
 import boto3
 import pytest
 from lib.console import Caller
-from lib.logs import request_lines
+from lib.identities import Account, code_of
+from lib.logs import audit_lines, changes_of, request_lines
 from lib.waiting import wait_for
 
 # A flood of a second or two. Unbounded, it would be 60 MB of lines.
@@ -20,6 +21,7 @@ GROWTH_BYTES_MAX = 256 << 10
 def cluster(scenario):
     cluster = scenario.cluster("logs", osds=1, osd_size="2G")
     cluster.variables["ATOLL_S3_AUDIT_LOG"] = str(cluster.data / "log" / "s3-audit.jsonl")
+    cluster.variables["ATOLL_AUDIT_REQUESTS_ROOM"] = "1M"
     cluster.up()
     return cluster
 
@@ -126,3 +128,75 @@ def test_changes_of_identities_are_lines_of_who_made_them(cluster):
     [line] = wait_for("the line", made, 10)
     assert line["principal"].endswith(":root") and line["subject"].endswith(":user/dora"), line
     assert line["access_key"] == credentials["access_key"] and line["operation"] == "Iam", line
+
+
+def query_client(cluster, service, access=None, secret=None, **more):
+    credentials = cluster.credentials()
+    return boto3.client(
+        service,
+        endpoint_url=credentials["endpoint"],
+        region_name="us-east-1",
+        aws_access_key_id=access or credentials["access_key"],
+        aws_secret_access_key=secret or credentials["secret_key"],
+        config=boto3.session.Config(retries={"total_max_attempts": 1}),
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def low(cluster):
+    """A user of another account without any right."""
+    account = Account(cluster, [cluster], "other")
+    return account, account.user("low")
+
+
+def test_refused_lines_of_iam_and_sts_say_who_was_to_do_what(cluster, low):
+    account, user = low
+    known, strangers = (cluster.data / "log" / name for name in ("s3-audit.jsonl", "s3-audit-strangers.jsonl"))
+    who = f"arn:aws:iam::{account.id}:user/low"
+    role = f"arn:aws:iam::{account.id}:role/any"
+    iam = query_client(cluster, "iam", user.access, user.secret)
+    sts = query_client(cluster, "sts", user.access, user.secret)
+    assert code_of(iam.create_user, UserName="eve") == "AccessDenied"
+    assert code_of(sts.assume_role, RoleArn=role, RoleSessionName="job") == "AccessDenied"
+    session = sts.get_session_token()["Credentials"]
+    keys = (session["AccessKeyId"], session["SecretAccessKey"])
+    of_session = query_client(cluster, "iam", *keys, aws_session_token=session["SessionToken"])
+    assert code_of(of_session.delete_user, UserName="low") == "AccessDenied"
+    wrong = query_client(cluster, "iam", user.access, "wrong")
+    assert code_of(wrong.create_user, UserName="eve") == "SignatureDoesNotMatch"
+    token = {"RoleArn": role, "RoleSessionName": "job", "WebIdentityToken": "made.up.token"}
+    assert code_of(sts.assume_role_with_web_identity, **token) != "ok"
+    user_arn = lambda name: f"arn:aws:iam::{account.id}:user/{name}"
+    for path, action, subject, principal in (
+        (known, "iam:CreateUser", user_arn("eve"), who),
+        (known, "sts:AssumeRole", role, who),
+        (known, "iam:DeleteUser", who, who),
+        (strangers, "iam:CreateUser", None, None),
+        (strangers, "sts:AssumeRoleWithWebIdentity", role, None),
+    ):
+        found = lambda path=path, action=action: [
+            line for line in audit_lines(path) if line.get("action") == action and line["status"] >= 400
+        ]
+        line = wait_for(f"{action} in {path.name}", found, 10)[-1]
+        assert (line["subject"], line["principal"]) == (subject, principal), line
+
+
+def test_who_may_change_nothing_pushes_out_no_change(cluster, low):
+    """Neither by reads and writes, nor by changes that are refused. The room of requests has 1 MiB here."""
+    _, user = low
+    cluster.s3().create_bucket(Bucket="before")
+    known = cluster.data / "log" / "s3-audit.jsonl"
+    made = lambda: [line for line in audit_lines(changes_of(known)) if line.get("bucket") == "before"]
+    wait_for("the line of the change", made, 10)
+    size_bytes = changes_of(known).stat().st_size
+    s3, iam = user.s3, query_client(cluster, "iam", user.access, user.secret)
+    for number in range(1_500):
+        assert code_of(s3.get_object, Bucket="before", Key="k" * 900) == "AccessDenied"
+        if number % 50 == 0:
+            assert code_of(iam.create_user, UserName="eve") == "AccessDenied"
+            assert code_of(s3.put_bucket_tagging, Bucket="before", Tagging={"TagSet": []}) == "AccessDenied"
+    wait_for("older requests are gone", lambda: known.with_name(f"{known.name}.8").exists(), 20)
+    assert made(), "the change is there"
+    # Nothing but uses of keys and signatures has come.
+    assert changes_of(known).stat().st_size - size_bytes < 16 << 10

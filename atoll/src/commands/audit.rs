@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use atoll_audit::{KnownHead, Verdict};
+use atoll_audit::{KnownHead, Verdict, files_of_rooms};
 use atoll_cluster::keys;
 use atoll_terminal::print_line;
 use atoll_types::audit::AuditHeadRecord;
@@ -53,7 +53,7 @@ does not write.")]
 pub struct VerifyArguments {
     #[command(flatten)]
     output: OutputArguments,
-    /// Logs, without those that were set aside [default: those of this host]
+    /// Logs, each with its rooms and the files that were set aside [default: those of this host]
     files: Vec<PathBuf>,
     /// Public keys of processes: a run with each of them must be there, and no run with another
     #[arg(long, value_name = "HEX")]
@@ -119,6 +119,13 @@ fn missing_logs(logs: &[PathBuf], known: &[AuditHeadRecord]) -> Vec<PathBuf> {
     files.filter(|file| !logs.contains(file)).collect()
 }
 
+/// Returns further rooms of logs that exist, or should by the heads in cluster state.
+fn further_rooms(logs: &[PathBuf], known: &[AuditHeadRecord]) -> Vec<PathBuf> {
+    let is_known = |file: &Path| known.iter().any(|record| file.file_name() == Some(OsStr::new(&record.log)));
+    let rooms = logs.iter().flat_map(|log| files_of_rooms(log));
+    rooms.filter(|file| !logs.contains(file) && (file.exists() || is_known(file))).collect()
+}
+
 fn verify_all(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     let mut logs = match &arguments.files[..] {
         [] => own_logs(&arguments.output)?,
@@ -126,8 +133,9 @@ fn verify_all(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     };
     let known = known_of_host(arguments);
     let lines = known.as_deref().unwrap_or_default();
-    if arguments.files.is_empty() {
-        logs.extend(missing_logs(&logs, lines));
+    match arguments.files.is_empty() {
+        true => logs.extend(missing_logs(&logs, lines)),
+        false => logs.extend(further_rooms(&logs, lines)),
     }
     let mut is_whole = true;
     let mut documents = Vec::new();
@@ -191,20 +199,47 @@ fn own_logs(output: &OutputArguments) -> anyhow::Result<Vec<PathBuf>> {
     logs_of_host(&directory).with_context(|| directory.logs().display().to_string())
 }
 
-/// Reads a log, the files that were set aside first: `.1` is the latest of these.
-fn verify(log: &Path, known: Vec<KnownHead>) -> anyhow::Result<Verdict> {
-    let aside = (1..).map(|number| log.with_added_extension(number.to_string()));
-    let mut files: Vec<PathBuf> = aside.take_while(|path| path.exists()).collect();
-    files.reverse();
-    // Of one that is gone cluster state may know lines.
-    if log.exists() || known.is_empty() {
-        files.push(log.to_owned());
+/// The files of a log that were set aside, by their numbers: 1 is the latest.
+fn files_aside(log: &Path) -> anyhow::Result<BTreeMap<u32, PathBuf>> {
+    let directory = match log.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let name = format!("{}.", log.file_name().unwrap_or_default().to_string_lossy());
+    let mut found = BTreeMap::new();
+    // Of a directory that is not there cluster state may know logs.
+    let entries = if directory.exists() { Some(std::fs::read_dir(directory)?) } else { None };
+    for entry in entries.into_iter().flatten() {
+        let path = entry?.path();
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(number) = file.strip_prefix(&name).and_then(|number| number.parse().ok()) {
+            found.insert(number, path);
+        }
     }
+    Ok(found)
+}
+
+fn read(verdict: &mut Verdict, path: &Path) -> anyhow::Result<()> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    verdict.read(&name(), BufReader::new(file)).with_context(name)
+}
+
+/// Reads a log, the files that were set aside first, and notices those that are missing among them.
+fn verify(log: &Path, known: Vec<KnownHead>) -> anyhow::Result<Verdict> {
+    let aside = files_aside(log).with_context(|| log.display().to_string())?;
+    let oldest = aside.last_key_value().map_or(0, |(number, _)| *number);
+    // Of one that is gone cluster state may know lines.
+    let is_read = log.exists() || known.is_empty();
     let mut verdict = Verdict::knowing(known);
-    for path in files {
-        let name = || path.display().to_string();
-        let file = File::open(&path).with_context(name)?;
-        verdict.read(&name(), BufReader::new(file)).with_context(name)?;
+    for number in (1..=oldest).rev() {
+        match aside.get(&number) {
+            Some(path) => read(&mut verdict, path)?,
+            None => verdict.misses(&log.with_added_extension(number.to_string()).display().to_string()),
+        }
+    }
+    if is_read {
+        read(&mut verdict, log)?;
     }
     verdict.end(&log.display().to_string());
     Ok(verdict)
@@ -266,5 +301,70 @@ fn say(log: &Path, verdict: &Verdict, is_compared: bool) {
     for (id, run) in &verdict.runs {
         let beginning = if run.has_beginning { "" } else { ", whose first lines are gone" };
         print_line!("  run {id}{beginning}: key {}", run.key.as_deref().unwrap_or("not there"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use atoll_audit::{AuditLog, LogConfig, OnFailure, OwnRooms, RoomSizes, Target};
+
+    use super::*;
+
+    /// A log with files that were set aside. Each process makes a run; a run may be as large as a file.
+    fn log(directory: &Path, runs: usize, lines: usize) -> PathBuf {
+        let path = directory.join("audit.jsonl");
+        let config = LogConfig {
+            source: "test",
+            target: Target::File(path.clone()),
+            spool: PathBuf::new(),
+            spool_bytes_max: 0,
+            on_failure: OnFailure::Lose,
+            own_rooms: OwnRooms::default(),
+            sizes: RoomSizes { requests_bytes: 9 * 4_000, ..RoomSizes::default() },
+            is_short_lived: false,
+        };
+        for _ in 0..runs {
+            let log = AuditLog::open(&config).unwrap().unwrap();
+            for number in 0..lines {
+                log.add(&json!({ "value": number, "text": "x".repeat(1_000) }));
+                // Lines that come together are in one file.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            log.end(Duration::from_secs(20)).unwrap();
+        }
+        path
+    }
+
+    #[test]
+    fn a_missing_file_in_the_middle_is_found() {
+        for (runs, lines) in [(1, 16), (8, 3)] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = log(directory.path(), runs, lines);
+            assert!(verify(&path, Vec::new()).unwrap().is_whole());
+            let aside = files_aside(&path).unwrap();
+            assert!(aside.len() >= 3, "{aside:?}");
+            for number in 1..aside.len() as u32 {
+                let hidden = directory.path().join("hidden");
+                std::fs::rename(&aside[&number], &hidden).unwrap();
+                let found = verify(&path, Vec::new()).unwrap();
+                assert!(!found.is_whole(), "file {number} of {runs} runs: {found:?}");
+                std::fs::rename(&hidden, &aside[&number]).unwrap();
+            }
+        }
+    }
+
+    /// A process that was killed while it set files aside has left a number out.
+    #[test]
+    fn a_number_that_is_left_out_is_no_missing_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = log(directory.path(), 1, 10);
+        let aside = files_aside(&path).unwrap();
+        for number in (2..=aside.len() as u32).rev() {
+            std::fs::rename(&aside[&number], path.with_added_extension((number + 1).to_string())).unwrap();
+        }
+        let found = verify(&path, Vec::new()).unwrap();
+        assert!(found.is_whole(), "{found:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use atoll_audit::{Head, ProcessLog, of_process};
+use atoll_audit::{AuditLog, Head, ProcessLog, of_process};
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, keys};
 use atoll_coordinator::unix_ms;
 use atoll_types::audit::AuditHeadRecord;
@@ -95,6 +95,7 @@ async fn publish_for_ever(options: &ConnectOptions, who: &ProcessLog) {
         };
         match said.await {
             Ok(connected) => {
+                of_process().iter().for_each(AuditLog::is_heard);
                 client = Some(connected);
                 published.extend(new.into_iter().map(|head| (head.run, head.number)));
             }

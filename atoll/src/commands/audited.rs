@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use atoll_audit::{AuditLog, Head, LogConfig, OnFailure, ProcessLog, note, of_process, set_of_process};
+use atoll_audit::{
+    AuditLog, Head, LogConfig, OnFailure, ProcessLog, follow_left, note_change, of_process, set_of_process,
+};
 use atoll_node::DataDir;
 use atoll_terminal::print_note;
 use clap::ArgMatches;
@@ -111,7 +113,11 @@ impl AuditedCommand {
         let process = if words == ["up"] { "supervisor" } else { "command" };
         let author = Author::of_process();
         let command = AuditedCommand {
-            log: LogConfig { on_failure: on_failure(), ..own_log(&directory, process, SOURCE) },
+            log: LogConfig {
+                on_failure: on_failure(),
+                is_short_lived: process == "command",
+                ..own_log(&directory, process, SOURCE)
+            },
             who: ProcessLog { host: author.host, process: process.into(), user: Some(author.user) },
             command: command_words(std::env::args().skip(1)),
             login_user_id: login_user_id(),
@@ -131,13 +137,18 @@ impl AuditedCommand {
         }
         if words == ["up"] {
             follow_key_uses(command.who.clone(), command.log.clone());
+            let directory = command.directory.clone();
+            follow_left(move || own_log(&directory, "command", SOURCE))?;
         }
         Ok(Some(command))
     }
 
     /// Opens the log, unless there is no cluster to have one.
     fn open(&self) -> std::io::Result<()> {
-        let log = if self.directory.has_cluster() { AuditLog::open_own(&self.log)? } else { None };
+        // 'up' may have chosen another target meanwhile.
+        let target = own_log(&self.directory, &self.who.process, SOURCE).target;
+        let config = LogConfig { target, ..self.log.clone() };
+        let log = if self.directory.has_cluster() { AuditLog::open_own(&config)? } else { None };
         set_of_process(self.who.clone(), log);
         Ok(())
     }
@@ -160,7 +171,7 @@ impl AuditedCommand {
 
     fn note(&self, operation: &str, done: Option<&anyhow::Result<ExitCode>>) {
         let shorten = |error: &anyhow::Error| explain(error).chars().take(ERROR_CHARACTERS_MAX).collect();
-        note(
+        note_change(
             SOURCE,
             operation,
             &Record {
@@ -211,7 +222,7 @@ pub fn note_of_console(user: &str, (words, operands): (&[String], &[String]), do
         error: done.err().map(|error| error.chars().take(ERROR_CHARACTERS_MAX).collect()),
         duration_ms: None,
     };
-    note(SOURCE, "CommandEnded", &OfConsole { operator: user, record });
+    note_change(SOURCE, "CommandEnded", &OfConsole { operator: user, record });
 }
 
 #[cfg(test)]

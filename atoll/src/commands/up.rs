@@ -24,6 +24,7 @@ use atoll_types::transports::{Transport, Transports};
 use clap::Args;
 
 use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_erasure_code};
+use super::audit_log::parse_command_target;
 use super::daemon::log_filter;
 use super::gateway::{S3ListenArguments, parse_listen};
 use super::join::{EtcdArguments, HostArguments, host_choices};
@@ -60,6 +61,11 @@ pub struct UpArguments {
     /// Where the admin server listens, with TLS: console, admin API and metrics [default: port 8443 of the address of --listen]
     #[arg(long, value_name = "IP:PORT|off", env = "ATOLL_ADMIN_LISTEN", value_parser = parse_listen)]
     pub admin_listen: Option<String>,
+    /// Where a line of JSON for each command on this host goes that may change something, and for uses of keys by
+    /// processes without a log of their own: the URL of a collector that takes them by POST, 'file' for DIR/log, or
+    /// 'off'; remembered [default: file]
+    #[arg(long, value_name = "URL|file|off", env = "ATOLL_COMMAND_AUDIT_LOG", value_parser = parse_command_target)]
+    pub command_audit_log: Option<String>,
     /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].
     /// Anyone who can reach a TCP address can read and write every image, unless client certificates are
     /// required: see 'atoll nbd run --help'
@@ -181,6 +187,7 @@ fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choi
         s3_listen: arguments.s3.s3_listen.clone(),
         s3_tls_listen: arguments.s3.s3_tls_listen.clone(),
         admin_listen: arguments.admin_listen.clone(),
+        command_audit_log: arguments.command_audit_log.clone(),
         tls_names: arguments.s3.tls_name.clone(),
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
         nvme_listen: arguments.nvme_listen.clone(),

@@ -143,7 +143,7 @@ fn note_policies(operation: &Operation, changes: Vec<PolicyChange>) {
     let policies: Vec<DocumentChange> = changes.into_iter().filter_map(audited).collect();
     if !policies.is_empty() {
         let record = serde_json::json!({ "action": format!("iam:{}", operation.name), "policies": policies });
-        atoll_audit::note("command", "ChangePolicies", &record);
+        atoll_audit::note_change("command", "ChangePolicies", &record);
     }
 }
 

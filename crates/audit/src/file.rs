@@ -8,35 +8,27 @@ use atoll_files::Access;
 
 use crate::Sink;
 
-/// How much of a log is kept.
-#[derive(Clone, Copy)]
-pub(crate) struct Room {
-    /// A file that is larger is set aside.
-    file_bytes_max: u64,
-    /// Files that were set aside and are kept: `audit.jsonl.1` is the latest.
-    set_aside_max: u32,
-}
-
-/// Room for lines of people who are known.
-pub(crate) const IDENTIFIED_ROOM: Room = Room { file_bytes_max: 64 << 20, set_aside_max: 8 };
-/// Room for lines of strangers, which take none of the other.
-pub(crate) const STRANGERS_ROOM: Room = Room { file_bytes_max: 16 << 20, set_aside_max: 4 };
+/// Files that were set aside and are kept: `audit.jsonl.1` is the latest.
+const SET_ASIDE_MAX: u32 = 8;
 
 pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
-    room: Room,
+    /// A file that is larger is set aside.
+    file_bytes_max: u64,
 }
 
 impl LogFile {
-    pub fn open(path: &Path, room: Room) -> std::io::Result<Self> {
+    /// Opens a file that has this room together with those that were set aside.
+    pub fn open(path: &Path, bytes_max: u64) -> std::io::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
         let file = append(path)?;
         let size_bytes = file.metadata()?.len();
-        Ok(LogFile { path: path.to_owned(), file, size_bytes, room })
+        let file_bytes_max = bytes_max / u64::from(SET_ASIDE_MAX + 1);
+        Ok(LogFile { path: path.to_owned(), file, size_bytes, file_bytes_max })
     }
 
     fn set_aside(&mut self) -> std::io::Result<()> {
@@ -45,7 +37,7 @@ impl LogFile {
             name.push(format!(".{number}"));
             PathBuf::from(name)
         };
-        for number in (1..self.room.set_aside_max).rev() {
+        for number in (1..SET_ASIDE_MAX).rev() {
             if aside(number).exists() {
                 std::fs::rename(aside(number), aside(number + 1))?;
             }
@@ -57,7 +49,7 @@ impl LogFile {
     }
 
     fn try_write(&mut self, lines: &str) -> std::io::Result<()> {
-        if self.size_bytes > 0 && self.size_bytes + lines.len() as u64 > self.room.file_bytes_max {
+        if self.size_bytes > 0 && self.size_bytes + lines.len() as u64 > self.file_bytes_max {
             self.set_aside()?;
         }
         append_whole(&mut self.file, &mut self.size_bytes, lines)
@@ -72,11 +64,6 @@ pub(crate) fn append_whole(file: &mut File, size_bytes: &mut u64, lines: &str) -
     }
     *size_bytes += lines.len() as u64;
     Ok(())
-}
-
-/// The file for lines of strangers: `audit-strangers.jsonl` beside `audit.jsonl`.
-pub(crate) fn strangers_path(path: &Path) -> PathBuf {
-    with_suffix(path, "-strangers")
 }
 
 /// A name with something before its extension.
@@ -124,8 +111,7 @@ mod tests {
     fn large_files_are_set_aside_and_the_oldest_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.jsonl");
-        let room = Room { file_bytes_max: 100, ..IDENTIFIED_ROOM };
-        let mut log = LogFile::open(&path, room).unwrap();
+        let mut log = LogFile::open(&path, 900).unwrap();
         for number in 0..20 {
             log.write(&format!("{number:059}\n")).unwrap();
         }
@@ -135,7 +121,7 @@ mod tests {
         assert_eq!(read("audit.jsonl.8").trim_start_matches('0'), "11\n");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 9);
         drop(log);
-        let mut again = LogFile::open(&path, IDENTIFIED_ROOM).unwrap();
+        let mut again = LogFile::open(&path, 1 << 20).unwrap();
         again.write("more\n").unwrap();
         assert!(read("audit.jsonl").ends_with("19\nmore\n"), "what was there stays");
     }

@@ -1,10 +1,10 @@
 //! An audit log: caller, request and outcome, as a line of JSON for each request, in a file or sent to a collector
 //! over HTTP. Lines are written by a thread of their own, in the order in which they came.
 //!
-//! A caller without authentication is a stranger. Lines of strangers have a file of their own, so they never push
-//! out those of others, and refusals of strangers are sampled: the rest is a number in a line. Lines are chained
-//! and signed, so that [`Verdict`] finds changed and removed ones. Lines for a collector wait on disk until it
-//! takes them.
+//! A caller without authentication is a stranger. Changes, other requests of authenticated callers, and lines of
+//! strangers have [rooms](OwnRooms) of their own, so none pushes out another. Refusals of strangers are sampled: the
+//! rest is a number in a line. Lines are chained and signed, so that [`Verdict`] finds changed and removed ones. Lines
+//! for a collector wait on disk until it takes them.
 //!
 //! This crate knows lines, files and HTTP. It does not know the content of lines.
 
@@ -14,7 +14,9 @@ mod collector;
 mod documents;
 mod file;
 mod of_process;
+mod rooms;
 mod sampling;
+mod sending;
 mod spool;
 mod status;
 mod verify;
@@ -36,12 +38,14 @@ use serde::Serialize;
 pub use bounds::{AGENT_BYTES_MAX, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, cut_fields};
 use chain::ChainKey;
 pub use chain::Head;
-use collector::Collector;
 pub use documents::DocumentChange;
-use file::{IDENTIFIED_ROOM, LogFile, STRANGERS_ROOM, strangers_path, with_suffix};
-pub use of_process::{ProcessLog, is_refusing, note, note_refusal, of_process, set_of_process};
+use file::{LogFile, with_suffix};
+pub use of_process::{ProcessLog, is_refusing, note, note_change, note_refusal, of_process, set_of_process};
+pub use rooms::{OwnRooms, RoomSizes, files_of_rooms};
+use rooms::{Room, Rooms};
 use sampling::Sampling;
-use spool::{Sender, Spool, take_left};
+pub use sending::follow_left;
+use sending::{open_spools, send_spooled};
 use status::SharedStatus;
 pub use status::{CollectorAway, LogStatus, log_statuses};
 pub use verify::{KnownHead, RunVerdict, Verdict};
@@ -56,6 +60,8 @@ const STRANGERS_WAITING_MAX: usize = WAITING_MAX / 4;
 
 /// How often one looks whether a log has ended.
 const END_POLL: Duration = Duration::from_millis(2);
+/// Time that a log waits for its collector when it ends.
+const SEND_LIMIT: Duration = Duration::from_secs(2);
 
 struct Registered {
     written: Counter,
@@ -124,8 +130,12 @@ pub struct LogConfig {
     pub spool_bytes_max: u64,
     /// Policy for lines without room.
     pub on_failure: OnFailure,
-    /// Strangers can make it grow, so their lines have a file of their own.
-    pub has_strangers: bool,
+    /// Lines that have rooms of their own.
+    pub own_rooms: OwnRooms,
+    /// How much of the files of each is kept.
+    pub sizes: RoomSizes,
+    /// The process ends soon: lines that a collector does not take at once are left for [`follow_left`].
+    pub is_short_lived: bool,
 }
 
 /// Default size of the spool for a collector, in bytes.
@@ -143,6 +153,7 @@ struct Inner {
     heads: Heads,
     is_over: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    senders: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Drop for Inner {
@@ -209,16 +220,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-/// Sends the spool of a process, and those that others have left.
-fn send_spooled(url: &str, config: &LogConfig, spool: &Spool, status: &Arc<SharedStatus>) -> std::io::Result<()> {
-    let left = take_left(own_paths(&config.spool));
-    let all = left.into_iter().chain(std::iter::once(Arc::clone(spool.shared())));
-    let senders = all.map(|shared| Ok(Sender::new(shared, Collector::new(url)?, Arc::clone(status))));
-    let mut senders = senders.collect::<std::io::Result<Vec<_>>>()?;
-    // One after the other: what is older comes first.
-    spawn("audit-spool", move || senders.iter_mut().for_each(Sender::run)).map(drop)
-}
-
 impl AuditLog {
     /// Opens a log. A file that cannot be written is an error now, and so is one that another process writes; a collector
     /// need not be there yet. `None` if it goes nowhere.
@@ -226,32 +227,29 @@ impl AuditLog {
         LazyLock::force(&REGISTERED);
         match &config.target {
             Target::File(path) => {
-                let identified = Box::new(LogFile::open(path, IDENTIFIED_ROOM)?);
-                let strangers: Option<Box<dyn Sink>> = match config.has_strangers {
-                    true => Some(Box::new(LogFile::open(&strangers_path(path), STRANGERS_ROOM)?)),
-                    false => None,
-                };
+                let open = |room: Room| LogFile::open(&room.path(path), room.bytes_max(&config.sizes));
+                let rooms = Rooms::open(config.own_rooms, open)?;
                 let status = SharedStatus::new(path.display().to_string());
-                Self::start(config, identified, strangers, status).map(Some)
+                Self::start(config, rooms.try_map(|file| Ok(Box::new(file) as Box<dyn Sink>))?, status).map(Some)
             }
             Target::Http(url) => {
-                let spool =
-                    open_first(own_paths(&config.spool), |path| Spool::open(path, config.spool_bytes_max))?;
+                let rooms = open_spools(config)?;
                 // A URL may hold a password.
                 let status = SharedStatus::new(format!("the collector of {}", config.source));
-                send_spooled(url, config, &spool, &status)?;
-                Self::start(config, Box::new(spool), None, status).map(Some)
+                let mut senders = Vec::new();
+                let rooms = rooms.try_map(|one| {
+                    senders.push(send_spooled(url, config, &one, &status)?);
+                    Ok(Box::new(one.spool) as Box<dyn Sink>)
+                })?;
+                let log = Self::start(config, rooms, status)?;
+                *log.0.senders.lock().unwrap_or_else(PoisonError::into_inner) = senders;
+                Ok(Some(log))
             }
             Target::Off => Ok(None),
         }
     }
 
-    fn start(
-        config: &LogConfig,
-        identified: Box<dyn Sink>,
-        strangers: Option<Box<dyn Sink>>,
-        status: Arc<SharedStatus>,
-    ) -> std::io::Result<Self> {
+    fn start(config: &LogConfig, rooms: Rooms<Box<dyn Sink>>, status: Arc<SharedStatus>) -> std::io::Result<Self> {
         let key = ChainKey::random()?;
         tracing::info!("the audit log of {} is chained under key {}", config.source, key.public());
         let (sender, waiting) = sync_channel(WAITING_MAX);
@@ -260,8 +258,7 @@ impl AuditLog {
         let begin = |sink| Chained::begin(sink, &key, config.source);
         let mut writer = Writer {
             source: config.source,
-            identified: begin(identified)?,
-            strangers: strangers.map(begin).transpose()?,
+            rooms: rooms.try_map(begin)?,
             signed_at: Instant::now(),
             wanted_at: Instant::now(),
             synced_at: Instant::now(),
@@ -274,7 +271,16 @@ impl AuditLog {
             is_over: Arc::clone(&is_over),
         };
         let thread = Mutex::new(Some(spawn("audit-log", move || writer.run())?));
-        let inner = Inner { sender, sampling, strangers_waiting, status, heads, is_over, thread };
+        let inner = Inner {
+            sender,
+            sampling,
+            strangers_waiting,
+            status,
+            heads,
+            is_over,
+            thread,
+            senders: Mutex::default(),
+        };
         Ok(AuditLog(Arc::new(inner)))
     }
 
@@ -292,18 +298,18 @@ impl AuditLog {
         self.0.status.is_refusing()
     }
 
-    /// Ends the log, which must be its last clone, and waits until all lines are written and signed. Gives the
-    /// latest signed lines; `None` if it took longer than the limit.
+    /// Ends the log, which must be its last clone, and waits until all lines are written and signed, and a moment
+    /// for the collector. Gives the latest signed lines; `None` if it took longer than the limit.
     pub fn end(self, limit: Duration) -> Option<Vec<Head>> {
         let (heads, deadline) = (Arc::clone(&self.0.heads), Instant::now() + limit);
         let thread = self.0.thread.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let senders = std::mem::take(&mut *self.0.senders.lock().unwrap_or_else(PoisonError::into_inner));
         drop(self);
-        while !thread.is_finished() {
-            if Instant::now() > deadline {
-                return None;
-            }
-            std::thread::sleep(END_POLL);
+        if !are_finished(&[thread], deadline) {
+            return None;
         }
+        // What is not taken stays in the spool.
+        are_finished(&senders, deadline.min(Instant::now() + SEND_LIMIT));
         let heads = heads.lock().unwrap_or_else(PoisonError::into_inner);
         Some(heads.values().cloned().collect())
     }
@@ -313,10 +319,25 @@ impl AuditLog {
         self.0.heads.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// Cluster state has taken all of [`AuditLog::heads`].
+    pub fn is_heard(&self) {
+        self.0.status.change(|status| status.heard_unix_ms = Some(writer::unix_ms()));
+    }
+
     /// Adds a record about an authenticated caller. If many wait, the caller does, too: a request whose record is
     /// lost must not look as if it had never been.
     pub fn add(&self, record: &impl Serialize) {
-        match self.0.sender.try_send(Line { text: line_of(record), is_of_stranger: false }) {
+        self.add_to(Room::Requests, record);
+    }
+
+    /// Adds a record about an allowed change of access or protection. Refused ones belong to the other requests: any
+    /// authenticated caller could fill the room otherwise.
+    pub fn add_change(&self, record: &impl Serialize) {
+        self.add_to(Room::Changes, record);
+    }
+
+    fn add_to(&self, room: Room, record: &impl Serialize) {
+        match self.0.sender.try_send(Line { text: line_of(record), room }) {
             Ok(()) => {}
             Err(TrySendError::Full(line)) => {
                 // An error means that the thread is gone, which ends the process.
@@ -348,13 +369,24 @@ impl AuditLog {
     fn try_add_of_stranger(&self, record: &impl Serialize) -> bool {
         let waiting = &self.0.strangers_waiting;
         if waiting.fetch_add(1, Ordering::Relaxed) < STRANGERS_WAITING_MAX
-            && self.0.sender.try_send(Line { text: line_of(record), is_of_stranger: true }).is_ok()
+            && self.0.sender.try_send(Line { text: line_of(record), room: Room::Strangers }).is_ok()
         {
             return true;
         }
         waiting.fetch_sub(1, Ordering::Relaxed);
         false
     }
+}
+
+/// Waits for threads; `false` if they take longer.
+fn are_finished(threads: &[JoinHandle<()>], deadline: Instant) -> bool {
+    while !threads.iter().all(JoinHandle::is_finished) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(END_POLL);
+    }
+    true
 }
 
 /// A record, which is an object with fields, as a line.
@@ -376,7 +408,9 @@ mod tests {
             spool: PathBuf::new(),
             spool_bytes_max: 0,
             on_failure: OnFailure::Lose,
-            has_strangers: true,
+            own_rooms: OwnRooms { changes: true, strangers: true },
+            sizes: RoomSizes::default(),
+            is_short_lived: false,
         }
     }
 
@@ -478,9 +512,13 @@ mod tests {
 
     fn flaky(on_failure: OnFailure) -> (AuditLog, Arc<AtomicBool>, Arc<Mutex<String>>) {
         let (is_full, written) = <(Arc<AtomicBool>, Arc<Mutex<String>>)>::default();
-        let sink = Box::new(Flaky { is_full: Arc::clone(&is_full), written: Arc::clone(&written) });
+        let open = |_| {
+            let sink = Flaky { is_full: Arc::clone(&is_full), written: Arc::clone(&written) };
+            Ok(Box::new(sink) as Box<dyn Sink>)
+        };
+        let rooms = Rooms::open(OwnRooms::default(), open).unwrap();
         let config = LogConfig { on_failure, ..config(Target::Off) };
-        let log = AuditLog::start(&config, sink, None, SharedStatus::new("flaky".into())).unwrap();
+        let log = AuditLog::start(&config, rooms, SharedStatus::new("flaky".into())).unwrap();
         (log, is_full, written)
     }
 
@@ -534,7 +572,7 @@ mod tests {
         }
         log.add_of_stranger(Stranger { address, is_refused: false }, &json!({ "path": "served" }));
         log.add(&json!({ "user": "rob" }));
-        let strangers = strangers_path(&path);
+        let strangers = Room::Strangers.path(&path);
         let refusals = || {
             let counted = |line: &Value| line["refusals"].as_u64().unwrap_or(u64::from(line["path"] != "served"));
             records(&strangers).iter().map(counted).sum::<u64>()

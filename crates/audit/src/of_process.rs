@@ -56,6 +56,12 @@ pub fn note(source: &str, operation: &str, record: &impl Serialize) {
     log.add(&noted(source, operation, record));
 }
 
+/// Adds a record about a change, as [`AuditLog::add_change`] does.
+pub fn note_change(source: &str, operation: &str, record: &impl Serialize) {
+    let Some(log) = of_process() else { return };
+    log.add_change(&noted(source, operation, record));
+}
+
 /// Adds a record about a refused caller, as far as these get lines.
 pub fn note_refusal(source: &str, operation: &str, address: Option<IpAddr>, record: &impl Serialize) {
     let Some(log) = of_process() else { return };

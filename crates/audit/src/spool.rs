@@ -176,11 +176,11 @@ impl Spool {
 }
 
 /// Takes the spools that ended processes have left, with names of one kind, except one.
-pub(crate) fn take_left(directories: impl Iterator<Item = PathBuf>) -> Vec<Arc<Shared>> {
+pub(crate) fn take_left(directories: impl Iterator<Item = PathBuf>, ending: Ending) -> Vec<Arc<Shared>> {
     let is_left = |directory: &PathBuf| directory.is_dir();
     let taken = directories.filter(is_left).filter_map(|directory| take(&directory).ok());
     let left = taken.filter(|shared| shared.waiting().bytes > 0);
-    left.inspect(|shared| shared.waiting().ending = Ending::WhenEmpty).map(Arc::new).collect()
+    left.inspect(|shared| shared.waiting().ending = ending).map(Arc::new).collect()
 }
 
 impl Sink for Spool {

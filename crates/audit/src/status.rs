@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
 
+use crate::writer::unix_ms;
+
 /// How a log is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogStatus {
@@ -24,6 +26,12 @@ pub struct LogStatus {
     pub waiting_bytes: u64,
     /// As many may wait.
     pub waiting_bytes_max: u64,
+    /// When it was opened.
+    #[serde(default)]
+    pub begun_unix_ms: u64,
+    /// When cluster state took a signed line of it last.
+    #[serde(default)]
+    pub heard_unix_ms: Option<u64>,
 }
 
 /// A collector that takes no lines.
@@ -53,7 +61,7 @@ pub fn log_statuses() -> Vec<LogStatus> {
 
 impl SharedStatus {
     pub fn new(log: String) -> Arc<Self> {
-        let status = LogStatus { log, ..LogStatus::default() };
+        let status = LogStatus { log, begun_unix_ms: unix_ms(), ..LogStatus::default() };
         let shared = Arc::new(SharedStatus { status: Mutex::new(status), is_refusing: AtomicBool::new(false) });
         ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
         shared

@@ -46,6 +46,8 @@ pub struct Verdict {
     known: BTreeMap<String, BTreeMap<u64, KnownHead>>,
     /// The time of the oldest line.
     oldest_unix_ms: Option<u64>,
+    /// A file is not there whose lines come before the next one.
+    missing_file: Option<String>,
 }
 
 /// Findings about one run of a process.
@@ -152,6 +154,12 @@ impl Verdict {
         Ok(())
     }
 
+    /// Notes that a file between the last one and the next one is missing. That is no problem if lines continue: a
+    /// process that is killed while it sets files aside leaves a number out.
+    pub fn misses(&mut self, name: &str) {
+        self.missing_file = Some(name.to_owned());
+    }
+
     /// Returns true if there are no contradictions.
     pub fn is_whole(&self) -> bool {
         self.problems.is_empty()
@@ -179,6 +187,7 @@ impl Verdict {
     fn link(&mut self, linked: &Linked<'_>) -> Result<(), String> {
         let is_first = linked.record["operation"] == BEGINS && linked.number == 0;
         let known = self.runs.get(&linked.run).map(|run| (run.last_number + 1, run.latest));
+        let missing_file = self.missing_file.take().filter(|_| known.is_none());
         let expected = known.or(is_first.then_some((0, [0; 32])));
         let run = self.runs.entry(linked.run.clone()).or_default();
         run.has_beginning |= is_first && known.is_none();
@@ -193,7 +202,8 @@ impl Verdict {
         (run.last_number, run.latest) = (linked.number, linked.chain);
         match expected {
             // The lines before were set aside long ago, and this one cannot be compared.
-            None => return Ok(()),
+            None if missing_file.is_none() => return Ok(()),
+            None => {}
             Some((number, _)) if linked.number != number => {
                 return Err(format!(
                     "line {number} of run {} should be here, and {} is",
@@ -208,7 +218,10 @@ impl Verdict {
         if linked.record["operation"] == HEAD {
             run.take_head(linked, &before)?;
         }
-        Ok(())
+        match missing_file {
+            Some(name) => Err(format!("{name} is not there, and another run begins behind it: it was taken away")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::chain::{Chain, ChainKey, Head, Place};
+use crate::rooms::{Room, Rooms};
 use crate::sampling::{Sampling, Unlisted};
 use crate::status::SharedStatus;
 use crate::{OnFailure, REGISTERED, Sink, line_of};
@@ -31,7 +32,7 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Line {
     pub text: String,
-    pub is_of_stranger: bool,
+    pub room: Room,
 }
 
 /// Lines that are to be written together.
@@ -65,9 +66,7 @@ pub(crate) type Heads = Arc<Mutex<BTreeMap<String, Head>>>;
 
 pub(crate) struct Writer {
     pub source: &'static str,
-    pub identified: Chained,
-    /// For lines about strangers; `None`: to the same place.
-    pub strangers: Option<Chained>,
+    pub rooms: Rooms<Chained>,
     pub waiting: Receiver<Line>,
     pub sampling: Arc<Mutex<Sampling>>,
     pub strangers_waiting: Arc<AtomicUsize>,
@@ -249,25 +248,18 @@ impl Writer {
     }
 
     fn needs_sync(&self) -> bool {
-        self.identified.needs_sync() || self.strangers.as_ref().is_some_and(Chained::needs_sync)
-    }
-
-    fn of(&mut self, is_of_stranger: bool) -> &mut Chained {
-        match (&mut self.strangers, is_of_stranger) {
-            (Some(strangers), true) => strangers,
-            _ => &mut self.identified,
-        }
+        self.rooms.all().any(Chained::needs_sync)
     }
 
     fn collect(&mut self, first: &Line) {
         let mut strangers = 0;
         let mut take = |writer: &mut Writer, line: &Line| {
-            strangers += usize::from(line.is_of_stranger);
-            writer.of(line.is_of_stranger).push(&line.text);
+            strangers += usize::from(line.room == Room::Strangers);
+            writer.rooms.of(line.room).push(&line.text);
         };
         take(self, first);
         for _ in 1..BATCH_MAX {
-            if self.identified.batch_bytes() > BATCH_BYTES {
+            if self.rooms.all().any(|chained| chained.batch_bytes() > BATCH_BYTES) {
                 break;
             }
             let Ok(line) = self.waiting.try_recv() else { break };
@@ -279,36 +271,51 @@ impl Writer {
     /// Writes the waiting lines. Lines that cannot be written are lost, or wait until they can be: then requests
     /// are refused.
     fn write(&mut self) {
-        let has_written = loop {
-            let reason = match self.identified.try_write() {
-                Ok(has_written) => break has_written,
-                Err(reason) => reason,
-            };
+        loop {
+            let (has_written, failure) = self.try_write();
             self.say_waiting();
+            let Some(reason) = failure else {
+                if has_written {
+                    self.status.change(|status| (status.failure, status.is_refusing) = (None, false));
+                }
+                break;
+            };
             let is_refusing = self.on_failure == OnFailure::Refuse && !self.is_over.load(Ordering::Relaxed);
             self.say_failure(&reason, is_refusing);
             if !is_refusing {
-                let lost = self.identified.lose();
+                let lost = self.rooms.known().map(Chained::lose).sum();
                 self.say_lost(lost, &reason);
-                return self.write_strangers();
+                break;
             }
             std::thread::sleep(AGAIN_PAUSE);
-        };
-        if has_written {
-            self.status.change(|status| (status.failure, status.is_refusing) = (None, false));
         }
-        self.say_waiting();
         self.write_strangers();
     }
 
+    /// Writes the batches of authenticated callers. One room without space takes nothing from another.
+    fn try_write(&mut self) -> (bool, Option<String>) {
+        let (mut has_written, mut failure) = (false, None);
+        for chained in self.rooms.known() {
+            match chained.try_write() {
+                Ok(one) => has_written |= one,
+                Err(reason) => failure = Some(reason),
+            }
+        }
+        (has_written, failure)
+    }
+
     fn say_waiting(&self) {
-        let bytes = self.identified.sink.waiting_bytes();
+        let add = |(bytes, bytes_max), chained: &Chained| {
+            let (more, more_max) = chained.sink.waiting_bytes();
+            (bytes + more, bytes_max + more_max)
+        };
+        let bytes = self.rooms.all().fold((0, 0), add);
         self.status.change(|status| (status.waiting_bytes, status.waiting_bytes_max) = bytes);
     }
 
     /// Lines of strangers never hold up requests.
     fn write_strangers(&mut self) {
-        let Some(strangers) = &mut self.strangers else { return };
+        let Some(strangers) = self.rooms.strangers() else { return };
         if let Err(reason) = strangers.try_write() {
             let lost = strangers.lose();
             self.say_lost(lost, &reason);
@@ -342,14 +349,13 @@ impl Writer {
         if is_wanted {
             self.wanted_at = Instant::now();
         }
-        self.identified.sign(is_wanted);
-        self.strangers.iter_mut().for_each(|strangers| strangers.sign(is_wanted));
+        self.rooms.all_mut().for_each(|chained| chained.sign(is_wanted));
         self.signed_at = Instant::now();
     }
 
     fn sync(&mut self) {
         self.synced_at = Instant::now();
-        for chained in std::iter::once(&mut self.identified).chain(&mut self.strangers) {
+        for chained in self.rooms.all_mut() {
             match chained.sync() {
                 Ok(Some(head)) => {
                     let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,6 +376,6 @@ impl Writer {
             operation: "UnlistedRefusals",
             unlisted,
         };
-        self.of(true).push(&line_of(&record));
+        self.rooms.of(Room::Strangers).push(&line_of(&record));
     }
 }

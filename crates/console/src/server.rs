@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
-use atoll_connection_limits::LoginTurns;
+use atoll_connection_limits::{LoginTurns, LookUps};
 use atoll_node::{ClusterFile, DataDir};
 use atoll_s3::{Tls, TlsError, TlsSettings};
 use axum::Router;
@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub session_max: Option<Duration>,
     pub login_turns: LoginTurns,
     pub oidc: OidcLogins,
+    /// Sessions and tokens that were made up.
+    pub look_ups: LookUps,
     /// Turn of checking a password.
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
@@ -141,6 +143,7 @@ impl AdminServer {
             session_max,
             login_turns: LoginTurns::new(NETWORK_LOGINS_MAX, LOGINS_MAX),
             oidc: OidcLogins::default(),
+            look_ups: LookUps::new(None),
             password_turn: tokio::sync::Mutex::default(),
             commands,
             audit,

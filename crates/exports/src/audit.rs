@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use atoll_audit::{note, note_refusal};
+use atoll_audit::{note_change, note_refusal};
 use atoll_reactor::PeerAddress;
 use serde::Serialize;
 
@@ -50,7 +50,7 @@ fn address(client: &Client) -> Option<IpAddr> {
 
 /// A connection of a client has an image.
 pub(crate) fn attached(image: &str, is_written: bool, client: &Client) {
-    note(SOURCE, ATTACH, &Record::new(image, Some(is_written), client, None));
+    note_change(SOURCE, ATTACH, &Record::new(image, Some(is_written), client, None));
 }
 
 /// A connection of a client has not got an image.
@@ -60,5 +60,5 @@ pub(crate) fn refused(image: &str, client: &Client, error: &OpenError) {
 
 /// A connection of a client that had an image is over.
 pub(crate) fn detached(image: &str, is_written: bool, client: &Client) {
-    note(SOURCE, "DetachImage", &Record::new(image, Some(is_written), client, None));
+    note_change(SOURCE, "DetachImage", &Record::new(image, Some(is_written), client, None));
 }

@@ -26,8 +26,6 @@ const FAMILIES: [&str; 9] = [
     "s3:requestobjecttag",
     "sts:requestcontext",
 ];
-/// Keys that no request has here, though those of AWS have them: a Deny by one of them would protect nothing.
-const UNANSWERED: [&str; 1] = ["s3:locationconstraint"];
 /// Services whose keys are listed here.
 const OWN_SERVICES: [&str; 6] = ["aws", "iam", "kms", "s3", "saml", "sts"];
 /// A pair of the encryption context; its name follows, whose case does not count.
@@ -37,13 +35,6 @@ const ENCRYPTION_CONTEXT: &str = "encryptioncontext:";
 pub(crate) fn check(statement: &Statement, actions: &[&str], kind: PolicyKind) -> Result<(), Fault> {
     actions.iter().try_for_each(|action| check_action(action, kind))?;
     let is_elsewhere = !actions.is_empty() && actions.iter().all(|action| is_of_other_service(action));
-    let is_unanswered = |name: &str| statement.is_deny && UNANSWERED.contains(&name);
-    if let Some(key) = statement.keys().find(|key| is_unanswered(&key.name)) {
-        return Err(Fault::new(
-            format!("\"{}\" decides a Deny, and no request has it here", key.name),
-            "Deny the action without this condition instead",
-        ));
-    }
     let unknown = statement.keys().find(|key| !is_known_key(&key.name, is_elsewhere));
     match unknown {
         None => Ok(()),
@@ -219,11 +210,9 @@ mod tests {
         {
             for key in keys {
                 let key = format!("{service}:{key}");
-                let is_answered = !super::UNANSWERED.contains(&&*key);
-                let denied = said(PolicyKind::Resource, "Deny", "s3:GetObject", Some(&key));
-                assert_eq!(denied.is_ok(), is_answered, "{key}");
-                let denied = said(PolicyKind::Identity, "Deny", "s3:*", Some(&key.to_ascii_uppercase()));
-                assert_eq!(denied.is_ok(), is_answered, "{key}");
+                assert_eq!(said(PolicyKind::Resource, "Deny", "s3:GetObject", Some(&key)), Ok(()), "{key}");
+                let upper = key.to_ascii_uppercase();
+                assert_eq!(said(PolicyKind::Identity, "Deny", "s3:*", Some(&upper)), Ok(()), "{key}");
                 assert_eq!(said(PolicyKind::Identity, "Allow", "s3:*", Some(&key)), Ok(()), "{key}");
             }
         }

@@ -28,7 +28,7 @@ use atoll_types::identities::LastUsedRecord;
 
 pub use answer::{Answer, Value};
 pub use error::IamError;
-pub use parameters::{Parameters, check_document, document_size};
+pub use parameters::{Parameters, check_document, document_size, is_tag_character};
 pub use policy_changes::{PolicyChange, policy_changes};
 pub use subject::Subject;
 

@@ -48,6 +48,8 @@ pub struct Choices {
     pub s3_tls_listen: Option<String>,
     /// Where the admin server listens, or `off`.
     pub admin_listen: Option<String>,
+    /// Where lines of the audit log of commands go.
+    pub command_audit_log: Option<String>,
     /// Further names for the certificate that is made for this host.
     pub tls_names: Vec<String>,
     /// Where the NBD server listens.
@@ -116,6 +118,7 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
         cluster.s3_tls_listen = listen.clone();
     }
     cluster.admin_listen = choices.admin_listen.clone().or(cluster.admin_listen);
+    cluster.command_audit_log = choices.command_audit_log.clone().or(cluster.command_audit_log);
     if cluster.s3_listeners().next().is_none() {
         return Err(NodeError::Invalid(
             "--s3-listen off and --s3-tls-listen off leave no address for the S3 gateway; give one of them".into(),
@@ -280,6 +283,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         s3_listen: DEFAULT_S3_LISTEN.into(),
         s3_tls_listen: DEFAULT_S3_TLS_LISTEN.into(),
         admin_listen: None,
+        command_audit_log: None,
         tls_names: Vec::new(),
         nbd_listen: vec![nbd_socket(directory)?],
         nvme_listen: Vec::new(),

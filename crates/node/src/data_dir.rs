@@ -104,6 +104,9 @@ pub struct ClusterFile {
     /// Where the admin server listens, with TLS, or `off`; at the OSDs' address if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin_listen: Option<String>,
+    /// Where lines of the audit log of commands go: the URL of a collector, `off`, or `file`; to files if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_audit_log: Option<String>,
     /// Further names for the certificate that is made for this host.
     #[serde(default)]
     pub tls_names: Vec<String>,

@@ -302,6 +302,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         s3_listen: choices.s3_listen.clone().unwrap_or(DEFAULT_S3_LISTEN.into()),
         s3_tls_listen: choices.s3_tls_listen.clone().unwrap_or(DEFAULT_S3_TLS_LISTEN.into()),
         admin_listen: choices.admin_listen.clone(),
+        command_audit_log: choices.command_audit_log.clone(),
         tls_names: choices.tls_names.clone(),
         nbd_listen: vec![nbd_socket(directory)?],
         nvme_listen: Vec::new(),

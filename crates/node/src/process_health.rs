@@ -19,6 +19,9 @@ const LOST_TOLD_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Time for which a collector may be away.
 const AWAY_MS: u64 = 60_000;
 
+/// A process signs its log at least every half an hour, and says so in cluster state soon after.
+const SILENT_MS: u64 = 75 * 60 * 1_000;
+
 /// Asks the processes of this host for their problems.
 pub async fn process_problems(directory: &DataDir) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -96,7 +99,22 @@ fn of_log(process: &str, status: &LogStatus, now_unix_ms: u64) -> Vec<Problem> {
         let action = "bring the collector back; waiting lines are sent when it answers";
         problems.push(problem("AUDIT_COLLECTOR_AWAY", Severity::Warning, process, summary, action));
     }
+    problems.extend(silent(process, status, now_unix_ms));
     problems
+}
+
+/// A process that serves and of whose log cluster state hears nothing: a thief of its host could change that log unseen.
+fn silent(process: &str, status: &LogStatus, now_unix_ms: u64) -> Option<Problem> {
+    let silent_ms = now_unix_ms.saturating_sub(status.heard_unix_ms.unwrap_or(status.begun_unix_ms));
+    let summary = format!(
+        "cluster state has heard nothing of the audit log {} of {process} for {} minutes, while it serves",
+        status.log,
+        silent_ms / 60_000
+    );
+    let action = "log/ of the data directory says why ('cluster state does not hear of the audit log'); without these \
+                  reports 'atoll audit verify' cannot find later changes";
+    (status.begun_unix_ms > 0 && silent_ms > SILENT_MS)
+        .then(|| problem("AUDIT_SILENT", Severity::Warning, process, summary, action))
 }
 
 #[cfg(test)]
@@ -108,6 +126,21 @@ mod tests {
     fn a_clock_that_is_far_ahead_is_told() {
         assert_eq!(of_clock("gateway", 60_000), None);
         assert!(of_clock("gateway", 7_200_000).unwrap().summary.contains("7200 s ahead"));
+    }
+
+    #[test]
+    fn a_log_of_which_cluster_state_hears_nothing_is_told() {
+        let now = 1_000_000_000;
+        let code = |begun_unix_ms, heard_unix_ms| {
+            let status = LogStatus { begun_unix_ms, heard_unix_ms, ..LogStatus::default() };
+            of_log("gateway", &status, now).first().map(|problem| problem.code)
+        };
+        let hours = |count: u64| now - count * 3_600_000;
+        assert_eq!(code(hours(1), None), None, "it has just begun");
+        assert_eq!(code(hours(2), None), Some("AUDIT_SILENT"));
+        assert_eq!(code(hours(200), Some(hours(1))), None);
+        assert_eq!(code(hours(200), Some(hours(2))), Some("AUDIT_SILENT"));
+        assert_eq!(code(0, None), None, "a process of an earlier release does not say");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! log, and its report if it is slow or traced are made from that.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,8 @@ pub(crate) struct Observed {
     deleted: OnceLock<AuditedDeletions>,
     /// Changes of policies.
     policies: OnceLock<Vec<DocumentChange>>,
+    /// It changes buckets or identities, and may.
+    is_change: AtomicBool,
     request_id: OnceLock<String>,
     audit: Option<AuditLog>,
     /// The place of its connection, which logs in with the first request that is signed.
@@ -105,6 +107,7 @@ impl Observed {
             version_id: OnceLock::new(),
             deleted: OnceLock::new(),
             policies: OnceLock::new(),
+            is_change: AtomicBool::new(false),
             status: OnceLock::new(),
             answered_us: OnceLock::new(),
             asked: OnceLock::new(),
@@ -156,6 +159,11 @@ impl Observed {
     /// Sets the changes of policies.
     pub(crate) fn changes_policies(&self, changes: Vec<DocumentChange>) {
         let _ = self.policies.set(changes);
+    }
+
+    /// It is allowed, and changes buckets or identities.
+    pub(crate) fn is_allowed_change(&self) {
+        self.is_change.store(true, Ordering::Relaxed);
     }
 
     /// Sets the request, and its caller.
@@ -286,9 +294,16 @@ impl Observed {
             ]),
         };
         match caller {
+            Some(_) if self.may_have_changed() => log.add_change(&record),
             Some(_) => log.add(&record),
             None => log.add_of_stranger(Stranger { address: client, is_refused: self.is_refused() }, &record),
         }
+    }
+
+    /// Returns true for an allowed change that was not refused afterwards. Without an answer the outcome is unknown.
+    fn may_have_changed(&self) -> bool {
+        let is_refused = self.status.get().is_some_and(|status| (400..500).contains(status));
+        self.is_change.load(Ordering::Relaxed) && !is_refused
     }
 
     /// Returns true if it was answered with an error, or not at all.

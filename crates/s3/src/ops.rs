@@ -32,6 +32,7 @@ pub(crate) use answers::{unix_ms_of, url_encode};
 pub(crate) use body::{BODY_BYTES_MAX, BodyLength, body_error};
 pub(crate) use bucket_removal::{tend_deletion, tend_mark};
 pub use buckets::check_data_pool;
+pub(crate) use encryption::parse_key_id;
 pub(crate) use object_lock::{legal_hold_name, mode_name};
 
 use std::sync::Arc;

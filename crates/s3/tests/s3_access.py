@@ -59,6 +59,9 @@ def a_policy_lets_strangers_in_as_far_as_it_says():
             refused("AccessDenied", client.put_object, Bucket=name, Key="public/a", Body=b"c")
             # Who may not list learns nothing of what is missing.
             refused("AccessDenied", client.get_object, Bucket=name, Key="public/missing")
+        page = {"Bucket": name, "Key": "public/a", "ResponseContentType": "text/html"}
+        refused("InvalidRequest", nobody.get_object, **page)
+        assert other.get_object(**page)["ContentType"] == "text/html"
         policy(
             name,
             ("Allow", "s3:GetObject", "public/*", {}),

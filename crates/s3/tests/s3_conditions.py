@@ -5,11 +5,14 @@ that a bucket that is made again under a name has nothing of the one before.
 Like s3_conformance.py, whose helpers it uses.
 """
 
+import json
+import secrets
 import sys
 
 import s3_conformance as base
 from s3_access import nobody, policy, with_acls
 from s3_conformance import check, refused, s3
+from s3_key_rights import User
 from s3_versions import bucket, put, until
 
 base.CHECKS.clear()
@@ -129,6 +132,34 @@ def writes_that_make_an_object_are_told_from_parts():
         refused("AccessDenied", complete)
         complete(IfNoneMatch="*")
         s3.delete_bucket_policy(Bucket=name)
+
+
+@check
+def a_pool_can_be_forbidden():
+    """By the place that the body of a CreateBucket names."""
+    name = "atoll-" + secrets.token_hex(8)
+    place = lambda constraint: {"CreateBucketConfiguration": {"LocationConstraint": constraint}}
+    of_pool = lambda effect, operator: {
+        "Effect": effect,
+        "Action": "s3:CreateBucket",
+        "Resource": "*",
+        "Condition": {operator: {"s3:LocationConstraint": "pool:images"}},
+    }
+    with User() as user:
+        user.may(of_pool("Deny", "StringEquals"))
+        refused("AccessDenied", user.s3.create_bucket, Bucket=name, **place("pool:images"))
+        # There is no such pool, which is the next question.
+        refused("InvalidLocationConstraint", user.s3.create_bucket, Bucket=name, **place("pool:none"))
+        user.s3.create_bucket(Bucket=name)
+        user.s3.delete_bucket(Bucket=name)
+        user.may(of_pool("Deny", "StringNotEquals"))
+        refused("AccessDenied", user.s3.create_bucket, Bucket=name)
+        refused("AccessDenied", user.s3.create_bucket, Bucket=name, **place("pool:none"))
+        refused("InvalidLocationConstraint", user.s3.create_bucket, Bucket=name, **place("pool:images"))
+        only = {"Version": "2012-10-17", "Statement": [of_pool("Allow", "StringEquals")]}
+        user.api.put_user_policy(UserName=user.name, PolicyName="row", PolicyDocument=json.dumps(only))
+        refused("AccessDenied", user.s3.create_bucket, Bucket=name)
+        refused("InvalidLocationConstraint", user.s3.create_bucket, Bucket=name, **place("pool:images"))
 
 
 @check

@@ -405,5 +405,25 @@ def a_key_policy_that_names_users_is_enough():
         expect(outcome(s3.put_object, **put), False, "root without the pair")
 
 
+@check
+def no_spelling_of_a_key_evades_a_condition():
+    """Nor does a policy that requires a key refuse it for its spelling."""
+    arn = f"arn:aws:kms:us-east-1:{FIRST_ACCOUNT}:key/owned"
+    alias = f"arn:aws:kms:us-east-1:{FIRST_ACCOUNT}:alias/owned"
+    keys = right("kms:*")
+    condition = "s3:x-amz-server-side-encryption-aws-kms-key-id"
+    with User() as user, base.Bucket() as name:
+        put = lambda key: outcome(user.s3.put_object, Bucket=name, Key="k", Body=b"x", **named(key))
+        for written in (arn, "owned", "alias/owned"):
+            deny = {"Effect": "Deny", "Action": "s3:PutObject", "Resource": "*"}
+            user.may(keys, deny | {"Condition": {"StringEquals": {condition: written}}})
+            for sent in (arn, alias, "owned", "alias/owned", "key/owned", "any/thing/owned"):
+                expect(put(sent), False, f"{written} is denied and {sent} is sent")
+            expect(put("free"), True, f"{written} is denied")
+            user.may(keys, deny | {"Condition": {"StringNotEquals": {condition: written}}})
+            expect(put("owned"), True, f"{written} is required")
+            expect(put("free"), False, f"{written} is required")
+
+
 if __name__ == "__main__":
     sys.exit(base.main())

@@ -27,6 +27,16 @@ def audit_lines(path):
     return audited(json_lines(path))
 
 
+def changes_of(path):
+    """The file beside an audit log with the changes that were allowed."""
+    return pathlib.Path(path).with_stem(f"{pathlib.Path(path).stem}-changes")
+
+
+def known_lines(path):
+    """The records about people who are known, of both files, in the order of their times."""
+    return sorted(audit_lines(path) + audit_lines(changes_of(path)), key=lambda line: line["time_unix_ms"])
+
+
 def request_lines(path):
     """The records of requests to a gateway or the admin API, without those of the process about keys and commands."""
-    return [line for line in audit_lines(path) if line["source"] in ("s3", "admin")]
+    return [line for line in known_lines(path) if line["source"] in ("s3", "admin")]

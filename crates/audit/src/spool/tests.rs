@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{AuditLog, LogConfig, OnFailure, Target, Verdict, log_statuses};
+use crate::{AuditLog, LogConfig, OnFailure, OwnRooms, RoomSizes, Target, Verdict, log_statuses};
 
 /// A collector that keeps accepted lines. It refuses while it is away.
 struct TestCollector {
@@ -82,7 +82,9 @@ fn config(collector: &TestCollector, directory: &Path, spool_bytes_max: u64, on_
         spool: directory.join("spool"),
         spool_bytes_max,
         on_failure,
-        has_strangers: true,
+        own_rooms: OwnRooms::default(),
+        sizes: RoomSizes::default(),
+        is_short_lived: false,
     }
 }
 
@@ -188,4 +190,59 @@ fn a_full_spool_refuses_requests_if_that_is_chosen_and_loses_nothing() {
     wait_for("all are there", || collector.numbers().len() == 2_000);
     assert_eq!(collector.numbers(), (0..2_000).collect::<Vec<_>>());
     wait_for("requests are served", || !log.is_refusing());
+}
+
+/// Whoever is known fills the spool while the collector is away: changes and strangers have spools of their own.
+#[test]
+fn requests_take_no_room_of_changes_in_the_spool() {
+    let (collector, directory) = (TestCollector::start(), tempfile::tempdir().unwrap());
+    collector.set_away(true);
+    let own_rooms = OwnRooms { changes: true, strangers: true };
+    let config = LogConfig { own_rooms, ..config(&collector, directory.path(), 200_000, OnFailure::Lose) };
+    let log = AuditLog::open(&config).unwrap().unwrap();
+    for round in 0..20 {
+        add(&log, round * 100..(round + 1) * 100);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let status = || log_statuses().into_iter().find(|status| status.waiting_bytes_max == 200_000).unwrap();
+    wait_for("requests are lost", || status().lost_lines > 0);
+    (0..20).for_each(|number| log.add_change(&json!({ "change": number })));
+    let changes = directory.path().join("spool-changes");
+    let on_disk = || {
+        let texts = files(&changes).unwrap().into_keys().map(|number| changes.join(format!("{number:016}.jsonl")));
+        texts.map(|path| std::fs::read_to_string(path).unwrap().matches("\"change\":").count()).sum::<usize>()
+    };
+    wait_for("changes are on disk", || on_disk() == 20);
+    collector.set_away(false);
+    let changes = || {
+        let taken = collector.taken.lock().unwrap();
+        let lines = taken.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter_map(|line| line["change"].as_u64()).collect::<Vec<_>>()
+    };
+    wait_for("all changes are there", || changes() == (0..20).collect::<Vec<_>>());
+    assert!(collector.verdict().is_whole(), "{:?}", collector.verdict().problems);
+}
+
+/// A command ends before its collector has answered; the supervisor of its host sends the rest.
+#[test]
+fn what_a_short_process_leaves_is_sent_by_who_follows() {
+    let (collector, directory) = (TestCollector::start(), tempfile::tempdir().unwrap());
+    let short =
+        LogConfig { is_short_lived: true, ..config(&collector, directory.path(), 1 << 20, OnFailure::Lose) };
+    let log = AuditLog::open(&short).unwrap().unwrap();
+    add(&log, 0..3);
+    assert_eq!(log.end(Duration::from_secs(20)).unwrap().len(), 1);
+    assert_eq!(collector.numbers(), [0, 1, 2], "it waits a moment for a collector that answers");
+    collector.set_away(true);
+    let begun = Instant::now();
+    for number in 3..6 {
+        let log = AuditLog::open(&short).unwrap().unwrap();
+        add(&log, number..number + 1);
+        log.end(Duration::from_secs(20)).unwrap();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "nobody waits for one that is away: {:?}", begun.elapsed());
+    collector.set_away(false);
+    crate::follow_left(move || short.clone()).unwrap();
+    wait_for("the rest", || collector.numbers().len() == 6);
+    assert_eq!(collector.numbers(), [0, 1, 2, 3, 4, 5], "in order");
 }

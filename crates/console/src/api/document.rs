@@ -84,6 +84,14 @@ enum Segment {
     Name(String),
 }
 
+impl Operation {
+    /// Returns true if it changes more than the sessions and enrolments of its caller, which every operator does at
+    /// will.
+    pub fn is_change(&self) -> bool {
+        self.method != "GET" && !["createSession", "endSession", "enrolTotp"].contains(&&self.id[..])
+    }
+}
+
 /// Parameters of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Given {

@@ -14,7 +14,9 @@ mod session_keeping;
 mod sessions;
 mod told;
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use atoll_audit::{AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger, cut_fields};
 use axum::Json;
@@ -30,6 +32,8 @@ use serde_json::{Map, Value, json};
 use crate::listener::Peer;
 use crate::server::Shared;
 use atoll_admin::operators::NAME_BYTES_MAX;
+use atoll_admin::sessions::id_of;
+use atoll_connection_limits::LookUp;
 use atoll_coordinator::unix_ms;
 use atoll_security_log::{SecurityEvent, note};
 use caller::Caller;
@@ -73,6 +77,7 @@ async fn call(
         user: OnceLock::new(),
         subject: OnceLock::new(),
         tried_user: OnceLock::new(),
+        allowed: OnceLock::new(),
     };
     let answer = if call.is_unaudited() { Err(Refusal::unaudited()) } else { call.answer().await };
     let mut response = answer.unwrap_or_else(Refusal::into_response);
@@ -94,6 +99,8 @@ struct Call {
     subject: OnceLock<String>,
     /// The user name of an attempt to log in.
     tried_user: OnceLock<String>,
+    /// The operation, once the call is allowed.
+    allowed: OnceLock<&'static Operation>,
 }
 
 impl Call {
@@ -116,7 +123,7 @@ impl Call {
 
     fn audit(&self, status: StatusCode) {
         let Some(log) = self.shared.audit.as_ref().filter(|_| self.is_recorded()) else { return };
-        let address = self.peer.as_ref().map(|peer| peer.address.ip());
+        let address = self.address();
         let method = Bounded::new(self.method.as_str(), METHOD_BYTES_MAX);
         let path = Bounded::new(self.uri.path(), PATH_BYTES_MAX);
         let mut record = json!({
@@ -136,9 +143,16 @@ impl Call {
             record["cut"] = json!(cut);
         }
         match self.user.get() {
+            Some(_) if self.may_have_changed(status) => log.add_change(&record),
             Some(_) => log.add(&record),
             None => log.add_of_stranger(Stranger { address, is_refused: !status.is_success() }, &record),
         }
+    }
+
+    /// Returns true for an allowed change of more than its session that was not refused afterwards.
+    fn may_have_changed(&self, status: StatusCode) -> bool {
+        let is_change = self.allowed.get().is_some_and(|operation| operation.is_change());
+        is_change && !status.is_client_error()
     }
 
     /// Checks the session first, then its protection from other sites, then the role, and only then the call's
@@ -176,6 +190,7 @@ impl Call {
         let given = Given { names, query: decoded_query(self.uri.query()), body: self.body()? };
         operation.check(&given)?;
         caller.check_fields(operation, &given)?;
+        let _ = self.allowed.set(operation);
         match caller.session().and_then(|session| own_call(&operation.id).map(|own| (own, session))) {
             Some((own, session)) => self.perform_own(own, session, &given).await,
             None => self.perform(&caller, operation, given).await,
@@ -240,9 +255,32 @@ impl Call {
             Some(value) => {
                 let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
                 let token = token.ok_or_else(Refusal::wrong_token)?;
-                Caller::of_token(&self.shared, self.peer.as_ref(), token.trim()).await
+                self.check_look_ups()?;
+                let found = Caller::of_token(&self.shared, self.peer.as_ref(), token.trim()).await;
+                found.inspect_err(|refusal| self.count_look_up(refusal))
             }
-            None => Ok(Caller::Session(Box::new(self.session().await?))),
+            None => {
+                let found = self.session().await;
+                found.map(|session| Caller::Session(Box::new(session)))
+            }
+        }
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.peer.as_ref().map(|peer| peer.address.ip())
+    }
+
+    /// Refuses to look a token or a session up for an address that has made up too many: each costs cluster state a read.
+    fn check_look_ups(&self) -> Result<(), Refusal> {
+        match self.shared.look_ups.look("", self.address(), Instant::now()) {
+            LookUp::TooMany => Err(Refusal::too_many_look_ups()),
+            LookUp::Ask | LookUp::Missing => Ok(()),
+        }
+    }
+
+    fn count_look_up(&self, refusal: &Refusal) {
+        if refusal.is_of_nobody() {
+            self.shared.look_ups.count(self.address(), Instant::now());
         }
     }
 
@@ -250,7 +288,12 @@ impl Call {
     async fn session(&self) -> Result<Session, Refusal> {
         let token = cookie_of(&self.headers, COOKIE_NAME).ok_or_else(Refusal::no_session)?;
         let is_idle = self.headers.get(IDLE_HEADER).is_some_and(|value| value.as_bytes() == b"true");
-        session_keeping::current(&self.shared, token, is_idle).await.ok_or_else(Refusal::no_session)
+        // Operators who are logged in go on, whoever has their address.
+        if self.shared.sessions.known(&id_of(token)).is_none() {
+            self.check_look_ups()?;
+        }
+        let found = session_keeping::current(&self.shared, token, is_idle).await.ok_or_else(Refusal::no_session);
+        found.inspect_err(|refusal| self.count_look_up(refusal))
     }
 }
 

@@ -24,6 +24,11 @@ impl Refusal {
         Refusal { status, code, message, action: action.into(), retry_after_seconds: None }
     }
 
+    /// Returns true if the caller is not authenticated.
+    pub fn is_of_nobody(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
+    }
+
     pub fn invalid(message: String) -> Self {
         let action = "See openapi.json for the parameters of the call.";
         Refusal::new(StatusCode::BAD_REQUEST, "INVALID", message, action)
@@ -112,6 +117,11 @@ impl Refusal {
     /// Too many log-ins are under way, from this address or from all.
     pub fn too_many_logins() -> Self {
         Self::try_later("Too many log-ins are under way.".into(), 1)
+    }
+
+    /// Too many sessions and tokens of this address do not exist.
+    pub fn too_many_look_ups() -> Self {
+        Self::try_later("There were too many wrong sessions and tokens from this address.".into(), 1)
     }
 
     fn try_later(message: String, seconds: u64) -> Self {

@@ -234,10 +234,15 @@ fn only(member: &mut BTreeMap<String, String>, list: &str, field: &str) -> Resul
     }
 }
 
+/// Returns true for characters of tags: letters, numbers, spaces and `_.:/=+-@`.
+pub fn is_tag_character(c: char) -> bool {
+    // Line feeds are spaces, too, and controls.
+    c.is_alphanumeric() || c.is_whitespace() && !c.is_control() || "_.:/=+-@".contains(c)
+}
+
 fn check_tag(key: &str, value: &str) -> Result<(), IamError> {
-    let is_allowed = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.:/=+-@".contains(c);
-    let is_key = (1..=128).contains(&key.chars().count()) && key.chars().all(is_allowed);
-    if !is_key || value.chars().count() > 256 || !value.chars().all(is_allowed) {
+    let is_key = (1..=128).contains(&key.chars().count()) && key.chars().all(is_tag_character);
+    if !is_key || value.chars().count() > 256 || !value.chars().all(is_tag_character) {
         return IamError::invalid(format!("The tag '{key}' is malformed or too long"));
     }
     if key.to_lowercase().starts_with("aws:") {

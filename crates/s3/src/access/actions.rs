@@ -44,6 +44,14 @@ pub(crate) struct Rule {
     pub acl: AclNeed,
 }
 
+impl Rule {
+    /// Returns true if it makes or removes a bucket, or changes its configuration.
+    pub(crate) fn is_change_of_bucket(&self) -> bool {
+        let is_read = ["s3:Get", "s3:List"].iter().any(|prefix| self.action.starts_with(prefix));
+        matches!(self.target, Target::NewBucket | Target::Bucket) && !is_read
+    }
+}
+
 const fn rule(action: &'static str, target: Target, acl: AclNeed) -> Rule {
     Rule { action, version_action: action, target, acl }
 }
@@ -242,5 +250,26 @@ mod tests {
             assert!(rule_of(known.operation).is_some(), "{}", known.operation);
         }
         assert!(rule_of("SelectObjectContent").is_none());
+    }
+
+    /// By the names of operations, which the rule does not look at.
+    #[test]
+    fn changes_of_buckets_are_told_from_requests_of_objects() {
+        const OF_OBJECTS: [&str; 7] = [
+            "PutObject",
+            "PutObjectAcl",
+            "PutObjectLegalHold",
+            "PutObjectRetention",
+            "PutObjectTagging",
+            "DeleteObject",
+            "DeleteObjectTagging",
+        ];
+        for known in KNOWN {
+            let name = known.operation;
+            let is_change = ["Create", "Put", "Delete"].iter().any(|prefix| name.starts_with(prefix))
+                && !OF_OBJECTS.contains(&name)
+                && !["DeleteObjects", "CreateMultipartUpload"].contains(&name);
+            assert_eq!(rule_of(name).unwrap().is_change_of_bucket(), is_change, "{name}");
+        }
     }
 }

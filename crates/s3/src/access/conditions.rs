@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use atoll_iam::ConditionValues;
+use atoll_iam::arn::kms_key_arn;
 use http::{HeaderMap, Uri, header};
 use s3s::dto::{CopySource, Timestamp, TimestampFormat};
 
@@ -17,6 +18,19 @@ use crate::query::parameter;
 use crate::shell::Arrival;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// The header, and the condition key, that name a key for SSE-KMS.
+pub(super) const KEY_ID: &str = "x-amz-server-side-encryption-aws-kms-key-id";
+
+/// The key of the key service that a request names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedKey {
+    pub name: String,
+    /// The account that owns it, if one does.
+    pub owner: Option<String>,
+    pub caller_account: Option<String>,
+    pub region: String,
+}
 
 /// Keys of one request. Cheap to make: values are looked up when a policy asks for them.
 #[derive(Clone, Copy)]
@@ -38,6 +52,10 @@ pub(crate) struct RequestConditions<'a> {
     pub body_lock: Option<&'a ObjectLock>,
     /// The version that is asked for. Of many in one request it is one after the other.
     pub version_id: Option<&'a str>,
+    /// Where the body of a CreateBucket says that the bucket is to be.
+    pub location: Option<&'a str>,
+    /// The key of the key service that a header names.
+    pub named_key: Option<&'a NamedKey>,
     /// In the place of the query's prefix: where the question is whether a key may be known to exist.
     pub prefix: Option<&'a str>,
 }
@@ -143,6 +161,8 @@ impl<'a> RequestConditions<'a> {
             "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
             "requestobjecttagkeys" => self.request_tags().into_iter().map(|(key, _)| key).collect(),
             "x-amz-copy-source" => self.copy_source(),
+            "locationconstraint" => self.location.map(one).unwrap_or_default(),
+            KEY_ID => self.key_ids(),
             _ if name.starts_with("x-amz-") => self.header(name),
             _ => self.of_tags(name),
         }
@@ -158,6 +178,20 @@ impl<'a> RequestConditions<'a> {
             _ => None,
         });
         of_buckets.flat_map(|path| [Cow::Owned(path[1..].to_owned()), Cow::Owned(path)]).collect()
+    }
+
+    /// `s3:x-amz-server-side-encryption-aws-kms-key-id` by every name of the key that is meant, however a client spells it:
+    /// its ARN, its name and its alias.
+    fn key_ids(&self) -> Vec<Cow<'a, str>> {
+        let Some(key) = self.named_key else { return self.header(KEY_ID) };
+        // A key without an owner is each account's.
+        let accounts = match &key.owner {
+            Some(owner) => vec![owner.as_str()],
+            None => key.caller_account.as_deref().into_iter().chain(self.resource_account).collect(),
+        };
+        let arns = accounts.into_iter().map(|account| kms_key_arn(&key.region, account, &key.name).into());
+        let names = [key.name.as_str().into(), format!("alias/{}", key.name).into()];
+        arns.chain(names).collect()
     }
 
     /// `s3:ObjectCreationOperation`: an upload in parts makes its object when it is completed.
@@ -236,6 +270,41 @@ mod tests {
     use crate::object_lock::Retention;
 
     #[test]
+    fn a_key_has_all_its_names_in_conditions() {
+        let (headers, uri) = (HeaderMap::new(), Uri::from_static("/b/k"));
+        let named = |owner: Option<&str>| NamedKey {
+            name: "project".into(),
+            owner: owner.map(str::to_owned),
+            caller_account: Some("200000000000".into()),
+            region: "us-east-1".into(),
+        };
+        let values = |key: &NamedKey| {
+            let conditions = RequestConditions {
+                headers: &headers,
+                uri: &uri,
+                arrival: None,
+                authentication: Authentication::default(),
+                operation: "PutObject",
+                now_ms: 0,
+                resource_account: Some("100000000000"),
+                existing_tags: None,
+                body_tags: None,
+                body_lock: None,
+                version_id: None,
+                location: None,
+                named_key: Some(key),
+                prefix: None,
+            };
+            let values = conditions.values("s3:x-amz-server-side-encryption-aws-kms-key-id");
+            values.into_iter().map(Cow::into_owned).collect::<Vec<_>>()
+        };
+        let arn = |account: &str| format!("arn:aws:kms:us-east-1:{account}:key/project");
+        assert_eq!(values(&named(Some("300000000000"))), [&arn("300000000000"), "project", "alias/project"]);
+        let of_each = [&arn("200000000000"), &arn("100000000000"), "project", "alias/project"];
+        assert_eq!(values(&named(None)), of_each);
+    }
+
+    #[test]
     fn keys_are_found_where_requests_have_them() {
         let headers: HeaderMap = [
             ("x-amz-acl", "public-read"),
@@ -270,6 +339,8 @@ mod tests {
             body_tags: None,
             body_lock: None,
             version_id: Some("v"),
+            location: Some("pool:images"),
+            named_key: None,
             prefix: None,
         };
         for (key, expected) in [
@@ -283,6 +354,7 @@ mod tests {
             ("s3:tlsversion", &["1.3"]),
             ("s3:prefix", &["a/b"]),
             ("s3:max-keys", &["7"]),
+            ("s3:locationconstraint", &["pool:images"]),
             ("s3:delimiter", &[]),
             ("s3:versionid", &["v"]),
             ("s3:objectcreationoperation", &["true"]),

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_iam::Caller;
+use atoll_keys::DEFAULT_KEY;
 use http::{HeaderMap, Method, Uri};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
+use super::conditions::{KEY_ID, NamedKey};
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
 use crate::authentication::Authentication;
 use crate::known_requests::Known;
 use crate::observed::Observed;
-use crate::ops::Service;
+use crate::ops::{Service, parse_key_id};
 use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, Document, is_aws_chunked};
 
@@ -115,7 +117,9 @@ impl Gate {
             Some(access_key) => Some(self.signed(access_key, token.as_deref()).await?),
             None => None,
         };
-        let permit = Permit { caller, authentication: form.authentication, operation: FORM, pending: Vec::new() };
+        let named_key = self.named_key(form.headers, caller.as_deref());
+        let (authentication, pending) = (form.authentication, Vec::new());
+        let permit = Permit { caller, authentication, operation: FORM, pending, named_key };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
         let mut pending = Vec::new();
@@ -125,6 +129,16 @@ impl Gate {
             }
         }
         Ok(Permit { pending, ..permit })
+    }
+
+    /// The key of the key service that a header names. One that is malformed is refused where it is used.
+    fn named_key(&self, headers: &HeaderMap, caller: Option<&Caller>) -> Option<NamedKey> {
+        let text = headers.get(KEY_ID)?.to_str().ok()?;
+        let name = parse_key_id(text).ok()?.unwrap_or_else(|| DEFAULT_KEY.into());
+        let identities = self.0.directory.identities();
+        let owner = identities.kms_key(&name).map(|entry| entry.record.account.clone());
+        let caller_account = caller.map(|caller| caller.account.id.clone());
+        Some(NamedKey { name, owner, caller_account, region: self.0.region.clone() })
     }
 
     /// An owner may be named by the account's number, as in AWS, or by its canonical id.
@@ -163,6 +177,7 @@ impl Gate {
             match (context.s3_path(), rule.target) {
                 (_, Target::Entries) => {}
                 (S3Path::Root, _) => asking.check_account(rule.action, "arn:aws:s3:::*")?,
+                (S3Path::Bucket { .. }, Target::NewBucket) if asking.depends_on_location() => pending.push(*rule),
                 (S3Path::Bucket { bucket }, Target::NewBucket) => {
                     asking.check_account(rule.action, &format!("arn:aws:s3:::{bucket}"))?;
                 }
@@ -179,6 +194,18 @@ impl Gate {
             }
         }
         Ok(pending)
+    }
+}
+
+/// Refuses headers of an answer that an unsigned request chooses: a link to a public object could make a browser take
+/// it for something else.
+fn check_anonymous(uri: &Uri) -> S3Result<()> {
+    match parameters(uri).any(|one| one.name.to_ascii_lowercase().starts_with("response-")) {
+        true => Err(s3_error!(
+            InvalidRequest,
+            "Request specific response headers cannot be used for anonymous GET requests."
+        )),
+        false => Ok(()),
     }
 }
 
@@ -213,8 +240,13 @@ impl S3Access for Gate {
         }
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
+        if caller.is_none() {
+            check_anonymous(context.uri())?;
+        }
         self.check_owners(context).await?;
-        let mut permit = Permit { caller, authentication, operation: known.operation, pending: Vec::new() };
+        let named_key = self.named_key(context.headers(), caller.as_deref());
+        let operation = known.operation;
+        let mut permit = Permit { caller, authentication, operation, pending: Vec::new(), named_key };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();
@@ -225,6 +257,10 @@ impl S3Access for Gate {
         };
         if let (Some(observed), Some(bucket)) = (observed, named) {
             observed.is_of_bucket(bucket);
+            // What is pending is noted where it is decided.
+            if rule.is_change_of_bucket() && permit.pending.is_empty() {
+                observed.is_allowed_change();
+            }
         }
         if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
             document.is_of(known.operation, context.headers())?;

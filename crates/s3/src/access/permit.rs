@@ -9,6 +9,7 @@ use atoll_types::access::{AclPermission, ObjectOwnership};
 use http::{Extensions, HeaderMap, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
+use super::conditions::NamedKey;
 use super::{AclNeed, LIST_BUCKET, RequestConditions, Rule, Target};
 use crate::authentication::Authentication;
 use crate::bucket::{Bucket, BucketPolicy};
@@ -23,6 +24,9 @@ const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
 const EXISTING_TAGS: &str = "s3:existingobjecttag/";
 /// Condition keys that need the body, where it says how to lock an object.
 const LOCK: &str = "s3:object-lock-";
+
+/// The condition key that needs the body of a CreateBucket.
+const LOCATION: &str = "s3:locationconstraint";
 
 pub(crate) fn access_denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
@@ -39,6 +43,8 @@ pub(crate) struct Permit {
     pub operation: &'static str,
     /// Rules that are allowed only if the object that the operation finds allows them, or the body.
     pub pending: Vec<Rule>,
+    /// The key for SSE-KMS that its headers name.
+    pub named_key: Option<NamedKey>,
 }
 
 impl Permit {
@@ -59,6 +65,8 @@ pub(crate) struct Asking<'a> {
     body_tags: Option<&'a BTreeMap<String, String>>,
     /// The lock that it sets.
     body_lock: Option<&'a ObjectLock>,
+    /// Where it wants a bucket to be.
+    location: Option<&'a str>,
 }
 
 /// Subject of a question.
@@ -125,7 +133,7 @@ impl<'a> Asking<'a> {
     }
 
     pub(crate) fn new(permit: &'a Permit, headers: &'a HeaderMap, uri: &'a Uri, arrival: Option<Arrival>) -> Self {
-        Asking { permit, headers, uri, arrival, body_tags: None, body_lock: None }
+        Asking { permit, headers, uri, arrival, body_tags: None, body_lock: None, location: None }
     }
 
     /// With other questions left open.
@@ -141,6 +149,11 @@ impl<'a> Asking<'a> {
     /// With the lock that the body of the request sets.
     pub(crate) fn with_lock(self, lock: &'a ObjectLock) -> Self {
         Asking { body_lock: Some(lock), ..self }
+    }
+
+    /// With the place where the body of the request wants a bucket to be.
+    pub(crate) fn with_location(self, location: Option<&'a str>) -> Self {
+        Asking { location, ..self }
     }
 
     pub(crate) fn caller(&self) -> Option<&'a Caller> {
@@ -160,8 +173,22 @@ impl<'a> Asking<'a> {
             body_tags: self.body_tags,
             body_lock: self.body_lock,
             version_id: asked.and_then(|asked| asked.version_id),
+            location: self.location,
+            named_key: self.permit.named_key.as_ref(),
             prefix: asked.and_then(|asked| asked.prefix),
         }
+    }
+
+    /// Returns true if the right to make a bucket depends on the body of a CreateBucket.
+    pub(crate) fn depends_on_location(&self) -> bool {
+        let policies = self.caller().into_iter().flat_map(Caller::all_policies);
+        policies.into_iter().any(|(_, policy)| policy.uses_condition_key(LOCATION))
+    }
+
+    /// Checks the pending rights to make this bucket.
+    pub(crate) fn check_new_bucket(&self, bucket: &str) -> S3Result<()> {
+        let resource = format!("arn:aws:s3:::{bucket}");
+        self.permit.pending.iter().try_for_each(|rule| self.check_account(rule.action, &resource))
     }
 
     /// May the caller do this to its own account?

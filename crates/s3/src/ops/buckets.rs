@@ -1,5 +1,7 @@
 //! Making, finding and listing buckets.
 
+use std::sync::Arc;
+
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
 use atoll_types::access::ObjectOwnership;
@@ -25,6 +27,7 @@ use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
 use crate::names::{VERSIONING_KEY, index_object};
+use crate::observed::Observed;
 use crate::versions::versioning_value;
 
 /// The region in which S3 keeps some habits of its beginnings.
@@ -80,6 +83,11 @@ impl Service {
             return Err(s3_error!(NotImplemented, "Directory buckets are not supported"));
         }
         let constraint = configuration.location_constraint;
+        let location = constraint.as_ref().map(BucketLocationConstraint::as_str).filter(|text| !text.is_empty());
+        asking.with_location(location).check_new_bucket(&name)?;
+        if let Some(observed) = request.extensions.get::<Arc<Observed>>() {
+            observed.is_allowed_change();
+        }
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
         let ownership = request.input.object_ownership.as_ref().map(|name| parse_ownership(name.as_str()));
         let acl = self.wanted_acl(&request.headers)?;

@@ -207,7 +207,7 @@ fn parse_context(text: &str) -> S3Result<BTreeMap<String, String>> {
 
 /// Returns the key of the key service for a key id: the id itself, or the part behind the last slash of an ARN or
 /// alias. `None` is the service's own choice.
-pub(super) fn parse_key_id(text: &str) -> S3Result<Option<String>> {
+pub(crate) fn parse_key_id(text: &str) -> S3Result<Option<String>> {
     let name = text.rsplit('/').next().unwrap_or_default();
     let name = name.strip_prefix("arn:aws:kms:").unwrap_or(name);
     if !is_key_name(name) {

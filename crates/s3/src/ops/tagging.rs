@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_iam::operations::is_tag_character;
 use s3s::dto::{
     DeleteBucketTaggingInput, DeleteBucketTaggingOutput, DeleteObjectTaggingInput, DeleteObjectTaggingOutput,
     GetBucketTaggingInput, GetBucketTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
@@ -35,6 +36,12 @@ fn checked(pairs: impl Iterator<Item = (String, String)>, count_max: usize) -> S
         }
         if value.chars().count() > VALUE_CHARS_MAX {
             return Err(invalid_tag(format!("A tag's value may have {VALUE_CHARS_MAX} characters")));
+        }
+        if !key.chars().chain(value.chars()).all(is_tag_character) {
+            return Err(invalid_tag("A tag may have letters, numbers, spaces and + - = . _ : / @"));
+        }
+        if key.to_lowercase().starts_with("aws:") {
+            return Err(invalid_tag("Tags whose keys begin with 'aws:' are the system's"));
         }
         if tags.insert(key, value).is_some() {
             return Err(invalid_tag("Several tags have the same key"));
@@ -165,5 +172,21 @@ mod tests {
         for wrong in [many.join("&"), "a=1&a=2".into(), "=v".into(), format!("{}=v", "k".repeat(129))] {
             assert!(header_tags(Some(&wrong)).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn tags_have_the_characters_of_aws() {
+        let check = |key: &str, value: &str| checked(std::iter::once((key.to_owned(), value.to_owned())), 10);
+        for text in ["Key 1", "a+b-c=d.e_f:g/h@i", "Schlüssel", "鍵", "x\u{a0}y"] {
+            assert!(check(text, text).is_ok(), "{text:?}");
+        }
+        for text in
+            ["a\0", "a\n", "a\tb", "\u{1b}[31m", "\u{7f}", "\u{85}", "a\u{200b}", "<a>", "a&b", "a\u{202e}b"]
+        {
+            assert!(check(text, "v").is_err() && check("k", text).is_err(), "{text:?}");
+            let header = form_urlencoded::Serializer::new(String::new()).append_pair("k", text).finish();
+            assert!(header_tags(Some(&header)).is_err(), "{header}");
+        }
+        assert!(check("aws:x", "v").is_err() && check("AWS:x", "v").is_err() && check("k", "aws:x").is_ok());
     }
 }

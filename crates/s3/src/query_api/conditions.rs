@@ -41,6 +41,8 @@ impl QueryRequest<'_> {
             body_tags: None,
             body_lock: None,
             version_id: None,
+            location: None,
+            named_key: None,
             prefix: None,
         };
         QueryConditions { request, given: Vec::new() }

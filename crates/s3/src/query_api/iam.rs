@@ -14,6 +14,7 @@ use atoll_types::identities::LastUsedRecord;
 use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
 use crate::clock::unix_ms;
+use crate::observed::Observed;
 use crate::users::{CallerError, Signer, new_access_key};
 
 /// One action with its context.
@@ -31,16 +32,15 @@ struct Action<'a> {
 
 /// Carries out an action for the signer of the request.
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    let operation = Operation::find(&request.form.action);
+    // A request that is refused says what it was to do, too.
+    if let Ok(operation) = operation {
+        request.observe(|observed| observed.is_of_action(format!("iam:{}", operation.name)));
+    }
     let signer = request.authenticate(Api::Iam).await?;
-    let operation = Operation::find(&request.form.action)?;
+    let operation = operation?;
     if operation.is_of_operators {
         return Err(IamError::InvalidAction(request.form.action.clone()).into());
-    }
-    request.observe(|observed| observed.is_of_action(format!("iam:{}", operation.name)));
-    if is_session_of_user(&signer) {
-        return Err(QueryError::denied(
-            "Cannot call IAM with the credentials of GetSessionToken: use the access key, or a role",
-        ));
     }
     let directory = &request.gateway.service.directory;
     let mut action = Action {
@@ -53,9 +53,18 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
         last_used: None,
         policy_changes: Mutex::default(),
     };
+    if is_session_of_user(&signer) {
+        action.note_subject(&directory.identities());
+        return Err(QueryError::denied(
+            "Cannot call IAM with the credentials of GetSessionToken: use the access key, or a role",
+        ));
+    }
     let identities = directory.current_identities().await?;
     // Before anything is asked on behalf of the caller.
     action.with_context(&identities, |context| action.authorise(context).map(drop))?;
+    if operation.is_change {
+        request.observe(Observed::is_allowed_change);
+    }
     let parameters = &request.form.parameters;
     if operation.needs_access_key() {
         action.new_access_key = Some(new_access_key(&*request.gateway.service.keys).await?);
@@ -115,6 +124,16 @@ impl Action<'_> {
         let changes = policy_changes(identities, &outcome.changes);
         *self.policy_changes.lock().unwrap_or_else(PoisonError::into_inner) = changes;
         Ok(outcome)
+    }
+
+    /// Notes its subject in the audit log.
+    fn note_subject(&self, identities: &Identities) {
+        // Whoever is gone meanwhile has no rights to anything.
+        let _ = self.with_context(identities, |context| {
+            let subject = self.operation.subject(context, self.parameters());
+            self.request.observe(|observed| observed.is_about(&subject.arn));
+            Ok(())
+        });
     }
 
     /// Notes changes of policies in the audit log.

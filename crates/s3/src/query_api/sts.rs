@@ -26,13 +26,17 @@ const TOKEN_CHARS_MAX: usize = 8 << 10;
 
 /// Does an action.
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    // A request that is refused says what it was about, too.
+    if let Some(role_arn) = request.form.parameters.clone().take("RoleArn") {
+        request.observe(|observed| observed.is_about(&role_arn));
+    }
     if request.form.action == "AssumeRoleWithWebIdentity" {
         return web_identity::perform(request).await;
     }
-    let signer = request.authenticate(Api::Sts).await?;
     if let Some(action) = SIGNED_ACTIONS.into_iter().find(|action| *action == request.form.action) {
         request.observe(|observed| observed.is_of_action(format!("sts:{action}")));
     }
+    let signer = request.authenticate(Api::Sts).await?;
     match request.form.action.as_str() {
         "AssumeRole" => assume_role::perform(request, &signer).await,
         "GetCallerIdentity" => caller_identity(request, &signer).await,

@@ -18,7 +18,6 @@ pub(super) async fn perform(request: &QueryRequest<'_>, signer: &Signer) -> Done
     let asked = RoleSession::take(&mut parameters)?;
     let external_id = parameters.take("ExternalId");
     parameters.finish()?;
-    request.observe(|observed| observed.is_about(&asked.role_arn));
     let identities = request.gateway.service.directory.current_identities().await?;
     let caller = signer.caller(&identities)?;
     let role = asked.role(&identities).map(|role| &role.record);

@@ -30,7 +30,6 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     // Who may not assume a role does not learn whether it is there.
     let role = asked.role(&identities).ok_or_else(denied)?;
     check(request, &role.record, provider, (&claims, audience), &asked.name)?;
-    request.observe(|observed| observed.is_about(&asked.role_arn));
     let answer = asked.begin(request, &identities, &role.record, BegunBy::default()).await?;
     Ok(answer
         .text("SubjectFromWebIdentityToken", &claims.sub)
