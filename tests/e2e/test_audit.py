@@ -99,6 +99,25 @@ def test_a_collector_gets_what_it_refused_at_first(scenario, collector):
     assert Collector.refused == 2
 
 
+def test_a_collector_gets_lines_of_commands(scenario, collector):
+    """Also those of commands that ended while it was away."""
+    Collector.refused = 2
+    cluster = start(scenario, "commands", ATOLL_COMMAND_AUDIT_LOG=collector)
+    ended = lambda name: [
+        line
+        for line in once_each(Collector.lines)
+        if line["operation"] == "CommandEnded" and line["command"] == f"atoll image create {name} --size 1M"
+    ]
+    cluster.create_image("one", "1M")
+    wait_for("the line of a command", lambda: ended("one"), 10)
+    Collector.is_away = True
+    cluster.create_image("two", "1M")
+    assert not ended("two")
+    Collector.is_away = False
+    wait_for("the line of the other", lambda: ended("two"), 30)
+    assert ended("two")[0]["succeeded"] is True and not list((cluster.data / "log").glob("command-audit*"))
+
+
 def once_each(lines):
     """The records by their places, each once: what was sent when a process was killed may come again."""
     return list({(line["run"], line["number"]): line for line in lines}.values())
