@@ -83,6 +83,7 @@ PACKAGES = {
 LONGEST = (
     "nbd",
     "console",
+    "openid_login",
     "partitions",
     "images",
     "hosts",

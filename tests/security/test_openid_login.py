@@ -13,6 +13,9 @@ from lib.openid import CALLBACK, Server, Visitor, oidc_issuer
 from lib.waiting import wait_for
 
 SESSION, BEGUN = "atoll_session", "__Host-atoll_oidc"
+AT_ONCE_SECONDS = 3
+# A log-in begins with a record that was read so long ago at most.
+KNOWN_SECONDS = 1
 GROUPS = ["--group", "disks=storage", "--group", "cn=sre,dc=example=security,read-only"]
 
 
@@ -46,11 +49,13 @@ def configured(cluster, address, server):
     secret.write_text(provider.client_secret + "\n")
 
     def configure(*more):
-        return cluster.json(
+        shown = cluster.json(
             *("operator", "oidc", "set", "--issuer", provider.issuer, "--client-id", provider.client_id),
             *("--client-secret-file", secret, "--ca-file", server.authority.certificate),
             *("--console-url", address.origin, *(more or GROUPS)),
         )
+        time.sleep(KNOWN_SECONDS)
+        return shown
 
     refused = cluster.cli("operator", "oidc", "set", "--issuer", "https://127.0.0.1", "--public", ok=(1,)).stderr
     assert "outgoing_networks" in refused, refused
@@ -280,11 +285,11 @@ def test_an_answer_counts_once_and_in_its_browser(visitor, provider, address):
     kept = dict(visitor.cookies)
     assert visitor.get(path).status == 303
     again = Visitor(address)
-    again.cookies = kept
+    again.cookies = dict(kept)
     refused(again.get(path), time.monotonic() - 1)
     # Not even with another code that the provider would take.
     code = urllib.parse.parse_qs(urllib.parse.urlsplit(Visitor(address).at_provider(provider, begun)).query)["code"][0]
-    again.cookies = kept
+    again.cookies = dict(kept)
     refused(again.get(with_answer(code=code)(provider, path)), time.monotonic() - 1)
     logged_in(Visitor(address), provider)
 
@@ -364,6 +369,7 @@ def test_sessions_end_with_the_provider_its_mapping_and_by_commands(provider, ad
         assert caller.call("GET", "/api/v1/session").status == 200
         change()
         assert caller.call("GET", "/api/v1/session").status == 401, name
+        time.sleep(KNOWN_SECONDS)
     ends, stays = (logged_in(Visitor(address), provider) for _ in range(2))
     cluster.cli("operator", "sessions", "end", ends.session["id"][:12])
     assert [one.call("GET", "/api/v1/session").status for one in (ends, stays)] == [401, 200]
@@ -372,8 +378,10 @@ def test_sessions_end_with_the_provider_its_mapping_and_by_commands(provider, ad
     cluster.cli("operator", "oidc", "rm")
     assert stays.call("GET", "/api/v1/session").status == 401
     refused(begun.get(path), time.monotonic() - 1)
+    time.sleep(KNOWN_SECONDS)
     refused(Visitor(address).begin(), time.monotonic() - 1)
-    assert json.loads(begun.get("/session/methods").body) == {"password": True, "oidc": False}
+    ways = lambda: json.loads(begun.get("/session/methods").body)
+    wait_for("the page knows", lambda: ways() == {"password": True, "oidc": False}, AT_ONCE_SECONDS)
     configured()
     wait_for("they can log in again", lambda: Visitor(address).log_in(provider).status == 303, 30)
 
@@ -388,7 +396,8 @@ def test_passwords_are_off_only_while_the_provider_lets_people_in(provider, addr
         assert (answer.status, answer.document["code"]) == (403, "PASSWORDS_OFF"), f"{answer}"
         wrong = Caller(address).log_in(User(address.admin.name, "wrong password"))
         assert (wrong.status, wrong.document) == (answer.status, answer.document), "a password is not looked at"
-        assert json.loads(Visitor(address).get("/session/methods").body) == {"password": False, "oidc": True}
+        ways = lambda: json.loads(Visitor(address).get("/session/methods").body)
+        wait_for("the page knows", lambda: ways() == {"password": False, "oidc": True}, AT_ONCE_SECONDS)
         logged_in(Visitor(address), provider)
         assert "local_login true" in cluster.cli("operator", "oidc", "rm", ok=(1,)).stderr
     finally:

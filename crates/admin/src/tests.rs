@@ -493,7 +493,11 @@ async fn a_second_operator_approves_once() {
     // Times have milliseconds.
     tokio::time::sleep(Duration::from_millis(5)).await;
     operators::create(client, "late", &OperatorRole::Admin.into(), "a long password", Reach::All).await.unwrap();
-    for (operator, why) in [(&ann, "another operator"), (&eve, "role admin"), (&late, "after the request")] {
+    // People whom a provider names may be the same as an operator.
+    let named = ProvedOperator::by_session("oidc:bob");
+    for (operator, why) in
+        [(&ann, "another operator"), (&eve, "role admin"), (&named, "role admin"), (&late, "after the request")]
+    {
         assert!(refusal(approvals::decide(client, id, operator, true).await).contains(why));
     }
     assert!(refusal(approvals::decide(client, "other", &bob, true).await).contains("no request"));

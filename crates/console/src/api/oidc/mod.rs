@@ -5,12 +5,13 @@
 mod attempt;
 mod person;
 mod provider;
+mod recent;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin::{AdminError, login_oidc, sessions};
+use atoll_admin::login_oidc;
 use atoll_audit::{AuditLog, Stranger};
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::unix_ms;
@@ -37,6 +38,7 @@ use atoll_outgoing::Url;
 use attempt::{Attempt, Attempts, LIFETIME_SECONDS};
 use person::Person;
 use provider::KnownProvider;
+use recent::Recent;
 
 /// The prefix keeps it from other hosts of the domain and from plain HTTP.
 const COOKIE_NAME: &str = "__Host-atoll_oidc";
@@ -47,6 +49,7 @@ const FAILED_AFTER: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 const CODE_BYTES_MAX: usize = 4_096;
 const SHOWN_CHARACTERS_MAX: usize = 64;
+const NO_PROVIDER: &str = "there is no provider ('atoll operator oidc set')";
 /// Stands for the unknown user of a failed log-in. No operator's name has a colon.
 const SOMEBODY: &str = "oidc:";
 const FAILED_PAGE: &str = "<!doctype html><html lang=\"en\"><title>Log-in failed - Atoll</title>\
@@ -65,6 +68,7 @@ const PAGE_HEADERS: [(HeaderName, &str); 5] = [
 pub(crate) struct OidcLogins {
     attempts: Attempts,
     provider: KnownProvider,
+    recent: Recent,
 }
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
@@ -120,13 +124,9 @@ fn guarded(mut response: Response) -> Response {
 
 /// Returns the methods of logging in, for the page before a log-in.
 async fn methods(State(shared): State<Arc<Shared>>) -> Response {
-    let read = |client: ClusterClient| async move {
-        let settings = sessions::settings(&client).await?;
-        Ok::<_, AdminError>((settings.local_login, login_oidc::find(&client).await?.is_some()))
-    };
     // While cluster state is away nobody can log in; the page says so then.
-    let (has_passwords, has_provider) = shared.state.read(STATE_LIMIT, read).await.unwrap_or((true, false));
-    guarded(Json(json!({ "password": has_passwords, "oidc": has_provider })).into_response())
+    let (has_passwords, provider) = shared.oidc.recent.get(&shared.state).await.unwrap_or((true, None));
+    guarded(Json(json!({ "password": has_passwords, "oidc": provider.is_some() })).into_response())
 }
 
 /// Parameters that the provider has sent with the browser.
@@ -207,13 +207,14 @@ impl Request {
         let read = |client: ClusterClient| async move { login_oidc::find(&client).await };
         let found = self.shared.state.read(STATE_LIMIT, read).await;
         let found = found.map_err(|error| format!("the provider's record cannot be read: {error}"))?;
-        Ok(found.ok_or("there is no provider ('atoll operator oidc set')")?.0)
+        Ok(found.ok_or(NO_PROVIDER)?.0)
     }
 
     /// Sends the browser to the provider.
     async fn begin(&self) -> Result<Response, Failure> {
         let _turn = self.shared.login_turns.begin(self.address()).ok_or(Failure::TooMany { seconds: 1 })?;
-        let record = self.record().await?;
+        let (_, record) = self.shared.oidc.recent.get(&self.shared.state).await?;
+        let record = record.ok_or(NO_PROVIDER)?;
         let console = self.console(&record)?;
         let provider = self.shared.oidc.provider.get(&record).await?;
         let attempt = Attempt::new(&record.id, format!("{console}{CALLBACK_PATH}"), unix_ms());
