@@ -7,20 +7,22 @@ crates/authority/tests/records.rs alters every field of every kind; here the pro
 import contextlib
 import json
 import os
-import re
 import urllib.error
 import urllib.request
 
 import pytest
 from botocore.exceptions import ClientError
-from lib.handshake import etcdctl
+from lib.console import Address, Caller, User
+from lib.handshake import Initiator, etcdctl, knock, osd_public_keys, private_key
+from lib.identities import Account, code_of
 from lib.nbd import NbdError
 from lib.operator import BUCKET, IMAGE, KEY, Small
+from lib.records import SIGNATURE, query_api
+from lib.s3 import error_of
 from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("etcdctl")
 
-SIGNATURE = re.compile(rb',"signed":"[0-9a-f.]{115}"}\n?$')
 POLICY = {"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "*"}]}
 
 
@@ -105,7 +107,11 @@ def test_a_policy_for_everybody_opens_no_bucket(altered):
         record["format"] = 3
 
     with altered.record(f"/atoll/buckets/{BUCKET}", open_it):
-        assert status_of(altered.cluster, f"{BUCKET}/{KEY}") != 200
+        assert status_of(altered.cluster, f"{BUCKET}/{KEY}") == 403
+        # Its owner is told so, too, when what the gateway has read before is over.
+        get = altered.cluster.s3().get_object
+        told = lambda: error_of(get, Bucket=BUCKET, Key=KEY) == (403, "AccessDenied")
+        wait_for("the owner is refused", told, 10)
         altered.log_says("gateway", f"/atoll/buckets/{BUCKET}")
     altered.small.check()
 
@@ -120,9 +126,10 @@ def test_a_low_users_key_becomes_no_root(altered):
     with altered.record(key, raise_it):
         altered.log_says("gateway", key)
         low = altered.cluster.s3(access=altered.low[0], secret=altered.low[1])
-        with pytest.raises(ClientError) as refused:
-            low.get_object(Bucket=BUCKET, Key=KEY)
-        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] >= 400
+        assert error_of(low.get_object, Bucket=BUCKET, Key=KEY) == (403, "InvalidAccessKeyId")
+        for service, call in (("sts", "get_caller_identity"), ("iam", "list_users")):
+            client = query_api(altered.cluster, service, *altered.low)
+            assert error_of(getattr(client, call)) == (403, "InvalidClientTokenId"), service
     with pytest.raises(ClientError):
         altered.cluster.s3(access=altered.low[0], secret=altered.low[1]).get_object(Bucket=BUCKET, Key=KEY)
 
@@ -142,6 +149,11 @@ def test_an_operator_made_by_hand_is_none(altered):
         )
         assert "/atoll/operators/watcher in cluster state has no valid signature of this cluster" in listed.stderr
         assert [one["name"] for one in json.loads(listed.stdout)] == ["other"], "the others are listed"
+        url = f"https://127.0.0.1:{altered.cluster.admin_port}"
+        user = User("watcher", "correct horse battery")
+        answer = Caller(Address(url, user, user, altered.cluster.data / "tls" / "ca.crt")).log_in(user)
+        assert (answer.status, answer.document["code"]) == (401, "CREDENTIALS_WRONG"), answer
+        altered.log_says("admin", "/atoll/operators/watcher")
     assert [one["role"] for one in altered.cluster.json("operator", "ls")] == ["read-only"] * 2
 
 
@@ -169,11 +181,76 @@ def test_a_key_that_was_deleted_stays_deleted(altered):
         for write in writes:
             altered.run("put", key, write)
         assert altered.refused() == [key]
-        with pytest.raises(ClientError) as refused:
-            client.list_buckets()
-        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] >= 400
+        assert error_of(client.list_buckets) == (403, "InvalidAccessKeyId")
         altered.cluster.cli("cluster", "sign", "--remove", key)
         assert not altered.refused()
+
+
+def test_a_role_that_was_altered_is_nobodys(altered):
+    """The user is refused by S3, and changes of the user are refused by IAM."""
+    key = "/atoll/iam/users/100000000000/low"
+
+    def raise_it(record):
+        record["policies"] = {"all": json.dumps({"Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})}
+
+    with altered.record(key, raise_it):
+        altered.log_says("gateway", key)
+        low = altered.cluster.s3(access=altered.low[0], secret=altered.low[1])
+        status, _ = error_of(low.get_object, Bucket=BUCKET, Key=KEY)
+        assert status == 403
+        root = altered.cluster.credentials()
+        iam = query_api(altered.cluster, "iam", root["access_key"], root["secret_key"])
+        assert error_of(iam.create_user, UserName="low") == (403, "AccessDenied")
+
+
+@pytest.fixture(scope="module")
+def owned(altered):
+    """A key of the key service that belongs to the first account, and somebody of another account with S3 rights."""
+    cluster = altered.cluster
+    cluster.cli("key", "create", "project")
+    cluster.cli("key", "policy", "set", "project", "--default")
+    stranger = Account(cluster, [cluster], "stranger").root.s3
+    stranger.create_bucket(Bucket="strangers")
+    return stranger
+
+
+def sealed_with(s3, bucket, name="project"):
+    return code_of(s3.put_object, Bucket=bucket, Key="k", Body=b"x", ServerSideEncryption="aws:kms", SSEKMSKeyId=name)
+
+
+def test_a_key_stays_shut_when_its_record_is_removed_by_hand(altered, owned):
+    key, root = "/atoll/iam/kms_keys/project", altered.cluster.s3()
+    wait_for("the owner uses it", lambda: sealed_with(root, BUCKET) == "ok", 5)
+    assert sealed_with(owned, "strangers") == "AccessDenied"
+    altered.run("del", key)
+    altered.log_says("gateway", key)
+    assert altered.refused() == [key]
+    # Neither while the gateway runs, nor by one that starts.
+    for start in (False, True):
+        if start:
+            altered.cluster.down()
+            altered.cluster.up()
+        assert sealed_with(owned, "strangers") == "AccessDenied"
+        assert sealed_with(root, BUCKET) == "AccessDenied", "nobody knows what the record said"
+    altered.cluster.cli("cluster", "sign", "--remove", key)
+    altered.cluster.cli("key", "policy", "set", "project", "--default")
+    wait_for("the owner uses it again", lambda: sealed_with(root, BUCKET) == "ok", 5)
+    assert sealed_with(owned, "strangers") == "AccessDenied"
+    assert not altered.refused()
+
+
+def test_keys_stay_shut_without_the_manifest(altered, owned):
+    """Without it nobody knows which records are missing: what was seen before holds, and no gateway starts."""
+    key = "/atoll/iam/kms_keys/project"
+    altered.run("del", "/atoll/manifest")
+    altered.run("del", key)
+    altered.log_says("gateway", key)
+    assert sealed_with(owned, "strangers") == "AccessDenied"
+    assert altered.refused() == ["/atoll/manifest"]
+    altered.cluster.cli("cluster", "sign", "--yes", "--refused")
+    altered.cluster.cli("key", "policy", "set", "project", "--default")
+    assert not altered.refused()
+    assert sealed_with(owned, "strangers") == "AccessDenied"
 
 
 NVME_HOST = "nqn.2014-08.org.nvmexpress:uuid:7"
@@ -235,6 +312,59 @@ def test_settings_of_frames_are_those_that_were_signed(altered):
 
     with altered.record("/atoll/frames", weaken):
         altered.log_says("gateway", "/atoll/frames")
+
+
+# What OSDs obey, and how somebody would have them serve him.
+LOOSENED = [
+    ("/atoll/pools/1", {"redundancy": {"kind": "replicated", "size": 1, "min_size": 1}}),
+    ("/atoll/frames", {"cluster": "crc", "client": "crc"}),
+    ("/atoll/settings", {"full_percent": 100}),
+    ("/atoll/flags", {"flags": {}}),
+]
+
+
+@pytest.mark.parametrize(("key", "fields"), LOOSENED, ids=[key for key, _ in LOOSENED])
+def test_osds_obey_what_was_signed(altered, key, fields):
+    """The OSD has no key service, and knows the cluster's public key."""
+    altered.cluster.cli("settings", "set", "full_percent", "96")
+    altered.cluster.cli("flag", "set", "noout")
+    with altered.record(key, lambda record: record.update(fields)):
+        altered.log_says("osd.0", key)
+        altered.small.check()
+    altered.small.check()
+
+
+def test_a_key_that_was_added_by_hand_connects_to_no_osd(altered):
+    private = os.urandom(32)
+    public = private_key(private).public_key().public_bytes_raw().hex()
+    key = f"/atoll/authorized_keys/{public}"
+    record = {"format": 1, "role": "client", "osd": None, "name": "client@thief"}
+    port = dict(altered.cluster.listening_ports())["osd.0"]
+    remote = osd_public_keys(altered.cluster)["osd.0"]
+    right = altered.cluster.data / "keys" / "client.key"
+    for knocking, is_let_in in ((bytes.fromhex(right.read_text().strip()), True), (private, False)):
+        altered.run("put", key, json.dumps(record))
+        altered.log_says("osd.0", key)
+        _, closed = knock(port, Initiator(remote, knocking).first_message(), 1.5 if is_let_in else 10)
+        assert closed != is_let_in
+    assert altered.refused() == [key]
+    altered.cluster.cli("cluster", "sign", "--remove", key)
+    assert not altered.refused()
+
+
+def test_no_data_is_deleted_for_a_pool_that_was_removed_by_hand(altered):
+    key = "/atoll/removed_pools/1"
+    altered.run(
+        "put", key, json.dumps({k: v for k, v in json.loads(altered.stored("/atoll/pools/1")).items() if k != "signed"})
+    )
+    altered.log_says("osd.0", key)
+    assert altered.refused() == [key]
+    altered.small.check()
+    altered.cluster.down()
+    altered.cluster.up()
+    altered.small.check()
+    altered.cluster.cli("cluster", "sign", "--remove", key)
+    assert not altered.refused()
 
 
 def test_processes_that_start_refuse_as_well(altered):

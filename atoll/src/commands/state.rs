@@ -3,11 +3,13 @@
 use atoll_files::Access;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use atoll_authority::Authority;
 use atoll_cluster::server::StartError;
-use atoll_cluster::{EmbeddedServer, Protection, verify_snapshot};
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Protection, RecordGuard, verify_snapshot};
 use atoll_node::{DataDir, STATE_FILES_CODE, login_source, raise_restored, restore_state};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
@@ -21,6 +23,8 @@ use super::output::{print_json, progress_bar};
 
 /// How often one looks whether there is room for the reserve.
 const RESERVE_POLL: Duration = Duration::from_secs(2);
+/// How often the keys of signed records are read: a host that joins within it waits.
+const SIGNER_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Subcommand)]
 pub enum StateCommand {
@@ -152,7 +156,12 @@ fn serve(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
     keep_reserve(&open.directory, &mut has_reserve);
     tokio_runtime()?.block_on(async {
         let login_source = Some(login_source(&open.directory));
-        let protection = Protection { credentials, login_source, tls };
+        // The first start of a cluster makes the key service after cluster state.
+        let key_file = open.directory.key_service_file();
+        let signer: Arc<dyn RecordGuard> = Arc::new(Authority::of_file(&key_file, false));
+        let found = signer.clone();
+        let find = move || key_file.exists().then(|| found.clone());
+        let protection = Protection { credentials, login_source, tls, signer: Some(Arc::new(find)) };
         let server = match EmbeddedServer::start(listen, &directory, protection).await {
             Err(StartError::Disk(error)) if error.is_lasting() => {
                 tracing::error!("{error}");
@@ -161,6 +170,7 @@ fn serve(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
             started => started?,
         };
         tracing::info!("cluster state is served on {}", server.local_addr());
+        tokio::spawn(keep_signer(signer, open.directory.key_service_file(), open.cluster.connect_options()));
         loop {
             tokio::select! {
                 // A new process opens the file again: 'atoll up' starts one.
@@ -169,6 +179,22 @@ fn serve(arguments: &DaemonArguments) -> anyhow::Result<ExitCode> {
             }
         }
     })
+}
+
+/// Has the signer of the keys of processes know the newest key of the authority.
+async fn keep_signer(signer: Arc<dyn RecordGuard>, key_file: PathBuf, options: ConnectOptions) {
+    let mut client = None;
+    loop {
+        tokio::time::sleep(SIGNER_PAUSE).await;
+        if client.is_none() {
+            client = ClusterClient::connect(&options).await.ok();
+        }
+        if let Some(client) = client.as_ref().filter(|_| key_file.exists())
+            && let Err(error) = signer.refresh(client).await
+        {
+            tracing::warn!("keys of hosts that join cannot be signed now: {error}");
+        }
+    }
 }
 
 /// OSDs that fill the file system must not end cluster state, which would end them. Says when that changes.

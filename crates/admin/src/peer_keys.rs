@@ -19,7 +19,7 @@ pub fn host_key(role: PeerRole, host: &str) -> AuthorizedKeyRecord {
 
 /// All keys that may connect.
 pub async fn list(client: &ClusterClient) -> Result<Vec<AuthorizedKey>, AdminError> {
-    let listing = client.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?;
+    let listing = client.list_usable::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?;
     let key = |key: &str| key.strip_prefix(keys::AUTHORIZED_KEYS).unwrap_or(key).to_owned();
     let mut all: Vec<_> = listing.entries.into_iter().map(|(path, record, _)| (key(&path), record)).collect();
     all.sort_by_key(|(_, record)| (record.role.to_string(), record.osd, record.name.clone()));

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use atoll_cluster::{Answer, ClusterClient, ClusterError, GuardFault, Place, RecordGuard, Stored, keys};
+use atoll_cluster::{Answer, ClusterClient, ClusterError, GuardFault, Place, RecordGuard, Stored, keys, kinds};
 use atoll_keys::{KeyRing, KeyService};
 use atoll_security_log::SecurityEvent;
 use atoll_types::authority::{AuthorityKey, AuthorityRecord};
 use atoll_types::record_json::read_record;
 
-use crate::envelope::{self, MacKey};
+use crate::envelope::{self, PublicKey, SigningKey};
 
 /// Pause after which a process that has seen no signed cluster looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -42,9 +42,12 @@ struct Known {
 /// The keys, as of a revision of the record that has them.
 struct Signed {
     revision: i64,
-    keys: Vec<MacKey>,
+    keys: Vec<SigningKey>,
     accepts_unsigned: bool,
     has_manifest: bool,
+    /// The newest key is published.
+    has_public: bool,
+    signs_for_all: bool,
 }
 
 impl fmt::Debug for Authority {
@@ -84,6 +87,18 @@ impl Authority {
         !self.is_pinned && self.known().signed.as_ref().is_none_or(|signed| signed.accepts_unsigned)
     }
 
+    /// Returns the public half of the key that signs, as hosts remember it, once all that they verify is signed by it.
+    pub fn public_key(&self) -> Option<String> {
+        let signed = self.known().signed.clone().filter(|signed| signed.signs_for_all)?;
+        let newest = signed.keys.last()?;
+        PublicKey::of(&newest.public(None)).map(|key| key.to_text())
+    }
+
+    /// Returns true if processes without the key service can verify the records that they obey.
+    pub fn signs_for_all(&self) -> bool {
+        self.known().signed.as_ref().is_some_and(|signed| signed.signs_for_all)
+    }
+
     /// Returns the id of the key that signs.
     pub(crate) fn newest_key_id(&self) -> Option<String> {
         let signed = self.known().signed.clone()?;
@@ -109,7 +124,7 @@ impl Authority {
         }
     }
 
-    async fn unwrap(&self, all: &[AuthorityKey]) -> Result<Vec<MacKey>, ClusterError> {
+    async fn unwrap(&self, all: &[AuthorityKey]) -> Result<Vec<SigningKey>, ClusterError> {
         let unavailable = |error: atoll_keys::KeyError| ClusterError::KeyService { cause: error.to_string() };
         let service: Arc<dyn KeyService> = match &self.source {
             Source::File(path) => Arc::new(KeyRing::open(path).map_err(unavailable)?),
@@ -118,7 +133,7 @@ impl Authority {
         let mut opened = Vec::with_capacity(all.len());
         for key in all {
             let secret = service.unwrap(&key_context(&key.id), &key.wrapped_key).await.map_err(unavailable)?;
-            opened.push(MacKey::new(&key.id, &secret));
+            opened.push(SigningKey::new(&key.id, &secret));
         }
         Ok(opened)
     }
@@ -131,8 +146,10 @@ impl Authority {
         let newest = keys.last().filter(|key| key.id == signature.key_id);
         let newest = newest.ok_or_else(|| untrusted("it is not signed by its newest key"))?;
         envelope::verify(newest, &stored.place(), &record, &signature).map_err(untrusted)?;
-        let AuthorityRecord { accepts_unsigned, has_manifest, .. } = read;
-        Ok(Signed { revision: stored.mod_revision, keys, accepts_unsigned, has_manifest })
+        let has_public = read.public_keys.last().is_some_and(|public| public.id == newest.id);
+        let AuthorityRecord { accepts_unsigned, has_manifest, signs_for_all, .. } = read;
+        let revision = stored.mod_revision;
+        Ok(Signed { revision, keys, accepts_unsigned, has_manifest, has_public, signs_for_all })
     }
 
     async fn read_again(&self, client: &ClusterClient) -> Result<(), ClusterError> {
@@ -162,7 +179,10 @@ impl Authority {
         signed: Option<&Signed>,
         is_fresh: bool,
     ) -> Result<Vec<u8>, GuardFault> {
+        let is_none_yet = |signed: &Signed| !signed.signs_for_all && kinds::is_signed_for_all_only(place.key);
         match signed {
+            Some(signed) if is_none_yet(signed) && is_fresh => Ok(stored.to_vec()),
+            Some(signed) if is_none_yet(signed) => Err(GuardFault::Stale),
             Some(signed) if !signed.accepts_unsigned => Err(Self::refused(place, "it has no signature")),
             _ if !is_fresh => Err(GuardFault::Stale),
             None if self.is_pinned => Err(Self::refused(
@@ -181,9 +201,15 @@ impl RecordGuard for Authority {
         let Some((record, signature)) = envelope::split(stored) else {
             return self.open_unsigned(place, stored, signed.as_deref(), is_fresh);
         };
-        let key = signed.as_ref().and_then(|signed| signed.keys.iter().find(|key| key.id == signature.key_id));
+        let keys = signed.as_deref().map_or(&[][..], |signed| &signed.keys);
+        let key = keys.iter().find(|key| key.id == signature.key_id);
         // The keys may have changed since they were read.
         let key = key.ok_or(GuardFault::Stale)?;
+        if signed.as_ref().is_some_and(|signed| signed.signs_for_all && kinds::is_for_all(place.key))
+            && !signature.is_for_all()
+        {
+            return Err(Self::refused(place, "its signature is one for holders of the keys only"));
+        }
         envelope::verify(key, place, &record, &signature).map_err(|cause| Self::refused(place, cause))?;
         Ok(record)
     }
@@ -194,7 +220,7 @@ impl RecordGuard for Authority {
             _ if known.read_at.is_none() => Err(GuardFault::Stale),
             Some(signed) => {
                 let key = signed.keys.last().expect("the newest key has signed the record of the keys");
-                let sealed = envelope::seal(key, place, record);
+                let sealed = envelope::seal(key, place, record, signed.has_public);
                 sealed.ok_or_else(|| GuardFault::Refused("it is no JSON object".into()))
             }
             None if self.is_pinned => Err(GuardFault::Refused(KEYS_ARE_GONE.into())),

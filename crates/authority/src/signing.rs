@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use atoll_cluster::{ClusterClient, ClusterError, Place, RESERVED, RecordGuard, Stored, Transaction, keys, kinds};
+use atoll_cluster::{
+    ClusterClient, ClusterError, GuardFault, Place, RESERVED, RecordGuard, Stored, Transaction, keys, kinds,
+};
 use atoll_keys::{KeyError, KeyService, SecretKey, random_u64};
 use atoll_types::authority::{AuthorityKey, AuthorityRecord, ManifestRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::RECORD_FORMAT;
 
 use crate::authority::key_context;
-use crate::envelope::{self, MacKey, without_signature};
+use crate::envelope::{self, SigningKey, without_signature};
 use crate::{Authority, Finding, RecordState, survey};
 
 /// Attempts to read a record again because another process has changed it.
@@ -41,6 +43,11 @@ async fn new_key(service: &dyn KeyService, now_unix_ms: u64) -> Result<Authority
     Ok(AuthorityKey { id, wrapped_key, created_unix_ms: now_unix_ms })
 }
 
+async fn opened(service: &dyn KeyService, key: &AuthorityKey) -> Result<SigningKey, KeyError> {
+    let secret = service.unwrap(&key_context(&key.id), &key.wrapped_key).await?;
+    Ok(SigningKey::new(&key.id, &secret))
+}
+
 /// Makes the keys of a new cluster, in which nothing is accepted without a signature, unless it has keys.
 pub async fn found(
     client: &ClusterClient,
@@ -59,8 +66,16 @@ async fn make_keys(
     if found_one(client, keys::AUTHORITY).await?.is_some() {
         return Ok(());
     }
-    let keys = vec![new_key(service, now_unix_ms).await?];
-    let mut record = AuthorityRecord { format: RECORD_FORMAT, keys, accepts_unsigned, has_manifest: false };
+    let key = new_key(service, now_unix_ms).await?;
+    let public_keys = vec![opened(service, &key).await?.public(None)];
+    let mut record = AuthorityRecord {
+        format: RECORD_FORMAT,
+        keys: vec![key],
+        accepts_unsigned,
+        has_manifest: false,
+        public_keys,
+        signs_for_all: !accepts_unsigned,
+    };
     for _ in 0..ATTEMPTS_MAX {
         // What is accepted without a signature cannot be missed.
         let manifest = if accepts_unsigned { None } else { Some(Manifest::of_what_is_there(client).await?) };
@@ -121,8 +136,8 @@ async fn write_keys(
     manifest: Option<Manifest>,
 ) -> Result<(), SigningError> {
     let newest = record.keys.last().expect("an authority has a key");
-    let secret = service.unwrap(&key_context(&newest.id), &newest.wrapped_key).await?;
-    let key = MacKey::new(&newest.id, &secret);
+    let key = opened(service, newest).await?;
+    let has_public = record.public_keys.last().is_some_and(|public| public.id == newest.id);
     let mut records = vec![(keys::AUTHORITY, encode(keys::AUTHORITY, record)?)];
     let mut wanted = Transaction::new();
     if let Some(Manifest { names, listed }) = manifest {
@@ -140,7 +155,7 @@ async fn write_keys(
         for ((name, json), stored) in records.iter().zip(found.iter().flatten()) {
             let place = Place { version: stored.version + 1, ..stored.place() };
             let is_expected = *name != keys::AUTHORITY || stored.is_reserved() && expected == 0;
-            let sealed = envelope::seal(&key, &place, json).expect("a record is a JSON object");
+            let sealed = envelope::seal(&key, &place, json, has_public).expect("a record is a JSON object");
             transaction = transaction
                 .check(name, if is_expected { stored.mod_revision } else { expected })
                 .put_bytes(name, sealed);
@@ -179,7 +194,8 @@ async fn read_keys(client: &ClusterClient) -> Result<(AuthorityRecord, i64), Sig
 }
 
 /// Signs a cluster of an earlier release: all records as they are, after which nothing is accepted without a
-/// signature. Gives their number. It may be repeated, and with `refused` signs refused records, too.
+/// signature. Gives their number, with those that only had to be named. It may be repeated, and with `refused` signs
+/// refused records, too.
 pub async fn sign_all(
     client: &ClusterClient,
     service: Arc<dyn KeyService>,
@@ -188,13 +204,14 @@ pub async fn sign_all(
     progress: &dyn Fn(u64),
 ) -> Result<u64, SigningError> {
     make_keys(client, &*service, true, now_unix_ms).await?;
+    publish(client, &*service).await?;
     let authority = Arc::new(Authority::of_service(service.clone(), false));
     let findings = survey(client, &authority).await?;
     let signer = client.with_guard(authority.clone());
     let mut signed = 0;
     let is_wanted = |finding: &&Finding| match finding.state {
-        RecordState::Signed => false,
-        RecordState::Unsigned => true,
+        RecordState::Signed | RecordState::Unnamed => false,
+        RecordState::Unsigned | RecordState::SignedForHolders => true,
         RecordState::Refused(_) => refused,
     };
     for finding in findings.iter().filter(is_wanted) {
@@ -204,21 +221,40 @@ pub async fn sign_all(
         }
     }
     let is_lost = |finding: &Finding| finding.stored.key == keys::MANIFEST && finding.is_refused();
-    let wants_manifest = refused && findings.iter().any(is_lost);
+    let unnamed = findings.iter().filter(|finding| finding.state == RecordState::Unnamed).count() as u64;
+    let wants_manifest = refused && findings.iter().any(is_lost) || unnamed > 0;
     for _ in 0..ATTEMPTS_MAX {
         let (record, revision) = read_keys(client).await?;
-        if !record.accepts_unsigned && record.has_manifest && !wants_manifest {
+        if !record.accepts_unsigned && record.has_manifest && record.signs_for_all && !wants_manifest {
             return Ok(signed);
         }
         let manifest = Manifest::of_what_is_there(client).await?;
         let manifest = if refused { manifest } else { manifest.with_older(client).await? };
-        let record = AuthorityRecord { accepts_unsigned: false, has_manifest: true, ..record };
+        let record =
+            AuthorityRecord { accepts_unsigned: false, has_manifest: true, signs_for_all: true, ..record };
         match write_keys(client, &*service, &record, revision, Some(manifest)).await {
             Err(SigningError::Cluster(ClusterError::Conflict { .. })) => {}
-            written => return written.map(|()| signed),
+            written => return written.map(|()| signed + unnamed),
         }
     }
     Err(SigningError::Busy(keys::MANIFEST.into()))
+}
+
+/// Publishes the newest key, if an earlier release has made it.
+async fn publish(client: &ClusterClient, service: &dyn KeyService) -> Result<(), SigningError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let (mut record, revision) = read_keys(client).await?;
+        let newest = record.keys.last().expect("an authority has a key");
+        if record.public_keys.last().is_some_and(|public| public.id == newest.id) {
+            return Ok(());
+        }
+        record.public_keys.push(opened(service, newest).await?.public(None));
+        match write_keys(client, service, &record, revision, None).await {
+            Err(SigningError::Cluster(ClusterError::Conflict { .. })) => {}
+            written => return written,
+        }
+    }
+    Err(SigningError::Busy(keys::AUTHORITY.into()))
 }
 
 /// Makes other keys for a cluster whose key service was lost, and signs all records as they are. Nothing happens in a
@@ -292,7 +328,7 @@ pub async fn sign_records(
 async fn sign(signer: &ClusterClient, authority: &Authority, name: &str, any: bool) -> Result<bool, SigningError> {
     for _ in 0..ATTEMPTS_MAX {
         let Some(stored) = found_one(signer, name).await? else { return Ok(false) };
-        if !any && authority.open(&stored.place(), &stored.value).is_err() {
+        if !any && !is_accepted(signer, authority, &stored).await? {
             return Ok(true);
         }
         let record = without_signature(&stored.value);
@@ -304,6 +340,21 @@ async fn sign(signer: &ClusterClient, authority: &Authority, name: &str, any: bo
         }
     }
     Err(SigningError::Busy(name.into()))
+}
+
+/// Returns true if a record verifies, or may still be without a signature. Signing many takes longer than the knowledge of
+/// the authority holds.
+async fn is_accepted(
+    client: &ClusterClient,
+    authority: &Authority,
+    stored: &Stored,
+) -> Result<bool, ClusterError> {
+    let mut opened = authority.open(&stored.place(), &stored.value);
+    if opened == Err(GuardFault::Stale) {
+        authority.refresh(client).await?;
+        opened = authority.open(&stored.place(), &stored.value);
+    }
+    Ok(opened.is_ok())
 }
 
 /// Gives the cluster a new key, signs with it whatever older ones have signed, and forgets these. Gives the number of
@@ -319,7 +370,13 @@ pub async fn rotate(
         return Ok((0, Vec::new()));
     }
     let (mut record, revision) = read_keys(client).await?;
-    record.keys.push(new_key(&*service, now_unix_ms).await?);
+    let key = new_key(&*service, now_unix_ms).await?;
+    let before = record.keys.last().expect("an authority has a key");
+    if record.public_keys.last().is_some_and(|public| public.id == before.id) {
+        let before = opened(&*service, before).await?;
+        record.public_keys.push(opened(&*service, &key).await?.public(Some(&before)));
+    }
+    record.keys.push(key);
     write_keys(client, &*service, &record, revision, None).await?;
     // From here on nobody signs with an older key: every transaction depends on the record of keys.
     let findings = survey(client, &authority).await?;
@@ -327,7 +384,7 @@ pub async fn rotate(
     let newest = authority.newest_key_id();
     let mut signed = 0;
     for finding in &findings {
-        if finding.state == RecordState::Signed && finding.key_id != newest {
+        if finding.is_signed() && finding.key_id != newest {
             sign(&signer, &authority, &finding.stored.key, false).await?;
             signed += 1;
         }

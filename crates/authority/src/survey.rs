@@ -8,13 +8,19 @@ use atoll_types::authority::ManifestRecord;
 use atoll_types::record_json::read_record;
 
 use crate::Authority;
-use crate::envelope;
+use crate::envelope::{self, Signature};
 
 /// How a record that should be signed is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordState {
     /// A key of the cluster has signed it, in its place.
     Signed,
+    /// It is signed, and the manifest does not name it yet: a release that did not have it named has written it. Its
+    /// removal by hand would not be noticed.
+    Unnamed,
+    /// A key of the cluster has signed it so that only holders verify it, and others obey it, too. `cluster sign` signs it
+    /// for these.
+    SignedForHolders,
     /// It has no signature, and the cluster accepts that still.
     Unsigned,
     /// It is refused, for this reason.
@@ -33,6 +39,11 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Returns whether a key of the cluster has signed it.
+    pub fn is_signed(&self) -> bool {
+        matches!(self.state, RecordState::Signed | RecordState::Unnamed | RecordState::SignedForHolders)
+    }
+
     /// Returns whether it is refused.
     pub fn is_refused(&self) -> bool {
         matches!(self.state, RecordState::Refused(_))
@@ -62,8 +73,40 @@ pub async fn survey(client: &ClusterClient, authority: &Authority) -> Result<Vec
             findings.push(look(client, authority, stored).await?);
         }
     }
-    findings.extend(removed(client, authority, &roles).await?);
+    match manifest(client, authority).await? {
+        Manifest::None => {}
+        Manifest::Gone => {
+            let cause = "it was removed by hand, and without it other removals cannot be found";
+            findings.push(Finding::removed(keys::MANIFEST, cause));
+        }
+        Manifest::Names(named) => {
+            findings.extend(removed(client, authority, &roles, &named).await?);
+            let is_unnamed = |finding: &&mut Finding| {
+                let key = &finding.stored.key;
+                finding.state == RecordState::Signed && kinds::is_named(key) && !named.contains(key)
+            };
+            findings.iter_mut().filter(is_unnamed).for_each(|finding| finding.state = RecordState::Unnamed);
+        }
+    }
     Ok(findings)
+}
+
+/// The manifest of a cluster.
+enum Manifest {
+    /// It is not signed, or by an earlier release.
+    None,
+    Gone,
+    /// Nothing if it is refused, which is a finding of its own.
+    Names(BTreeSet<String>),
+}
+
+async fn manifest(client: &ClusterClient, authority: &Authority) -> Result<Manifest, ClusterError> {
+    if authority.has_manifest() != Ok(true) {
+        return Ok(Manifest::None);
+    }
+    let (all, _) = client.read_stored(&[keys::MANIFEST]).await?;
+    let stored = all.into_iter().flatten().find(|stored| !stored.is_reserved());
+    Ok(stored.map_or(Manifest::Gone, |stored| Manifest::Names(names(authority, &stored))))
 }
 
 /// Finds records that were removed by hand.
@@ -71,26 +114,19 @@ async fn removed(
     client: &ClusterClient,
     authority: &Authority,
     roles: &[String],
+    named: &BTreeSet<String>,
 ) -> Result<Vec<Finding>, ClusterError> {
-    if authority.has_manifest() != Ok(true) {
-        return Ok(Vec::new());
-    }
-    let (all, _) = client.read_stored(&[keys::MANIFEST]).await?;
-    let Some(stored) = all.into_iter().flatten().find(|stored| !stored.is_reserved()) else {
-        let cause = "it was removed by hand, and without it other removals cannot be found";
-        return Ok(vec![Finding::removed(keys::MANIFEST, cause)]);
-    };
     let mut findings = Vec::new();
     let is_read =
-        |name: &String| kinds::named_prefixes().any(|prefix| name.starts_with(prefix) && may_read(roles, prefix));
-    for name in names(authority, &stored).into_iter().filter(is_read) {
-        let (found, _) = client.read_stored(&[&name, keys::MANIFEST]).await?;
-        let is_there = |stored: &&Stored| stored.key == name && !stored.is_reserved();
+        |name: &str| kinds::named_prefixes().any(|prefix| name.starts_with(prefix) && may_read(roles, prefix));
+    for name in named.iter().filter(|name| is_read(name)) {
+        let (found, _) = client.read_stored(&[name, keys::MANIFEST]).await?;
+        let is_there = |stored: &&Stored| stored.key == *name && !stored.is_reserved();
         let is_missing = !found.iter().flatten().any(|stored| is_there(&stored));
         // Somebody may have removed it rightly since.
         let manifest = found.iter().flatten().find(|stored| stored.key == keys::MANIFEST);
-        if is_missing && manifest.is_some_and(|stored| names(authority, stored).contains(&name)) {
-            findings.push(Finding::removed(&name, "it was removed by hand"));
+        if is_missing && manifest.is_some_and(|stored| names(authority, stored).contains(name)) {
+            findings.push(Finding::removed(name, "it was removed by hand"));
         }
     }
     Ok(findings)
@@ -109,8 +145,13 @@ async fn look(client: &ClusterClient, authority: &Authority, stored: Stored) -> 
         authority.refresh(client).await?;
         opened = authority.open(&stored.place(), &stored.value);
     }
-    let key_id = envelope::split(&stored.value).map(|(_, signature)| signature.key_id.to_owned());
+    let signature = envelope::split(&stored.value).map(|(_, signature)| signature);
+    let is_for_all = signature.as_ref().is_some_and(Signature::is_for_all);
+    let key_id = signature.map(|signature| signature.key_id.to_owned());
     let state = match opened {
+        Ok(_) if key_id.is_some() && kinds::is_for_all(&stored.key) && !is_for_all => {
+            RecordState::SignedForHolders
+        }
         Ok(_) if key_id.is_some() => RecordState::Signed,
         Ok(_) => RecordState::Unsigned,
         Err(GuardFault::Refused(cause)) => RecordState::Refused(cause),

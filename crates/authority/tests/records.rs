@@ -5,14 +5,18 @@
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use atoll_authority::{Authority, RecordState, SigningError, found, rotate, sign_all, sign_records, survey};
+use atoll_authority::{
+    Authority, RecordState, SigningError, Verifier, found, rotate, sign_all, sign_records, survey,
+    without_signature,
+};
 use atoll_cluster::{
     ClusterClient, ClusterError, ConnectOptions, EmbeddedServer, PrefixWatch, RESERVED, Transaction, WatchEvent,
     keys, kinds,
 };
 use atoll_keys::{KeyService, LocalKeys};
+use aws_lc_rs::hmac;
 use serde_json::{Value, json};
 
 const RECORD: &str = "/atoll/users/AK1";
@@ -25,6 +29,16 @@ struct Cluster {
     stranger: ClusterClient,
     /// A gateway of a host that knows that the cluster is signed.
     holder: ClusterClient,
+    /// An OSD of a host without the key service, which has seen the cluster before.
+    osd: ClusterClient,
+    pinned: Arc<Mutex<Option<String>>>,
+}
+
+/// A process without the key service, on a host that has pinned this key.
+fn verifier(pinned: &Arc<Mutex<Option<String>>>) -> Arc<Verifier> {
+    let (kept, known) = (pinned.clone(), pinned.lock().unwrap().clone());
+    let pin = move |key: &str| *kept.lock().unwrap() = Some(key.to_owned());
+    Arc::new(Verifier::new(known.as_deref(), Arc::new(pin)))
 }
 
 fn local_keys(directory: &Path) -> Arc<LocalKeys> {
@@ -40,12 +54,16 @@ impl Cluster {
         let stranger = ClusterClient::connect(&options).await.unwrap();
         let service = local_keys(directory.path());
         let holder = stranger.with_guard(guard(&service, false));
-        Cluster { _server: server, _directory: directory, service, stranger, holder }
+        let pinned = Arc::default();
+        let osd = stranger.with_guard(verifier(&pinned));
+        Cluster { _server: server, _directory: directory, service, stranger, holder, osd, pinned }
     }
 
     async fn signed() -> Cluster {
         let cluster = Cluster::unsigned().await;
         found(&cluster.stranger, &*cluster.service, 7).await.unwrap();
+        cluster.osd.read_authority().await.unwrap();
+        assert!(cluster.pinned.lock().unwrap().is_some());
         Cluster { holder: cluster.stranger.with_guard(guard(&cluster.service, true)), ..cluster }
     }
 
@@ -75,9 +93,15 @@ impl Cluster {
         [self.holder.clone(), self.stranger.with_guard(guard(&self.service, false))]
     }
 
+    /// An OSD that starts on a host that has pinned the key.
+    fn other_osd(&self) -> ClusterClient {
+        self.stranger.with_guard(verifier(&self.pinned))
+    }
+
     /// Refused by a process that has read it before, by one that starts, and by all ways to read it.
     async fn assert_refused(&self, key: &str, what: &str) {
-        for reader in self.readers() {
+        let all = kinds::is_for_all(key).then(|| [self.osd.clone(), self.other_osd()]);
+        for reader in self.readers().into_iter().chain(all.into_iter().flatten()) {
             let read = reader.get::<Value>(key).await;
             assert!(matches!(read, Err(ClusterError::Untrusted { .. })), "{what}: {key}: {read:?}");
             let listed = reader.list::<Value>(key).await;
@@ -104,6 +128,7 @@ fn samples() -> HashMap<&'static str, Value> {
         (keys::IDENTITIES_REVISION, json!({"changes": 4})),
         (keys::STS_KEY, json!({"wrapped_key": "local:x"})),
         ("/atoll/iam/accounts/1", json!({"id": "1", "canonical_id": "c"})),
+        ("/atoll/iam/kms_keys/k", json!({"name": "k", "account": "1", "policy": "{}"})),
         (RECORD, json!({"access_key": "AK1", "account": "1", "user": "low", "is_disabled": true})),
         ("/atoll/buckets/b", policy),
         ("/atoll/operators/o", json!({"role": "read-only", "salt": "00", "password_argon2id": "11"})),
@@ -121,6 +146,9 @@ fn samples() -> HashMap<&'static str, Value> {
         (keys::SETTINGS, json!({"full_percent": 95})),
         (keys::FRAMES, json!({"cluster": "secure", "client": "secure", "unix": "crc"})),
         (keys::MANIFEST, json!({"names": []})),
+        ("/atoll/removed_pools/2", json!({"id": 2, "name": "gone"})),
+        ("/atoll/authorized_keys/00ff", json!({"role": "osd", "osd": 1, "name": "osd.1"})),
+        (keys::FLAGS, json!({"flags": {"noout": 9}})),
     ])
 }
 
@@ -320,6 +348,36 @@ async fn what_loosens_by_its_absence_cannot_be_removed_by_hand() {
 }
 
 #[tokio::test]
+async fn a_record_of_a_kind_that_was_not_named_is_named_by_signing() {
+    let cluster = Cluster::signed().await;
+    for (key, record) in named() {
+        cluster.holder.put(key, &record).await.unwrap();
+    }
+    // As an earlier release has left it.
+    cluster.holder.put(keys::MANIFEST, &json!({"format": 1, "names": []})).await.unwrap();
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    let unnamed = async || {
+        let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+        assert!(findings.iter().all(|one| one.is_signed()), "{findings:?}");
+        findings.into_iter().filter(|one| one.state == RecordState::Unnamed).count()
+    };
+    assert_eq!(unnamed().await, named().len());
+    for (key, record) in named() {
+        assert_eq!(
+            cluster.holder.get::<Value>(key).await.unwrap().unwrap().0,
+            record,
+            "{key}: the cluster goes on"
+        );
+    }
+    let signed = sign_all(&cluster.stranger, service, false, 9, &|_| {}).await.unwrap();
+    assert_eq!((signed, unnamed().await), (named().len() as u64, 0));
+    for (key, _) in named() {
+        cluster.delete_by_hand(key).await;
+        cluster.assert_refused(key, "named, and removed").await;
+    }
+}
+
+#[tokio::test]
 async fn an_operator_signs_what_is_there_when_keys_and_named_records_are_gone() {
     let cluster = Cluster::signed().await;
     for (key, record) in named() {
@@ -342,6 +400,7 @@ async fn without_the_manifest_nothing_that_it_names_is_taken_for_absent() {
     let cluster = Cluster::signed().await;
     let (host, other) = ("/atoll/nvme_hosts/nqn.1", "/atoll/nvme_hosts/nqn.2");
     let older = cluster.stored(keys::MANIFEST).await;
+    cluster.holder.create(keys::FRAMES, &json!({"format": 1, "cluster": "secure"})).await.unwrap();
     cluster.holder.create(host, &json!({"format": 1, "host": "nqn.1"})).await.unwrap();
     let newer = cluster.stored(keys::MANIFEST).await;
     for by in [None, Some(&older), Some(&newer)] {
@@ -355,7 +414,16 @@ async fn without_the_manifest_nothing_that_it_names_is_taken_for_absent() {
                 matches!(&read, Err(ClusterError::Untrusted { key, .. }) if key == keys::MANIFEST),
                 "{read:?}"
             );
-            assert!(reader.list::<Value>(keys::NVME_HOSTS).await.is_err());
+            // A reader that takes what is not listed for absent gets no list at all.
+            for range in [keys::NVME_HOSTS, keys::IDENTITIES, keys::SETTINGS] {
+                assert!(reader.list::<Value>(range).await.is_err(), "{range}");
+                let raw = reader.list_raw(range).await;
+                assert!(
+                    matches!(&raw, Err(ClusterError::Untrusted { key, .. }) if key == keys::MANIFEST),
+                    "{range}: {raw:?}"
+                );
+            }
+            assert!(reader.list_raw(keys::FRAMES).await.is_ok(), "what is there needs no manifest");
             assert!(reader.get::<Value>(host).await.unwrap().is_some(), "it is signed");
         }
         let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
@@ -411,7 +479,13 @@ async fn a_cluster_of_an_earlier_release_works_until_it_is_signed_and_only_signe
     assert_eq!(holder.get::<Value>(RECORD).await.unwrap().unwrap().0["user"], "low");
 
     let service = cluster.service.clone() as Arc<dyn KeyService>;
-    assert_eq!(sign_all(&cluster.stranger, service.clone(), false, 7, &|_| {}).await.unwrap(), 2);
+    // It takes longer than what was read of the keys counts.
+    let slow = |number: u64| {
+        if number == 1 {
+            std::thread::sleep(std::time::Duration::from_millis(5_100));
+        }
+    };
+    assert_eq!(sign_all(&cluster.stranger, service.clone(), false, 7, &slow).await.unwrap(), 2);
     assert_eq!(holder.get::<Value>(RECORD).await.unwrap().unwrap().0["user"], "low");
     // A process that was there before signs from its next change on.
     holder.put("/atoll/buckets/c", &json!({"format": 1})).await.unwrap();
@@ -485,4 +559,130 @@ async fn the_key_rotates_under_way_and_the_old_one_signs_nothing() {
     let ids: std::collections::BTreeSet<_> = findings.iter().map(|one| one.key_id.clone()).collect();
     assert_eq!(ids.len(), 2, "the new key, and none: {ids:?}");
     assert_eq!(cluster.holder.get::<Value>("/atoll/buckets/7").await.unwrap().unwrap().0["n"], 7);
+}
+
+#[tokio::test]
+async fn osds_follow_the_successors_of_the_key_they_know_and_nobody_else() {
+    let cluster = Cluster::signed().await;
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    let (pool, record) = ("/atoll/pools/1", json!({"format": 1, "id": 1, "name": "a"}));
+    cluster.holder.create(pool, &record).await.unwrap();
+    let first = cluster.pinned.lock().unwrap().clone().unwrap();
+    // One OSD runs meanwhile, and one is down for two rotations.
+    for _ in 0..2 {
+        rotate(&cluster.stranger, service.clone(), 9).await.unwrap();
+        assert_eq!(cluster.osd.get::<Value>(pool).await.unwrap().unwrap().0, record);
+    }
+    let newest = cluster.pinned.lock().unwrap().clone().unwrap();
+    assert_ne!(first, newest);
+    let late = Arc::new(Mutex::new(Some(first)));
+    let sleeper = cluster.stranger.with_guard(verifier(&late));
+    assert_eq!(sleeper.get::<Value>(pool).await.unwrap().unwrap().0, record);
+    assert_eq!(late.lock().unwrap().clone().unwrap(), newest);
+
+    // Somebody has a key of his own, and writes that it follows.
+    let foreign = Cluster::signed().await;
+    foreign.holder.create(pool, &json!({"format": 1, "id": 1, "name": "b"})).await.unwrap();
+    let own: Value = serde_json::from_slice(&without_signature(&foreign.stored(keys::AUTHORITY).await)).unwrap();
+    let mut forged: Value =
+        serde_json::from_slice(&without_signature(&cluster.stored(keys::AUTHORITY).await)).unwrap();
+    forged["public_keys"].as_array_mut().unwrap().push(own["public_keys"][0].clone());
+    for keys_of in [&forged, &own] {
+        cluster.put_by_hand(keys::AUTHORITY, keys_of.to_string().as_bytes()).await;
+        for reader in [&cluster.osd, &cluster.other_osd()] {
+            assert_eq!(reader.get::<Value>(pool).await.unwrap().unwrap().0, record, "its key is known");
+        }
+    }
+    cluster.delete_by_hand(pool).await;
+    for value in [RESERVED.to_vec(), foreign.stored(pool).await] {
+        cluster.put_by_hand(pool, &value).await;
+    }
+    let read = cluster.other_osd().get::<Value>(pool).await;
+    assert!(matches!(read, Err(ClusterError::Untrusted { .. })), "{read:?}");
+    assert_eq!(cluster.pinned.lock().unwrap().clone().unwrap(), newest);
+}
+
+/// Signs a record as an earlier release did, by docs/reference/formats.md.
+async fn signed_by_hand(cluster: &Cluster, key: &str, record: &Value) -> Vec<u8> {
+    let authority: Value =
+        serde_json::from_slice(&without_signature(&cluster.stored(keys::AUTHORITY).await)).unwrap();
+    let id = authority["keys"][0]["id"].as_str().unwrap();
+    let wrapped = authority["keys"][0]["wrapped_key"].as_str().unwrap();
+    let secret = cluster.service.unwrap(&format!("signed records {id}"), wrapped).await.unwrap();
+    let found = cluster.stranger.read_stored(&[key]).await.unwrap().0.pop().unwrap().unwrap();
+    let (version, created) = (found.version + 1, found.create_revision);
+    let record = record.to_string();
+    let mut covered = b"signed record 1".to_vec();
+    for part in [key.as_bytes(), &version.to_be_bytes(), &created.to_be_bytes(), record.as_bytes()] {
+        covered.extend((part.len() as u64).to_be_bytes());
+        covered.extend(part);
+    }
+    let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.expose()), &covered);
+    let body = record.strip_suffix('}').unwrap();
+    format!("{body},\"signed\":\"{id}.{version:016x}.{created:016x}.{}\"}}", hex::encode(mac)).into_bytes()
+}
+
+#[tokio::test]
+async fn a_cluster_that_signed_for_holders_only_goes_on_until_it_signs_for_all() {
+    let cluster = Cluster::unsigned().await;
+    found(&cluster.stranger, &*cluster.service, 7).await.unwrap();
+    // As an earlier release has left it: no public key, a MAC on pools, flags without a signature.
+    for key in [keys::AUTHORITY, keys::MANIFEST] {
+        let mut record: Value = serde_json::from_slice(&without_signature(&cluster.stored(key).await)).unwrap();
+        let fields = record.as_object_mut().unwrap();
+        fields.remove("public_keys");
+        fields.remove("signs_for_all");
+        cluster.put_by_hand(key, &signed_by_hand(&cluster, key, &record).await).await;
+    }
+    let pool = json!({"format": 1, "id": 1, "name": "a"});
+    let flags = json!({"format": 1, "flags": {"noout": 7}});
+    let holder = cluster.stranger.with_guard(guard(&cluster.service, true));
+    holder.create("/atoll/pools/1", &pool).await.unwrap();
+    cluster.put_by_hand(keys::FLAGS, flags.to_string().as_bytes()).await;
+    let state_of = async |key: &str| {
+        let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+        findings.into_iter().find(|one| one.stored.key == key).unwrap().state
+    };
+    assert_eq!(state_of("/atoll/pools/1").await, RecordState::SignedForHolders);
+    assert_eq!(state_of(keys::FLAGS).await, RecordState::Unsigned);
+    for reader in [&holder, &cluster.osd, &cluster.other_osd()] {
+        assert_eq!(reader.get::<Value>("/atoll/pools/1").await.unwrap().unwrap().0, pool);
+        assert_eq!(reader.get::<Value>(keys::FLAGS).await.unwrap().unwrap().0, flags);
+    }
+    assert!(cluster.pinned.lock().unwrap().is_none());
+
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    assert_eq!(sign_all(&cluster.stranger, service, false, 9, &|_| {}).await.unwrap(), 3, "with the manifest");
+    let findings = survey(&cluster.stranger, &guard(&cluster.service, true)).await.unwrap();
+    assert!(findings.iter().all(|one| one.state == RecordState::Signed), "{findings:?}");
+    cluster.osd.read_authority().await.unwrap();
+    assert!(cluster.pinned.lock().unwrap().is_some(), "a process that ran before learns of it");
+    for (key, record) in [("/atoll/pools/1", pool), (keys::FLAGS, flags)] {
+        for reader in [&holder, &cluster.osd, &cluster.other_osd()] {
+            assert_eq!(reader.get::<Value>(key).await.unwrap().unwrap().0, record);
+        }
+        cluster.put_by_hand(key, record.to_string().as_bytes()).await;
+        cluster.assert_refused(key, "without a signature").await;
+        let by_mac = signed_by_hand(&cluster, key, &record).await;
+        cluster.put_by_hand(key, &by_mac).await;
+        cluster.assert_refused(key, "signed for holders only").await;
+    }
+}
+
+/// A host without the key service writes the keys of its own processes, which count when an operator has signed them.
+#[tokio::test]
+async fn a_key_of_a_process_counts_when_it_is_signed() {
+    let cluster = Cluster::signed().await;
+    let (key, record) =
+        ("/atoll/authorized_keys/00ff", json!({"format": 1, "role": "osd", "osd": 1, "name": "osd.1"}));
+    cluster.osd.create(key, &record).await.unwrap();
+    cluster.assert_refused(key, "without a signature").await;
+    let with_another = Transaction::new().put(key, &record).unwrap().put("/atoll/pools/1", &record).unwrap();
+    let refused = cluster.osd.transact(&with_another).await;
+    assert!(matches!(refused, Err(ClusterError::NoAuthority { .. })), "{refused:?}");
+    let service = cluster.service.clone() as Arc<dyn KeyService>;
+    sign_records(&cluster.stranger, service, &[key.into()]).await.unwrap();
+    for reader in [&cluster.osd, &cluster.other_osd(), &cluster.holder] {
+        assert_eq!(reader.get::<Value>(key).await.unwrap().unwrap().0, record);
+    }
 }

@@ -81,6 +81,8 @@ pub const IDENTITIES_REVISION: &str = "/atoll/iam/revision";
 pub const STS_KEY: &str = "/atoll/iam/sts_key";
 /// Prefix of accounts.
 pub const ACCOUNTS: &str = "/atoll/iam/accounts/";
+/// Prefix of keys of the key service that have an owner or a policy.
+pub const KMS_KEYS: &str = "/atoll/iam/kms_keys/";
 /// Prefix of when access keys were last used.
 pub const LAST_USED: &str = "/atoll/access_keys_last_used/";
 /// Prefix of the static keys that may connect to OSDs.

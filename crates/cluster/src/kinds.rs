@@ -10,6 +10,8 @@ use crate::keys;
 pub enum Protection {
     /// A holder of the key service signs it, and those who have the key service refuse any other.
     Signed(Absence),
+    /// A holder of the key service signs it so that all processes verify it: also those without the key service obey it.
+    SignedForAll(Absence),
     /// It carries its own signature.
     Authority,
     /// It grants no access, and protects no data.
@@ -35,10 +37,31 @@ const fn named(what: &'static str) -> Protection {
     Protection::Signed(Absence::Named(what))
 }
 
+const fn denies_to_all(reason: &'static str) -> Protection {
+    Protection::SignedForAll(Absence::Denies(reason))
+}
+
+const fn named_for_all(what: &'static str) -> Protection {
+    Protection::SignedForAll(Absence::Named(what))
+}
+
+impl Protection {
+    /// Returns the meaning of the absence of such a record, if it is signed.
+    pub fn absence(self) -> Option<Absence> {
+        match self {
+            Protection::Signed(absence) | Protection::SignedForAll(absence) => Some(absence),
+            Protection::Authority | Protection::Harmless | Protection::Open(_) => None,
+        }
+    }
+}
+
+/// Kinds that releases did not sign which signed nothing for all: until a cluster does, they may be without a signature.
+const SIGNED_FOR_ALL_ONLY: [&str; 3] = [keys::REMOVED_POOLS, keys::FLAGS, keys::AUTHORIZED_KEYS];
+
 /// All kinds, by their prefix or key.
-pub const KINDS: [(&str, Protection); 51] = [
+pub const KINDS: [(&str, Protection); 52] = [
     (keys::AUTHORITY, Protection::Authority),
-    (keys::MANIFEST, denies("no absence of a record of the named kinds is accepted")),
+    (keys::MANIFEST, denies_to_all("no absence of a record of the named kinds is accepted")),
     (
         keys::IDENTITIES,
         denies("a missing group or policy denies everything to its members; a missing user or role has no rights"),
@@ -46,6 +69,7 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::IDENTITIES_REVISION, denies("the next change writes it again, and every revocation is a change")),
     (keys::STS_KEY, denies("temporary credentials end")),
     (keys::ACCOUNTS, denies("keys of the account sign nothing; the first account follows from its oldest key")),
+    (keys::KMS_KEYS, named("the key would be open to all accounts")),
     (keys::ACCESS_KEYS, denies("the key signs nothing")),
     (keys::BUCKETS, denies("there is no such bucket, and a new one of that name has another id")),
     (keys::OPERATORS, denies("a login as the operator is refused")),
@@ -59,10 +83,10 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::REMOVED_IMAGES, denies("the image does not come back from the trash")),
     (keys::NVME_HOSTS, named("the host would connect without its secret")),
     (keys::NVME_TLS, named("the host would connect without TLS")),
-    (keys::POOLS, denies("nothing is read or written in the pool")),
-    (keys::SETTINGS, named("limits set by operators would become the defaults")),
-    (keys::FRAMES, named("the next start would write the first modes of the cluster")),
-    (keys::AUTHORIZED_KEYS, Protection::Open("hosts with OSDs only add the keys of their own processes")),
+    (keys::POOLS, denies_to_all("nothing is read or written in the pool")),
+    (keys::SETTINGS, named_for_all("limits set by operators would become the defaults")),
+    (keys::FRAMES, named_for_all("the next start would write the first modes of the cluster")),
+    (keys::AUTHORIZED_KEYS, denies_to_all("the key connects to no OSD")),
     (keys::OSDS, Protection::Open("hosts with OSDs only add their own, and the coordinator marks them out")),
     (keys::OSD_UP, Protection::Open("OSDs write it")),
     (keys::PGS, Protection::Open("OSDs and the coordinator write it")),
@@ -71,8 +95,8 @@ pub const KINDS: [(&str, Protection); 51] = [
     (keys::HOSTS, Protection::Harmless),
     (keys::ADMIN_SERVERS, Protection::Open("the admin server of each host writes it")),
     (keys::CLUSTER, Protection::Open("the first start reads it before it can verify anything")),
-    (keys::REMOVED_POOLS, Protection::Open("OSDs act on it, and cannot verify it")),
-    (keys::FLAGS, Protection::Open("OSDs and the coordinator act on it, and cannot verify it")),
+    (keys::REMOVED_POOLS, denies_to_all("OSDs keep the data of the pool")),
+    (keys::FLAGS, denies_to_all("nothing is suspended")),
     (keys::NEXT_POOL, Protection::Harmless),
     (keys::NEXT_OSD, Protection::Harmless),
     (keys::OSD_USAGE, Protection::Harmless),
@@ -95,15 +119,20 @@ pub const KINDS: [(&str, Protection); 51] = [
 
 /// Returns prefixes of signed records, none of which contains another.
 pub fn signed_prefixes() -> impl Iterator<Item = &'static str> {
-    let is_signed = |protection: &Protection| matches!(protection, Protection::Signed(_));
-    let signed = KINDS.iter().filter(move |(_, protection)| is_signed(protection)).map(|(prefix, _)| *prefix);
+    let signed = KINDS.iter().filter(|(_, protection)| protection.absence().is_some()).map(|(prefix, _)| *prefix);
     let all = signed.clone().collect::<Vec<_>>();
     signed.filter(move |prefix| !all.iter().any(|other| other != prefix && prefix.starts_with(other)))
 }
 
+/// Prefixes of the records that all processes verify.
+pub fn prefixes_for_all() -> impl Iterator<Item = &'static str> {
+    let is_for_all = |protection: &Protection| matches!(protection, Protection::SignedForAll(_));
+    KINDS.iter().filter(move |(_, protection)| is_for_all(protection)).map(|(prefix, _)| *prefix)
+}
+
 /// Prefixes of the records that the manifest names.
 pub fn named_prefixes() -> impl Iterator<Item = &'static str> {
-    let is_named = |protection: &Protection| matches!(protection, Protection::Signed(Absence::Named(_)));
+    let is_named = |protection: &Protection| matches!(protection.absence(), Some(Absence::Named(_)));
     KINDS.iter().filter(move |(_, protection)| is_named(protection)).map(|(prefix, _)| *prefix)
 }
 
@@ -113,7 +142,23 @@ fn is_below(key: &str, prefix: &str) -> bool {
 
 /// Returns whether records under this key are signed once the cluster is.
 pub fn is_signed(key: &str) -> bool {
-    KINDS.iter().any(|(prefix, protection)| matches!(protection, Protection::Signed(_)) && is_below(key, prefix))
+    KINDS.iter().any(|(prefix, protection)| protection.absence().is_some() && is_below(key, prefix))
+}
+
+/// Returns whether all processes verify records under this key.
+pub fn is_for_all(key: &str) -> bool {
+    prefixes_for_all().any(|prefix| is_below(key, prefix))
+}
+
+/// Returns whether a record under this key may be without a signature until the cluster signs for all.
+pub fn is_signed_for_all_only(key: &str) -> bool {
+    SIGNED_FOR_ALL_ONLY.iter().any(|prefix| is_below(key, prefix))
+}
+
+/// Returns whether a host without the key service may write a record under this key, which counts when an operator has
+/// signed it: keys of its own processes.
+pub fn is_proposed(key: &str) -> bool {
+    is_below(key, keys::AUTHORIZED_KEYS)
 }
 
 /// Returns whether the manifest names a record under this key.
@@ -151,7 +196,13 @@ mod tests {
             assert!(!is_signed(key), "{key}");
         }
         assert_eq!(signed_prefixes().filter(|prefix| prefix.starts_with("/atoll/iam/")).count(), 1);
-        for key in ["/atoll/nvme_hosts/nqn.1", "/atoll/nvme_tls/nqn.1", "/atoll/settings", "/atoll/frames"] {
+        for key in [
+            "/atoll/nvme_hosts/nqn.1",
+            "/atoll/nvme_tls/nqn.1",
+            "/atoll/iam/kms_keys/k",
+            "/atoll/settings",
+            "/atoll/frames",
+        ] {
             assert!(is_named(key) && is_signed(key), "{key}");
         }
         assert!(!is_named("/atoll/users/AK") && !is_named(keys::MANIFEST) && !is_named("/atoll/settings/x"));

@@ -106,7 +106,9 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
     } else if let Some(id) = key.strip_prefix(keys::POOLS) {
         Some(MapChange::Pool(PoolId(id.parse().ok()?), record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::REMOVED_POOLS) {
-        value.and(Some(MapChange::RemovedPool(PoolId(id.parse().ok()?))))
+        // Data is deleted by it: one that is refused, or reserved, says nothing.
+        let _: PoolRecord = record(key, value)??;
+        Some(MapChange::RemovedPool(PoolId(id.parse().ok()?)))
     } else if let Some(id) = keys::parse_pg(key) {
         let revision = value.map_or(0, |(_, revision)| revision);
         let entry: Option<PgRecord> = record(key, value)?;

@@ -136,8 +136,10 @@ pub const KINDS: [Kind; 48] = [
 pub fn may_read(roles: &[String], keys: &str) -> bool {
     let known: Vec<Role> =
         Role::ALL.into_iter().filter(|role| roles.iter().any(|name| name == role.name())).collect();
+    // A part of a kind is read by its readers.
+    let holds = |kind: &Kind| kind.keys == keys || kind.keys.ends_with('/') && keys.starts_with(kind.keys);
     let is_reader =
-        |role: &Role| *role == Admin || KINDS.iter().any(|kind| kind.keys == keys && kind.readers.contains(role));
+        |role: &Role| *role == Admin || KINDS.iter().any(|kind| holds(kind) && kind.readers.contains(role));
     known.is_empty() || roles.iter().any(|name| name == "root") || known.iter().any(is_reader)
 }
 

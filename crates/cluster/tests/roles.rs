@@ -40,10 +40,13 @@ fn the_page_says_what_absence_means() {
     let page = fs::read_to_string(root().join("docs/reference/formats.md")).unwrap();
     let (_, section) = page.split_once("#### The manifest").unwrap();
     let said: BTreeSet<&str> = section.lines().filter(|line| line.starts_with("| `/atoll/")).collect();
-    let row = |(key, protection): &(&str, Protection)| match protection {
-        Protection::Signed(Absence::Denies(reason)) => Some(format!("| `{key}` | {reason} | - |")),
-        Protection::Signed(Absence::Named(what)) => Some(format!("| `{key}` | {what} | named |")),
-        _ => None,
+    let row = |(key, protection): &(&str, Protection)| {
+        let (reason, is_named) = match protection.absence()? {
+            Absence::Denies(reason) => (reason, "-"),
+            Absence::Named(what) => (what, "named"),
+        };
+        let verifiers = if matches!(protection, Protection::SignedForAll(_)) { "all" } else { "holders" };
+        Some(format!("| `{key}` | {reason} | {is_named} | {verifiers} |"))
     };
     let rows: Vec<String> = kinds::KINDS.iter().filter_map(row).collect();
     assert_eq!(said, rows.iter().map(String::as_str).collect());

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use atoll_cluster::ClusterClient;
+use atoll_admin::AdminError;
+use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_node::{ClusterFile, DataDir, NodeError, check_identity};
 use tokio::sync::OnceCell;
 
@@ -46,6 +47,17 @@ impl ClusterState {
     ) -> Result<T, String> {
         let read = async { read(self.client().await?).await.map_err(|error| error.to_string()) };
         tokio::time::timeout(limit, read).await.unwrap_or_else(|_| Err(no_answer(limit)))
+    }
+}
+
+/// Takes a refused record for an absent one, which grants no access, and logs the cause.
+pub(crate) fn absent_if_refused<T>(found: Result<Option<T>, AdminError>) -> Result<Option<T>, AdminError> {
+    match found {
+        Err(AdminError::Cluster(error @ ClusterError::Untrusted { .. })) => {
+            tracing::error!("it grants no access: {error}");
+            Ok(None)
+        }
+        found => found,
     }
 }
 

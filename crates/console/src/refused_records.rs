@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_cluster::roles::may_read;
-use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys, kinds};
+use atoll_cluster::{ClusterClient, ClusterError, Listing, PrefixWatch, WatchEvent, keys, kinds};
 use atoll_coordinator::unix_ms;
 use atoll_types::events::{EventKind, EventRecord, Severity};
 use futures::StreamExt;
@@ -104,9 +104,10 @@ async fn follow(shared: &Shared, client: &ClusterClient) -> Result<(), ClusterEr
     let mut refused = Refused::default();
     let mut watches: SelectAll<PrefixWatch> = select_all([]);
     for prefix in kinds::signed_prefixes() {
-        let listing = client.list_raw(prefix).await?;
-        watches.push(client.watch_prefix(prefix, listing.revision + 1));
-        refused.take(WatchEvent::Resync { entries: listing.entries, revision: listing.revision });
+        let Listing { revision, entries } = client.list_verified(prefix).await?;
+        watches.push(client.watch_prefix(prefix, revision + 1));
+        let usable = |(key, value, at): (String, Result<Vec<u8>, _>, _)| (key, value.unwrap_or_default(), at);
+        refused.take(WatchEvent::Resync { entries: entries.into_iter().map(usable).collect(), revision });
     }
     let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

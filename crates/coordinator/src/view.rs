@@ -48,9 +48,10 @@ impl View {
     pub(crate) async fn read_around(client: &ClusterClient, map: ClusterMap) -> Result<View, ClusterError> {
         let (notes, notes_revision) = client.get(keys::COORDINATOR_NOTES).await?.unwrap_or_default();
         Ok(View {
+            // Settings that are refused do not stop a coordinator: it keeps to those before them.
+            settings: map.settings.clone(),
             map,
             usage: by_osd(client, keys::OSD_USAGE).await?,
-            settings: client.get(keys::SETTINGS).await?.map(|(record, _)| record).unwrap_or_default(),
             coordinator: client.get(keys::COORDINATOR).await?.map(|(record, _)| record),
             notes,
             notes_revision,

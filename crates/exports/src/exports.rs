@@ -87,6 +87,7 @@ impl From<ImageError> for OpenError {
         let kind = match error {
             ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } => OpenErrorKind::Unknown,
             ImageError::InUse { .. } => OpenErrorKind::InUse,
+            _ if error.is_refused_record() => OpenErrorKind::NotAllowed,
             _ => OpenErrorKind::Unavailable,
         };
         OpenError { kind, message: error.to_string() }
@@ -120,7 +121,11 @@ impl Exports {
     pub async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let ask = self.bridge.run(async move { describe(&admin, &wanted).await });
-        let described = self.questions.image(name, client, ask).await?;
+        let described = self.questions.image(name, client, ask).await.inspect_err(|error| {
+            if error.kind == OpenErrorKind::NotAllowed {
+                audit::refused(name, client, error);
+            }
+        })?;
         match client.may_use(&described.record.name, &described.export) {
             Ok(()) => Ok(described),
             Err(message) => {

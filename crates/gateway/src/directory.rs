@@ -337,6 +337,9 @@ async fn follow(
 }
 
 fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, DirectoryError> {
+    if value.is_empty() {
+        return Err(DirectoryError::Refused { name: key.into(), cause: "this cluster has not signed it".into() });
+    }
     read_record(value).map_err(|error| DirectoryError::Malformed { name: key.into(), detail: error.to_string() })
 }
 
@@ -345,9 +348,7 @@ fn error(error: ClusterError) -> DirectoryError {
         ClusterError::Decode { key, .. } => {
             DirectoryError::Malformed { name: key, detail: "it is not the JSON of such a record".into() }
         }
-        ClusterError::Untrusted { key, cause } => {
-            DirectoryError::Malformed { name: key, detail: format!("this cluster has not signed it: {cause}") }
-        }
+        ClusterError::Untrusted { key, cause } => DirectoryError::Refused { name: key, cause },
         other => DirectoryError::Unavailable(other.to_string()),
     }
 }
@@ -469,6 +470,9 @@ impl BucketDirectory for EtcdDirectory {
             IdentityError::Cluster(cluster) => error(cluster).into(),
             IdentityError::Unreadable(name) => {
                 DirectoryError::Malformed { name, detail: "it cannot be read".into() }.into()
+            }
+            IdentityError::Untrusted(name) => {
+                DirectoryError::Refused { name, cause: "this cluster has not signed it".into() }.into()
             }
             IdentityError::Busy => DirectoryError::Unavailable(failure.to_string()).into(),
         })?;

@@ -23,6 +23,9 @@ pub enum IdentityError {
     /// The record to change cannot be read, and may be of a later release.
     #[error("record '{0}' in cluster state cannot be read, so it is not changed")]
     Unreadable(String),
+    /// The record to be changed was not written by a holder of the cluster's keys.
+    #[error("record '{0}' in cluster state is refused, so it is not changed; 'atoll cluster sign' shows it")]
+    Untrusted(String),
     /// There is no end of conflicts.
     #[error("others change identities all the time; try again")]
     Busy,
@@ -94,10 +97,12 @@ impl ChangeCondition for Unconditional {
 }
 
 /// All identities, with the revisions of their records.
+#[derive(Default)]
 struct Loaded {
     identities: Identities,
     revisions: BTreeMap<String, i64>,
     unreadable: BTreeSet<String>,
+    refused: BTreeSet<String>,
 }
 
 impl Loaded {
@@ -216,12 +221,12 @@ impl IdentityStore {
         let mut entries = self.cluster.list_raw(keys::IDENTITIES).await?.entries;
         // Later, so that it has what the number of changes among those speaks of.
         entries.extend(self.cluster.list_raw(keys::ACCESS_KEYS).await?.entries);
-        let mut loaded =
-            Loaded { identities: Identities::default(), revisions: BTreeMap::new(), unreadable: BTreeSet::new() };
+        let mut loaded = Loaded::default();
         let mut records = Vec::with_capacity(entries.len());
         for (key, value, revision) in entries {
             match read_entry(&key, &value) {
                 Some(record) => records.push(record),
+                None if value.is_empty() => drop(loaded.refused.insert(key.clone())),
                 None => drop(loaded.unreadable.insert(key.clone())),
             }
             loaded.revisions.insert(key, revision);
@@ -248,6 +253,9 @@ fn transaction(
         let key = key_of(&name);
         if loaded.unreadable.contains(&key) {
             return Err(IdentityError::Unreadable(key));
+        }
+        if loaded.refused.contains(&key) {
+            return Err(IdentityError::Untrusted(key));
         }
         transaction = transaction.check(&key, loaded.revision(&key));
         transaction = match change {

@@ -162,6 +162,11 @@ impl ImageError {
         matches!(self, ImageError::Client(ClientError::TimedOut { .. } | ClientError::OutcomeUnknown { .. }))
     }
 
+    /// Returns true if a record of cluster state is refused: no holder of the cluster's keys has written it.
+    pub fn is_refused_record(&self) -> bool {
+        matches!(self, ImageError::Cluster(ClusterError::Untrusted { .. }))
+    }
+
     /// Returns true if the cluster is out of space.
     pub fn is_no_space(&self) -> bool {
         match self {

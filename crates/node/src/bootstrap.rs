@@ -265,6 +265,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         state_tls: TlsFiles::default(),
         is_founded: false,
         is_signed: false,
+        signing_key: None,
         first_pools: Some(first_pools),
         joined_by: None,
         role: HostRole::Host,

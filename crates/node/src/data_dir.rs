@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_authority::Authority;
+use atoll_authority::{Authority, Verifier};
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_files::{Lock, check_private, create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
@@ -53,6 +53,10 @@ pub struct ClusterFile {
     /// True if the cluster's records are signed: then unsigned ones are refused, for any content of cluster state.
     #[serde(default)]
     pub is_signed: bool,
+    /// Public key of the cluster's signed records, with its id: records that all processes obey are accepted if it or a
+    /// successor has signed them. Missing until the cluster signs for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_key: Option<String>,
     /// The pools that are made once there are enough OSDs, on the host that made the cluster.
     #[serde(default)]
     pub first_pools: Option<FirstPools>,
@@ -253,13 +257,37 @@ impl DataDir {
         self.keys().join("kms.json")
     }
 
-    /// How to reach cluster state, and to sign and verify its records where this host has the key service.
+    /// Options to reach cluster state, and to sign and verify its records where this host has the key service. Elsewhere
+    /// records that all processes obey are verified.
     pub fn connect_options(&self, cluster: &ClusterFile) -> ConnectOptions {
-        let options = cluster.connect_options();
         match self.authority(cluster) {
-            Some(authority) => ConnectOptions { guard: Some(Arc::new(authority)), ..options },
-            None => options,
+            Some(authority) => ConnectOptions { guard: Some(Arc::new(authority)), ..cluster.connect_options() },
+            None => self.verifying_options(cluster),
         }
+    }
+
+    /// Options to reach cluster state without the key service, as OSDs do, and to verify records that all processes obey.
+    pub fn verifying_options(&self, cluster: &ClusterFile) -> ConnectOptions {
+        ConnectOptions { guard: Some(Arc::new(self.verifier(cluster))), ..cluster.connect_options() }
+    }
+
+    /// Returns the verifier of records that all processes obey. It has this host remember the key that signs them.
+    pub fn verifier(&self, cluster: &ClusterFile) -> Verifier {
+        let directory = self.clone();
+        let pin = move |key: &str| {
+            if let Err(error) = directory.pin_signing_key(key) {
+                tracing::warn!("the key of signed records is not remembered: {error}");
+            }
+        };
+        Verifier::new(cluster.signing_key.as_deref(), Arc::new(pin))
+    }
+
+    fn pin_signing_key(&self, key: &str) -> Result<(), NodeError> {
+        let pin = |file: &mut ClusterFile| {
+            file.signing_key = Some(key.to_owned());
+            Ok(())
+        };
+        self.change_cluster(pin).map(drop)
     }
 
     /// Returns the authority that signs and verifies records of cluster state; none on hosts without the key

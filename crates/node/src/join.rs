@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_admin::peer_keys;
@@ -197,6 +198,10 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     if let Some(path) = &choices.key_service {
         adopt_key_service(directory, &state, &cluster, path).await?;
     }
+    let state = match directory.authority(&cluster) {
+        Some(authority) => state.with_guard(Arc::new(authority)),
+        None => state,
+    };
     if token.login != Login::Told {
         cluster.role = use_token(directory, token, &cluster, &state).await?;
     }
@@ -284,6 +289,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         state_tls,
         is_founded: true,
         is_signed: false,
+        signing_key: None,
         first_pools: None,
         joined_by: Some(token.id.clone()),
         role: HostRole::default(),

@@ -303,7 +303,7 @@ pub async fn add_osd(directory: &DataDir, choices: &OsdChoices) -> Result<Create
     if cluster.osd_ids.len() >= OSDS_MAX as usize {
         return Err(NodeError::Invalid(format!("a host has at most {OSDS_MAX} OSDs")));
     }
-    let state = ClusterClient::connect(&cluster.connect_options()).await?;
+    let state = ClusterClient::connect(&directory.connect_options(&cluster)).await?;
     check_identity(&cluster, &state).await?;
     let id = reserve_osds(directory, &cluster, &state, 1).await?[0];
     let created = match create(directory, choices.clone(), Some(id)).await {

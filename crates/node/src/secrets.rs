@@ -187,7 +187,7 @@ pub(crate) async fn renew(
     let of_host = host_key(role, &cluster.host_name());
     let name = osd.map_or_else(|| of_host.name.clone(), ToString::to_string);
     let mut transaction = Transaction::new();
-    for (old, record, _) in state.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?.entries {
+    for (old, record, _) in state.list_usable::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?.entries {
         if record.name == name {
             transaction = transaction.delete(&old);
         }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
+use atoll_cluster::ClusterError;
 use atoll_connection_limits::{Limits, Places};
 use atoll_exports::{
     Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, enter, follow_in_flight,
@@ -164,7 +165,10 @@ impl NvmeTarget {
         let demands = found.map_err(|error: SecretsError| {
             let detail = format!("its authentication settings are unknown now, so it cannot connect: {error}");
             note(SecurityEvent::RefusedClient, format_args!("NVMe host {host}"), detail);
-            ConnectRefusal::new(Status::ConnectControllerBusy)
+            // It connects again when that is known, unless there is nothing to wait for.
+            let is_refused = matches!(error, SecretsError::Cluster(ClusterError::Untrusted { .. }));
+            let status = if is_refused { Status::ConnectInvalidHost } else { Status::ConnectControllerBusy };
+            ConnectRefusal::new(status)
         })?;
         if demands.secrets.is_none() && demands.security == ChannelSecurity::None {
             questions.missed(&name, peer);

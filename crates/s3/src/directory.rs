@@ -26,6 +26,14 @@ pub enum DirectoryError {
     /// The pool or the account of a new bucket was removed meanwhile. Nothing was written.
     #[error("{0} was removed meanwhile")]
     Gone(String),
+    /// A record in cluster state was not written by a holder of the cluster's keys, so it grants no access.
+    #[error("record '{name}' in cluster state is refused: {cause}")]
+    Refused {
+        /// Key of the record.
+        name: String,
+        /// Fault of its signature.
+        cause: String,
+    },
 }
 
 /// Why identities were not changed.

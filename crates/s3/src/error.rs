@@ -100,6 +100,10 @@ impl From<GatewayError> for S3Error {
             GatewayError::Client(error) => client_error(error),
             GatewayError::Directory(DirectoryError::Unavailable(_)) => s3_error!(ServiceUnavailable, "{error}"),
             GatewayError::Directory(DirectoryError::Gone(_)) => s3_error!(OperationAborted, "{error}"),
+            // The cause is in the log, with the security event: who asks may be a stranger.
+            GatewayError::Directory(DirectoryError::Refused { .. }) => {
+                s3_error!(AccessDenied, "Access Denied: a record that this needs is refused")
+            }
             GatewayError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
             GatewayError::Abandoned => s3_error!(ServiceUnavailable, "{error}"),
             GatewayError::BucketBusy(_) => s3_error!(OperationAborted, "{error}"),

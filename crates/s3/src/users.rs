@@ -14,7 +14,7 @@ use s3s::auth::S3Auth;
 use s3s::{S3Error, S3Result, s3_error};
 
 use crate::clock::unix_ms;
-use crate::directory::BucketDirectory;
+use crate::directory::{BucketDirectory, DirectoryError};
 use crate::error::{GatewayError, custom_error};
 use crate::key_cache::KeyCache;
 use crate::last_use::LastUse;
@@ -147,10 +147,15 @@ impl Users {
             return Ok(Some(identities));
         }
         let asked = self.directory.identities_with(access_key);
-        Ok(match self.directory.is_unheard_access_key(access_key) {
-            true => self.unheard.look_up((Wanted::AccessKey, access_key), asked).await?,
-            false => asked.await?,
-        })
+        let found = match self.directory.is_unheard_access_key(access_key) {
+            true => self.unheard.look_up((Wanted::AccessKey, access_key), asked).await,
+            false => asked.await,
+        };
+        match found {
+            // It grants no access, as if it were not there.
+            Err(DirectoryError::Refused { .. }) => Ok(None),
+            found => Ok(found?),
+        }
     }
 
     /// The secret of an access key that can sign, be it for long or temporary.

@@ -17,6 +17,13 @@ pub struct AuthorityRecord {
     /// There is a manifest: a record that it names and that is not there was removed by hand.
     #[serde(default)]
     pub has_manifest: bool,
+    /// Public halves of this key and of those before it, oldest first. Each is endorsed by the one before it, so that a
+    /// holder of any of them finds the newest. Missing in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<AuthorityPublicKey>,
+    /// All records that processes without the key service obey are signed so that these can verify them.
+    #[serde(default)]
+    pub signs_for_all: bool,
 }
 
 /// The manifest: signed records whose absence would loosen something.
@@ -37,4 +44,16 @@ pub struct AuthorityKey {
     pub wrapped_key: String,
     /// Unix time of its creation, in milliseconds.
     pub created_unix_ms: u64,
+}
+
+/// The public half of a key of a cluster's authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityPublicKey {
+    /// The id of the key.
+    pub id: String,
+    /// An Ed25519 key in hexadecimal.
+    pub public_key: String,
+    /// Signature of id and key by the key before it, in hexadecimal; none of the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endorsement: Option<String>,
 }

@@ -3,14 +3,11 @@
 use atoll_cluster::keys;
 use serde_json::Value;
 
-/// Keys of the key service among the identities.
-const KMS_KEYS: &str = "/atoll/iam/kms_keys/";
-
 /// Returns the rights that a record gives; an empty text for kinds that give none by themselves.
 pub fn grants(key: &str, record: &Value) -> String {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     type Describe = fn(&Value) -> String;
-    let kinds: [(&str, Describe); 12] = [
+    let kinds: [(&str, Describe); 13] = [
         (keys::OPERATORS, |record| format!("logs in to the console as {}", names_of(&record["role"]))),
         (keys::API_TOKENS, |record| {
             let scope = &record["scope"];
@@ -23,13 +20,17 @@ pub fn grants(key: &str, record: &Value) -> String {
         (keys::ACCESS_KEYS, access_key),
         (keys::BUCKETS, bucket),
         (keys::IMAGES, image),
-        (KMS_KEYS, kms_key),
+        (keys::KMS_KEYS, kms_key),
         (keys::NVME_HOSTS, |_| "the host must prove itself".into()),
         (keys::NVME_TLS, |record| match record["is_plain_allowed"].as_bool() {
             Some(true) => "the host connects with TLS or without".into(),
             _ => "the host must connect with TLS".into(),
         }),
         (keys::FRAMES, modes),
+        (keys::AUTHORIZED_KEYS, |record| {
+            let text = |name: &str| record[name].as_str().unwrap_or("?").to_owned();
+            format!("connects to OSDs as {} ({})", text("name"), text("role"))
+        }),
         (keys::METRICS_TOKENS, |_| "reads metrics".into()),
     ];
     if let Some((_, describe)) = kinds.iter().find(|(prefix, _)| key.starts_with(prefix)) {

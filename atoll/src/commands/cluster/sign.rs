@@ -101,6 +101,8 @@ async fn remove(arguments: &SignArguments, state: &ClusterClient, findings: &[Fi
 fn report(arguments: &SignArguments, signed: u64, unsigned: &[Finding]) -> anyhow::Result<()> {
     let state = |finding: &Finding| match &finding.state {
         RecordState::Signed => "signed".to_owned(),
+        RecordState::Unnamed => "signed; its removal by hand would not be noticed".to_owned(),
+        RecordState::SignedForHolders => "signed, and OSDs cannot verify it".to_owned(),
         RecordState::Unsigned => "not signed".to_owned(),
         RecordState::Refused(cause) => format!("refused: {cause}"),
     };
@@ -123,15 +125,22 @@ fn report(arguments: &SignArguments, signed: u64, unsigned: &[Finding]) -> anyho
         let row = |finding: &Finding| vec![finding.stored.key.clone(), given(finding), state(finding)];
         print_table(&["RECORD", "GIVES", "STATE"], &unsigned.iter().map(row).collect::<Vec<_>>());
     }
-    let waiting = unsigned.iter().filter(|finding| finding.state == RecordState::Unsigned).count();
-    let refused = unsigned.len() - waiting;
+    let count = |state: RecordState| unsigned.iter().filter(|finding| finding.state == state).count();
+    let waiting = count(RecordState::Unsigned) + count(RecordState::SignedForHolders);
+    let unnamed = count(RecordState::Unnamed);
+    let refused = unsigned.iter().filter(|finding| finding.is_refused()).count();
     if signed > 0 {
         print_line!("signed {signed} records");
     }
     if waiting > 0 {
         print_line!(
-            "{waiting} records are not signed; check the rights that they grant, then sign them: atoll cluster \
-             sign --yes"
+            "{waiting} records are not signed, or not for all; check the rights that they grant, then sign them: \
+             atoll cluster sign --yes"
+        );
+    }
+    if unnamed > 0 {
+        print_line!(
+            "{unnamed} records are not named in the manifest; have their removal noticed: atoll cluster sign --yes"
         );
     }
     if refused > 0 {

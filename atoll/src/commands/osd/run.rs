@@ -141,7 +141,7 @@ fn start(
             device_is_old,
             memory_target_bytes: arguments.memory_target,
             recovery_bytes_per_second: arguments.recovery_rate,
-            cluster: open.cluster.connect_options(),
+            cluster: open.directory.verifying_options(&open.cluster),
         };
         Ok(Osd::start(config)?)
     });

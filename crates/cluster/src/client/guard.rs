@@ -40,6 +40,10 @@ pub trait RecordGuard: fmt::Debug + Send + Sync {
     fn open(&self, place: &Place<'_>, stored: &[u8]) -> Result<Vec<u8>, GuardFault>;
     /// Returns a record as it is to be stored.
     fn seal(&self, place: &Place<'_>, record: &[u8]) -> Result<Vec<u8>, GuardFault>;
+    /// Returns true if it has the keys that seal: the key service is here.
+    fn can_seal(&self) -> bool {
+        true
+    }
     /// Returns the revision of [`keys::AUTHORITY`] with which it seals; 0 if there is none.
     fn authority_revision(&self) -> i64;
     /// Returns whether the cluster has a manifest of records that must be there.
@@ -98,9 +102,14 @@ impl ClusterClient {
         ClusterClient { guard: Some(guard), ..self.clone() }
     }
 
-    /// Returns whether signed records are verified: the key service is here.
+    /// Returns whether all signed records are verified: the key service is here.
     pub fn verifies_records(&self) -> bool {
-        self.guard.is_some()
+        self.sealer().is_some()
+    }
+
+    /// The guard, if it can seal.
+    pub(super) fn sealer(&self) -> Option<&dyn RecordGuard> {
+        self.guard.as_deref().filter(|guard| guard.can_seal())
     }
 
     /// Has the guard read its keys now, if there is one: then records can be verified.

@@ -57,9 +57,11 @@ impl ClusterClient {
     /// Returns the keys in a range that the manifest names, and that are neither listed nor there.
     pub(super) async fn missing_in(&self, range: &str, listed: &[Stored]) -> Result<Vec<String>, ClusterError> {
         let touches = |prefix: &str| prefix.starts_with(range) || range.starts_with(prefix);
-        let Some(guard) = self.guard.as_deref().filter(|_| kinds::named_prefixes().any(touches)) else {
-            return Ok(Vec::new());
-        };
+        let is_listed = |name: &str| listed.iter().any(|stored| stored.key == name && !stored.is_reserved());
+        // What is there needs no manifest, and of a prefix nobody knows what is not there.
+        let may_lack = |prefix: &str| touches(prefix) && (prefix.ends_with('/') || !is_listed(prefix));
+        let is_asked = kinds::named_prefixes().any(may_lack);
+        let Some(guard) = self.guard.as_deref().filter(|_| is_asked) else { return Ok(Vec::new()) };
         match guard.has_manifest() {
             Ok(true) => {}
             Ok(false) => return Ok(Vec::new()),
@@ -72,9 +74,8 @@ impl ClusterClient {
         }
         let (found, _) = self.read_stored(&[keys::MANIFEST]).await?;
         let named = self.names(guard, found.first().and_then(Option::as_ref)).await?;
-        let is_listed = |name: &String| listed.iter().any(|stored| stored.key == *name && !stored.is_reserved());
         let mut missing = Vec::new();
-        for name in named.into_iter().filter(|name| name.starts_with(range) && !is_listed(name)) {
+        for name in named.into_iter().filter(|name| name.starts_with(range) && !is_listed(name.as_str())) {
             if self.is_missing(guard, &name).await? {
                 missing.push(name);
             }
@@ -92,8 +93,8 @@ impl ClusterClient {
         Box::pin(async move {
             let (found, _) = self.read_stored(&[key]).await?;
             let is_there = found.iter().flatten().any(|stored| !stored.is_reserved());
-            let was_removed = match &self.guard {
-                Some(guard) if !is_there => self.is_missing(&**guard, key).await?,
+            let was_removed = match self.sealer() {
+                Some(guard) if !is_there => self.is_missing(guard, key).await?,
                 _ => false,
             };
             // Without the keys nothing is removed, and cluster state says why.

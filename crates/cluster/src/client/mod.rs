@@ -240,12 +240,21 @@ impl ClusterClient {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// All values under a prefix as they are stored. One that is refused is empty, which is no record.
+    /// All values under a prefix as they are stored. One that is refused is empty, which is no record. Without the
+    /// manifest the missing ones are unknown: a range in which it names records is not listed then.
     pub fn list_raw<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing<Vec<u8>>> {
         Box::pin(async move {
             let Listing { revision, entries } = self.list_verified(prefix).await?;
-            let usable = |(key, value, at): (String, Result<Vec<u8>, _>, _)| (key, value.unwrap_or_default(), at);
-            Ok(Listing { revision, entries: entries.into_iter().map(usable).collect() })
+            let mut usable = Vec::with_capacity(entries.len());
+            for (key, value, at) in entries {
+                match value {
+                    Err(cause) if key == crate::keys::MANIFEST && prefix != key => {
+                        return Err(ClusterError::Untrusted { key, cause });
+                    }
+                    value => usable.push((key, value.unwrap_or_default(), at)),
+                }
+            }
+            Ok(Listing { revision, entries: usable })
         })
     }
 

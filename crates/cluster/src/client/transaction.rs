@@ -211,7 +211,7 @@ impl ClusterClient {
     pub fn transact<'a>(&'a self, transaction: &'a Transaction) -> Answer<'a, i64> {
         Box::pin(async move {
             let writes = !transaction.signed_keys().is_empty() || !transaction.named_keys().1.is_empty();
-            let is_guarded = writes || self.guard.is_some() && !transaction.guarded_keys().is_empty();
+            let is_guarded = writes || self.sealer().is_some() && !transaction.guarded_keys().is_empty();
             match is_guarded {
                 true => self.transact_signed(transaction).await,
                 false => self.send(transaction).await,

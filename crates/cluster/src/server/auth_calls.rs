@@ -8,6 +8,7 @@ use atoll_types::join::JoinRequest;
 use tonic::{Request, Response, Status};
 
 use super::auth::{Access, Auth, Caller, Permission, ROOT};
+use super::change::Change;
 use super::passwords::{PasswordDigest, is_random};
 use super::proto::{auth_server, authpb, *};
 use super::services::Services;
@@ -103,7 +104,8 @@ impl Services {
         }
         let digest = digest_of(request.password.clone()).await?;
         let asked = join_login::Asked { token: token.to_owned(), request, digest, peer: peer.to_owned() };
-        let joined = self.shared.writer.submit(move |change| join_login::join(change, &asked)).await?;
+        let signer = self.shared.signer();
+        let joined = self.shared.writer.submit(move |change| join_login::join(change, &asked, &signer)).await?;
         match joined {
             join_login::Outcome::Joined(answer) => {
                 Ok(serde_json::to_string(&answer).expect("an answer is plain JSON"))
@@ -119,9 +121,9 @@ impl Services {
         if known.is_slow() || !known.is_of(&request.password) {
             return Err(status::auth_failed());
         }
-        let user = user.to_owned();
-        let done = self.shared.writer.submit(move |change| host_calls::perform(change, &user, &known, &request));
-        done.await.map(|()| "done".into())
+        let (user, signer) = (user.to_owned(), self.shared.signer());
+        let perform = move |change: &mut Change| host_calls::perform(change, &user, &known, &request, &signer);
+        self.shared.writer.submit(perform).await.map(|()| "done".into())
     }
 }
 

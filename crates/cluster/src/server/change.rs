@@ -11,7 +11,7 @@ use super::proto::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader,
 };
 use super::span::Span;
-use super::state::{Entry, Key, LeaseState, State};
+use super::state::{Entry, Granted, Key, LeaseState, State};
 use super::status;
 
 /// Change of one key.
@@ -27,8 +27,8 @@ pub struct Event {
 pub struct Change {
     state: State,
     events: Vec<Event>,
-    /// Leases granted (with their TTL) and revoked.
-    leases: Vec<(i64, Option<i64>)>,
+    /// Leases granted and revoked.
+    leases: Vec<(i64, Option<Granted>)>,
     compacted: bool,
     has_new_auth: bool,
 }
@@ -37,7 +37,7 @@ pub struct Change {
 pub struct Finished {
     pub state: State,
     pub events: Vec<Event>,
-    pub leases: Vec<(i64, Option<i64>)>,
+    pub leases: Vec<(i64, Option<Granted>)>,
     pub compacted: bool,
     /// True if users or roles have changed.
     pub has_new_auth: bool,
@@ -154,15 +154,20 @@ impl Change {
         Ok(DeleteRangeResponse { header: self.bare_header(), deleted: doomed.len() as i64, prev_kvs })
     }
 
-    pub fn grant_lease(&mut self, id: i64, seconds: i64) -> Result<(), Status> {
+    /// `owner` is the user who grants it, if the number of that user's leases is bounded.
+    pub fn grant_lease(&mut self, id: i64, seconds: i64, owner: Option<Arc<str>>) -> Result<(), Status> {
         if self.state.leases.contains_key(&id) {
             return Err(status::lease_exists());
         }
         if self.state.leases.len() >= limits::LEASES {
             return Err(status::too_many_leases());
         }
-        self.state.leases.insert(id, LeaseState { granted_seconds: seconds, keys: Default::default() });
-        self.leases.push((id, Some(seconds)));
+        if owner.as_deref().is_some_and(|owner| self.state.leases_of(owner).count() >= limits::LEASES_OF_USER) {
+            return Err(status::too_many_leases_of_user());
+        }
+        let lease = LeaseState { granted_seconds: seconds, owner: owner.clone(), keys: Default::default() };
+        self.state.leases.insert(id, lease);
+        self.leases.push((id, Some((seconds, owner))));
         Ok(())
     }
 
@@ -246,10 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn a_user_has_no_more_leases_than_one_may() {
+        let mut change = Change::begin(&State::new());
+        let low: Arc<str> = "low".into();
+        for id in 0..limits::LEASES_OF_USER as i64 {
+            change.grant_lease(id, 60, Some(low.clone())).unwrap();
+        }
+        assert!(change.grant_lease(-1, 60, Some(low.clone())).is_err());
+        change.grant_lease(-1, 60, Some("other".into())).unwrap();
+        assert_eq!(change.state().leases_of("other").collect::<Vec<_>>(), [-1]);
+        change.revoke_lease(0).unwrap();
+        change.grant_lease(0, 60, Some(low)).unwrap();
+    }
+
+    #[test]
     fn a_put_moves_its_key_between_leases() {
         let mut change = Change::begin(&State::new());
-        change.grant_lease(1, 60).unwrap();
-        change.grant_lease(2, 60).unwrap();
+        change.grant_lease(1, 60, None).unwrap();
+        change.grant_lease(2, 60, None).unwrap();
         put(&mut change, "a", 1);
         put(&mut change, "a", 2);
         change.revoke_lease(1).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::auth::Auth;
 use super::change::Finished;
 use super::snapshot::newest_snapshot;
-use super::state::{Entry, Key, State};
+use super::state::{Entry, Granted, Key, State};
 use super::state_file::{Content, FORMAT, StateFile};
 
 const FIRST: &str = "state.redb";
@@ -128,7 +128,7 @@ impl Identity {
 #[derive(Default)]
 pub struct Batch {
     pub(super) keys: BTreeMap<Key, Option<Arc<Entry>>>,
-    pub(super) leases: BTreeMap<i64, Option<i64>>,
+    pub(super) leases: BTreeMap<i64, Option<Granted>>,
     pub(super) auth: Option<Arc<Auth>>,
     compacted: bool,
 }
@@ -138,7 +138,7 @@ impl Batch {
     pub(super) fn of(state: &State) -> Self {
         Batch {
             keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
-            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted_seconds))).collect(),
+            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted()))).collect(),
             auth: Some(state.auth.clone()),
             compacted: false,
         }
@@ -152,7 +152,7 @@ impl Batch {
         for event in &finished.events {
             self.keys.insert(event.key.clone(), event.now.clone());
         }
-        self.leases.extend(finished.leases.iter().copied());
+        self.leases.extend(finished.leases.iter().cloned());
         if finished.has_new_auth {
             self.auth = Some(finished.state.auth.clone());
         }

@@ -8,7 +8,7 @@ use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, RECORD_FORM
 use tonic::Status;
 
 use super::change::Change;
-use super::host_records::{put_record, records, unix_ms};
+use super::host_records::{Signer, put_key, put_record, records, unix_ms};
 use super::passwords::{PasswordDigest, is_random};
 use super::status;
 use crate::keys;
@@ -24,6 +24,7 @@ pub fn perform(
     user: &str,
     known: &PasswordDigest,
     request: &HostRequest,
+    signer: &Signer,
 ) -> Result<(), Status> {
     // Since then it may have been changed, or taken away.
     if change.state().auth.users.get(user).and_then(|user| user.password.as_ref()) != Some(known) {
@@ -50,7 +51,7 @@ pub fn perform(
             if let Some(revision) = next_osd_revision {
                 check_revision(change, keys::NEXT_OSD, *revision)?;
             }
-            osds.iter().try_for_each(|(osd, revision)| put_osd(change, &host, osd, *revision))
+            osds.iter().try_for_each(|(osd, revision)| put_osd(change, &host, osd, *revision, signer))
         }
     }
 }
@@ -62,7 +63,13 @@ fn check_revision(change: &Change, key: &str, expected: i64) -> Result<(), Statu
 
 /// A host has its own OSDs only: those that bear its name and the key that they began with. Whether one is out is not for
 /// the host to say.
-fn put_osd(change: &mut Change, host: &HostRecord, osd: &OsdRecord, revision: i64) -> Result<(), Status> {
+fn put_osd(
+    change: &mut Change,
+    host: &HostRecord,
+    osd: &OsdRecord,
+    revision: i64,
+    signer: &Signer,
+) -> Result<(), Status> {
     let key = keys::osd(osd.id);
     check_revision(change, &key, revision)?;
     let is_weight = (0.0..=OSD_WEIGHT_MAX).contains(&osd.weight) && osd.id.0 <= OSD_ID_MAX;
@@ -87,7 +94,7 @@ fn put_osd(change: &mut Change, host: &HostRecord, osd: &OsdRecord, revision: i6
     if revision == 0 {
         let (id, name) = (Some(osd.id), osd.id.to_string());
         let record = AuthorizedKeyRecord { format: RECORD_FORMAT, role: PeerRole::Osd, osd: id, name };
-        put_record(change, &authorized, &record)?;
+        put_key(change, signer, &authorized, &record)?;
     }
     put_record(change, &key, osd)
 }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_types::events::{EventKind, EventRecord, Severity};
 use atoll_types::record_json::read_record;
+use atoll_types::records::AuthorizedKeyRecord;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::Status;
@@ -14,7 +15,8 @@ use super::auth::Auth;
 use super::change::Change;
 use super::proto::PutRequest;
 use super::span::Span;
-use super::state::State;
+use super::state::{Entry, State};
+use crate::client::{GuardFault, Place, RESERVED, RecordGuard};
 use crate::keys;
 use crate::roles::{Role, grants};
 
@@ -32,7 +34,39 @@ pub fn records<T: DeserializeOwned>(change: &Change, prefix: &str) -> impl Itera
 
 /// Writes a record.
 pub fn put_record(change: &mut Change, key: &str, record: &impl Serialize) -> Result<(), Status> {
+    put(change, key, serde_json::to_vec(record).expect("records are plain JSON"))
+}
+
+/// The signer of records, if the key service is here.
+pub type Signer = Option<Arc<dyn RecordGuard>>;
+
+/// Writes the key of a process, signed once the cluster is. Without a signer an operator has to sign it before it counts.
+pub fn put_key(
+    change: &mut Change,
+    signer: &Signer,
+    key: &str,
+    record: &AuthorizedKeyRecord,
+) -> Result<(), Status> {
+    let is_there = |entry: &&Arc<Entry>| entry.value != RESERVED;
+    let authority = change.state().keys.get(keys::AUTHORITY.as_bytes()).filter(is_there);
+    let (Some(signer), Some(authority)) = (signer, authority) else { return put_record(change, key, record) };
+    if signer.authority_revision() != authority.mod_revision {
+        return Err(Status::unavailable("the keys of signed records are being read; try again"));
+    }
+    if !change.state().keys.contains_key(key.as_bytes()) {
+        put(change, key, RESERVED.to_vec())?;
+    }
+    let entry = change.state().keys.get(key.as_bytes()).expect("it is there, or was reserved");
+    let place = Place { key, version: entry.version + 1, create_revision: entry.create_revision };
     let value = serde_json::to_vec(record).expect("records are plain JSON");
+    let sealed = signer.seal(&place, &value).map_err(|fault| match fault {
+        GuardFault::Stale => Status::unavailable("the keys of signed records are being read; try again"),
+        GuardFault::Refused(cause) => Status::failed_precondition(cause),
+    })?;
+    put(change, key, sealed)
+}
+
+fn put(change: &mut Change, key: &str, value: Vec<u8>) -> Result<(), Status> {
     change.put(&PutRequest { key: key.into(), value, ..PutRequest::default() }).map(drop)
 }
 

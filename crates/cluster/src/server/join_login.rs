@@ -12,7 +12,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use tonic::Status;
 
 use super::change::Change;
-use super::host_records::{host_event, note_event, put_record, records, role_names, set_roles, unix_ms};
+use super::host_records::{
+    Signer, host_event, note_event, put_key, put_record, records, role_names, set_roles, unix_ms,
+};
 use super::passwords::{PasswordDigest, is_random};
 use super::status;
 use super::tokens::same;
@@ -44,7 +46,7 @@ pub struct Asked {
 
 /// Takes the token and makes the host's user, both or neither. A host that asks again, because it did not hear the
 /// answer, gets it again if it has the same key and password: that discloses nothing.
-pub fn join(change: &mut Change, asked: &Asked) -> Result<Outcome, Status> {
+pub fn join(change: &mut Change, asked: &Asked, signer: &Signer) -> Result<Outcome, Status> {
     let key = keys::join_token(&asked.token);
     let found = change.state().keys.get(key.as_bytes()).and_then(|entry| read_record(&entry.value).ok());
     let mut token: JoinTokenRecord = found.ok_or_else(status::auth_failed)?;
@@ -72,7 +74,7 @@ pub fn join(change: &mut Change, asked: &Asked) -> Result<Outcome, Status> {
         address: Some(asked.peer.clone()),
     });
     put_record(change, &key, &token)?;
-    put_records(change, asked, token.role, &user)?;
+    put_records(change, asked, token.role, &user, signer)?;
     Ok(Outcome::Joined(JoinAnswer { user, role: token.role }))
 }
 
@@ -130,13 +132,19 @@ fn make_user(change: &mut Change, asked: &Asked, role: HostRole, user: &str) -> 
     Ok(())
 }
 
-fn put_records(change: &mut Change, asked: &Asked, role: HostRole, user: &str) -> Result<(), Status> {
+fn put_records(
+    change: &mut Change,
+    asked: &Asked,
+    role: HostRole,
+    user: &str,
+    signer: &Signer,
+) -> Result<(), Status> {
     let JoinRequest { host, public_key, gateway_key, .. } = &asked.request;
     if role.has_clients() {
         for (key, kind) in [(public_key, PeerRole::Client), (gateway_key, PeerRole::Gateway)] {
             let name = format!("{kind}@{host}");
             let record = AuthorizedKeyRecord { format: RECORD_FORMAT, role: kind, osd: None, name };
-            put_record(change, &keys::authorized_key(key), &record)?;
+            put_key(change, signer, &keys::authorized_key(key), &record)?;
         }
     }
     let record = HostRecord {

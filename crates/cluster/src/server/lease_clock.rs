@@ -2,7 +2,6 @@
 //! term again, as in etcd, since its holder may have been keeping it alive all the while.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::limits;
@@ -12,8 +11,6 @@ use super::state::State;
 #[derive(Debug, Default)]
 pub struct LeaseClock {
     ends: HashMap<i64, Instant>,
-    /// Users who granted leases, other than root. Those from before a restart are unknown.
-    owners: HashMap<i64, Arc<str>>,
     last_tick: Option<Instant>,
 }
 
@@ -21,21 +18,6 @@ impl LeaseClock {
     /// Begins a whole term.
     pub fn start(&mut self, id: i64, seconds: i64, now: Instant) {
         self.ends.insert(id, now + term(seconds));
-    }
-
-    /// Returns true if a user may have one lease more.
-    pub fn has_room(&self, user: &str) -> bool {
-        self.owned_by(user).count() < limits::LEASES_OF_USER
-    }
-
-    /// Notes who granted a lease.
-    pub fn own(&mut self, id: i64, user: Arc<str>) {
-        self.owners.insert(id, user);
-    }
-
-    /// Leases that a user granted.
-    pub fn owned_by<'a>(&'a self, user: &'a str) -> impl Iterator<Item = i64> + use<'a> {
-        self.owners.iter().filter(move |(_, owner)| ***owner == *user).map(|(id, _)| *id)
     }
 
     /// Begins a new term unless the last one is over. An expired lease never comes back: its keys
@@ -61,7 +43,6 @@ impl LeaseClock {
             self.last_tick.map_or(Duration::ZERO, |last| (now - last).saturating_sub(limits::LEASE_TICK * 4));
         self.last_tick = Some(now);
         self.ends.retain(|id, _| state.leases.contains_key(id));
-        self.owners.retain(|id, _| state.leases.contains_key(id));
         let mut expired = Vec::new();
         for (id, lease) in &state.leases {
             let end = self.ends.entry(*id).or_insert_with(|| now + term(lease.granted_seconds));
@@ -86,7 +67,7 @@ mod tests {
     #[test]
     fn an_expired_lease_cannot_be_renewed() {
         let mut change = Change::begin(&State::new());
-        change.grant_lease(7, 5).unwrap();
+        change.grant_lease(7, 5, None).unwrap();
         let state = change.finish().state;
         let mut clock = LeaseClock::default();
         let start = Instant::now();
@@ -101,23 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_no_more_leases_than_one_may() {
-        let mut clock = LeaseClock::default();
-        for id in 0..limits::LEASES_OF_USER as i64 {
-            assert!(clock.has_room("low"));
-            clock.own(id, "low".into());
-        }
-        assert!(!clock.has_room("low") && clock.has_room("other"));
-        clock.own(-1, "other".into());
-        assert_eq!(clock.owned_by("other").collect::<Vec<_>>(), [-1]);
-        clock.tick(&State::new(), Instant::now());
-        assert_eq!(clock.owned_by("low").count(), 0, "leases that are gone count no more");
-    }
-
-    #[test]
     fn a_stalled_server_does_not_expire_leases() {
         let mut change = Change::begin(&State::new());
-        change.grant_lease(7, 5).unwrap();
+        change.grant_lease(7, 5, None).unwrap();
         let state = change.finish().state;
         let mut clock = LeaseClock::default();
         let start = Instant::now();

@@ -69,7 +69,7 @@ use services::Services;
 use tokens::Gate;
 use writer::WriterHandle;
 
-use crate::client::LoginSource;
+use crate::client::{LoginSource, RecordGuard};
 
 /// There are no elections, so the term never changes.
 const TERM: u64 = 1;
@@ -126,7 +126,12 @@ pub struct Protection {
     pub login_source: Option<LoginSource>,
     /// Certificate chain and private key as PEM; with them the server speaks TLS only.
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
+    /// Finds the signer of keys of processes of hosts that join.
+    pub signer: Option<FindSigner>,
 }
+
+/// Finds the signer of records, if the key service is there now. The signer is kept current elsewhere.
+pub type FindSigner = Arc<dyn Fn() -> Option<Arc<dyn RecordGuard>> + Send + Sync>;
 
 impl From<Option<(String, String)>> for Protection {
     fn from(credentials: Option<(String, String)>) -> Self {
@@ -143,6 +148,7 @@ struct Shared {
     /// As clients name it.
     url: String,
     directory: PathBuf,
+    signer: Option<FindSigner>,
     /// Held while a snapshot is sent: all have the same file.
     snapshot: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the server stops, so that endless streams end.
@@ -150,6 +156,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn signer(&self) -> host_records::Signer {
+        self.signer.as_ref().and_then(|find| find())
+    }
+
     /// The newest durable state, unless the server has stopped: a connection may outlive it, and
     /// another server may have taken over the directory.
     fn state(&self) -> Result<Arc<state::State>, tonic::Status> {
@@ -209,7 +219,7 @@ impl EmbeddedServer {
         directory: PathBuf,
         protection: Protection,
     ) -> Result<EmbeddedServer, StartError> {
-        let Protection { credentials, login_source, tls } = protection;
+        let Protection { credentials, login_source, tls, signer } = protection;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let builder = builder(tls).map_err(StartError::Tls)?;
         let listener = bind(listen).await?;
@@ -239,6 +249,7 @@ impl EmbeddedServer {
             gate: Gate::new(credentials, login_source, writer.clone()),
             url: format!("{scheme}://{address}"),
             directory,
+            signer,
             snapshot: Arc::default(),
             stop: stopping,
         });

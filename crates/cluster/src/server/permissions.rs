@@ -7,7 +7,7 @@ use tonic::Status;
 use super::audit_heads;
 use super::auth::{Access, Caller};
 use super::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request};
-use super::state::State;
+use super::state::{LeaseState, State};
 use super::{limits, status};
 use crate::keys;
 
@@ -61,9 +61,21 @@ impl State {
         }
     }
 
-    /// Checks that the caller may write all keys of a lease, and so may end it.
+    /// Refuses a caller that may not end a lease, renew it, or add keys to it. A lease belongs to its owner, as far as
+    /// the owner may write its keys. Without an owner it belongs to writers of its keys; without keys, to root.
     pub fn check_lease_allowed(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
         let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
+        let Caller::User(name) = caller else { return self.auth.check_root(caller) };
+        if self.auth.check_root(caller).is_ok() || self.may_write_all(caller) {
+            return Ok(());
+        }
+        let is_own = match &lease.owner {
+            Some(owner) => owner == name,
+            None => !lease.keys.is_empty(),
+        };
+        if !is_own {
+            return Err(status::permission_denied());
+        }
         for key in &lease.keys {
             self.auth.check_range(caller, key, &[], Access::Write)?;
             self.check_own(caller, key, &[], None)?;
@@ -71,13 +83,30 @@ impl State {
         Ok(())
     }
 
-    /// Checks that the caller may read the names of all keys of a lease.
-    pub fn check_lease_readable(&self, caller: &Caller, lease: i64) -> Result<(), Status> {
-        let Some(lease) = self.leases.get(&lease) else { return Ok(()) };
-        for key in &lease.keys {
+    fn may_write_all(&self, caller: &Caller) -> bool {
+        let (key, end) = (keys::ROOT.as_bytes(), keys::range_end(keys::ROOT));
+        self.auth.check_range(caller, key, &end, Access::Write).is_ok()
+    }
+
+    /// Refuses a caller that may neither end a lease nor read the names of all its keys. `names` are to be read.
+    pub fn check_lease_readable(&self, caller: &Caller, lease: i64, names: bool) -> Result<(), Status> {
+        let Some(found) = self.leases.get(&lease) else { return Ok(()) };
+        if !names && self.check_lease_allowed(caller, lease).is_ok() {
+            return Ok(());
+        }
+        if found.keys.is_empty() {
+            return self.check_lease_allowed(caller, lease);
+        }
+        for key in &found.keys {
             self.auth.check_range(caller, key, &[], Access::Read)?;
         }
         Ok(())
+    }
+
+    /// Returns the leases that a user granted.
+    pub fn leases_of<'a>(&'a self, user: &'a str) -> impl Iterator<Item = i64> + use<'a> {
+        let is_own = move |lease: &LeaseState| lease.owner.as_deref() == Some(user);
+        self.leases.iter().filter(move |(_, lease)| is_own(lease)).map(|(id, _)| *id)
     }
 
     /// The user who is to own a lease that the caller grants, if the number of that user's leases is bounded. A

@@ -134,19 +134,14 @@ impl lease_server::Lease for Services {
         if asked.ttl > limits::LEASE_SECONDS {
             return Err(status::lease_ttl_too_large());
         }
-        let owner = self.noted(peer, self.shared.state()?.check_grant_allowed(&caller, asked.ttl))?;
         let seconds = asked.ttl.max(limits::LEASE_SECONDS_MIN);
         let id = if asked.id == 0 { random_lease_id()? } else { asked.id };
-        if owner.as_ref().is_some_and(|owner| !self.clock().has_room(owner)) {
-            return Err(status::too_many_leases_of_user());
-        }
-        self.shared.writer.submit(move |change| change.grant_lease(id, seconds)).await?;
-        let mut clock = self.clock();
-        clock.start(id, seconds, Instant::now());
-        if let Some(owner) = owner {
-            clock.own(id, owner);
-        }
-        drop(clock);
+        let granted = self.shared.writer.submit(move |change| {
+            let owner = change.state().check_grant_allowed(&caller, asked.ttl)?;
+            change.grant_lease(id, seconds, owner)
+        });
+        self.noted(peer, granted.await)?;
+        self.clock().start(id, seconds, Instant::now());
         Ok(Response::new(LeaseGrantResponse { header: self.header(), id, ttl: seconds, error: String::new() }))
     }
 
@@ -202,9 +197,7 @@ impl lease_server::Lease for Services {
         let (caller, peer) = (caller_of(request.extensions()), request.remote_addr());
         let asked = request.into_inner();
         let state = self.shared.state()?;
-        if asked.keys {
-            self.noted(peer, state.check_lease_readable(&caller, asked.id))?;
-        }
+        self.noted(peer, state.check_lease_readable(&caller, asked.id, asked.keys))?;
         let mut response = LeaseTimeToLiveResponse {
             header: self.shared.header(state.revision),
             id: asked.id,
@@ -225,10 +218,13 @@ impl lease_server::Lease for Services {
 
     async fn lease_leases(
         &self,
-        _request: Request<LeaseLeasesRequest>,
+        request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let caller = caller_of(request.extensions());
         let state = self.shared.state()?;
-        let leases = state.leases.keys().map(|id| LeaseStatus { id: *id }).collect();
+        // Nobody else needs to know that there is one.
+        let own = state.leases.keys().filter(|id| state.check_lease_allowed(&caller, **id).is_ok());
+        let leases = own.map(|id| LeaseStatus { id: *id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: self.shared.header(state.revision), leases }))
     }
 }
@@ -236,14 +232,10 @@ impl lease_server::Lease for Services {
 impl Services {
     /// Ends the leases that a user granted, with their keys: the user is gone.
     pub async fn end_leases_of(&self, user: &str) -> Result<(), Status> {
-        let leases: Vec<i64> = self.clock().owned_by(user).collect();
+        let user = user.to_owned();
         let end = move |change: &mut Change| {
-            for id in leases {
-                if change.state().leases.contains_key(&id) {
-                    change.revoke_lease(id)?;
-                }
-            }
-            Ok(())
+            let leases: Vec<i64> = change.state().leases_of(&user).collect();
+            leases.into_iter().try_for_each(|id| change.revoke_lease(id))
         };
         self.shared.writer.submit(end).await
     }

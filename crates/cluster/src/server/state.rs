@@ -49,11 +49,23 @@ impl Entry {
     }
 }
 
+/// A lease as it is kept: its term in seconds, and its owner. The records of keys have the rest.
+pub type Granted = (i64, Option<Arc<str>>);
+
 /// A lease and the keys that go when it goes.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseState {
     pub granted_seconds: i64,
+    /// The user who granted it; none if that was root, or an earlier release, which did not keep it.
+    pub owner: Option<Arc<str>>,
     pub keys: OrdSet<Key>,
+}
+
+impl LeaseState {
+    /// Returns its durable part.
+    pub fn granted(&self) -> Granted {
+        (self.granted_seconds, self.owner.clone())
+    }
 }
 
 /// The store at one revision.

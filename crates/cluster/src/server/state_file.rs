@@ -1,4 +1,4 @@
-//! One file with the state: redb with a table of keys, one of leases, one of numbers, and one of users and roles. A commit has reached the disk
+//! One file with the state: redb with a table of keys, two of leases, one of numbers, and one of users and roles. A commit has reached the disk
 //! when it returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_files::Access;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 
 use super::auth::Auth;
 use super::disk::{Batch, DiskError, Identity};
@@ -14,6 +14,8 @@ use super::state::{Entry, Key, LeaseState, State};
 
 const KEYS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("keys");
 const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
+/// Owners of leases that have one. Files of earlier releases lack the table, and earlier releases overlook it.
+const LEASE_OWNERS: TableDefinition<i64, &str> = TableDefinition::new("lease owners");
 const NUMBERS: TableDefinition<&str, i64> = TableDefinition::new("numbers");
 /// One row, as JSON. Files of earlier releases lack the table, and earlier releases overlook it.
 const AUTH: TableDefinition<&str, &[u8]> = TableDefinition::new("auth");
@@ -121,13 +123,7 @@ impl StateFile {
                     None => keys.remove(key.as_ref())?,
                 };
             }
-            let mut leases = transaction.open_table(LEASES)?;
-            for (id, seconds) in &batch.leases {
-                match seconds {
-                    Some(seconds) => leases.insert(id, seconds)?,
-                    None => leases.remove(id)?,
-                };
-            }
+            write_leases(&transaction, batch)?;
             if let Some(auth) = &batch.auth {
                 let json = serde_json::to_vec(&**auth).expect("users and roles are plain JSON");
                 transaction.open_table(AUTH)?.insert(AUTH_ROW, json.as_slice())?;
@@ -212,8 +208,20 @@ impl StateFile {
         }
         for row in transaction.open_table(LEASES)?.iter()? {
             let (id, seconds) = row?;
-            let lease = LeaseState { granted_seconds: seconds.value(), keys: Default::default() };
+            let lease = LeaseState { granted_seconds: seconds.value(), ..LeaseState::default() };
             state.leases.insert(id.value(), lease);
+        }
+        match transaction.open_table(LEASE_OWNERS) {
+            Ok(table) => {
+                for row in table.iter()? {
+                    let (id, owner) = row?;
+                    if let Some(lease) = state.leases.get_mut(&id.value()) {
+                        lease.owner = Some(Arc::from(owner.value()));
+                    }
+                }
+            }
+            Err(TableError::TableDoesNotExist(_)) => {}
+            Err(error) => return Err(error.into()),
         }
         for row in transaction.open_table(KEYS)?.iter()? {
             let (key, bytes) = row?;
@@ -227,6 +235,25 @@ impl StateFile {
         }
         Ok(Some((state, commits)))
     }
+}
+
+fn write_leases(transaction: &WriteTransaction, batch: &Batch) -> Result<(), redb::Error> {
+    let mut leases = transaction.open_table(LEASES)?;
+    if batch.leases.is_empty() {
+        return Ok(());
+    }
+    let mut owners = transaction.open_table(LEASE_OWNERS)?;
+    for (id, granted) in &batch.leases {
+        match granted {
+            Some((seconds, _)) => leases.insert(id, seconds)?,
+            None => leases.remove(id)?,
+        };
+        match granted.as_ref().and_then(|(_, owner)| owner.as_deref()) {
+            Some(owner) => drop(owners.insert(id, owner)?),
+            None => drop(owners.remove(id)?),
+        }
+    }
+    Ok(())
 }
 
 fn encode(entry: &Entry) -> Vec<u8> {

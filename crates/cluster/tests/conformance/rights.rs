@@ -53,6 +53,7 @@ pub async fn all(server: &Server) {
     reads_and_writes(&mut root, server).await;
     transactions(server).await;
     leases(&mut root, server).await;
+    a_lease_without_keys_is_its_owners(&mut root, server).await;
     watches(server).await;
     management(&mut root, server).await;
     changes_take_effect(&mut root, server).await;
@@ -184,6 +185,38 @@ async fn transactions(server: &Server) {
     }
 }
 
+/// A lease without keys is its owner's.
+async fn a_lease_without_keys_is_its_owners(root: &mut Client, server: &Server) {
+    let mut writer = log_in(server, "writer", "writer's").await.unwrap();
+    let mut reader = log_in(server, "reader", "reader's").await.unwrap();
+    let of_root = root.lease_grant(60, None).await.unwrap().id();
+    let of_writer = writer.lease_grant(60, None).await.unwrap().id();
+    if !server.is_embedded() {
+        // An etcd asks for nothing: the page of rights says so.
+        reader.lease_revoke(of_writer).await.unwrap();
+        writer.lease_revoke(of_root).await.unwrap();
+        return;
+    }
+    for (mut other, lease) in [(writer.clone(), of_root), (reader.clone(), of_writer), (reader.clone(), of_root)] {
+        assert!(is_denied(other.lease_revoke(lease).await));
+        assert!(is_denied(other.lease_keep_alive(lease).await.map(drop)));
+        assert!(is_denied(other.lease_time_to_live(lease, None).await));
+        let leases = other.leases().await.unwrap();
+        assert!(leases.leases().iter().all(|known| known.id() != lease), "{leases:?}");
+    }
+    let with_lease = Some(PutOptions::new().with_lease(of_root));
+    assert!(is_denied(writer.put("/open/m", "x", with_lease).await));
+    assert_eq!(writer.lease_time_to_live(of_writer, None).await.unwrap().granted_ttl(), 60);
+    assert_eq!(writer.leases().await.unwrap().leases().len(), 1);
+    writer.lease_keep_alive(of_writer).await.unwrap();
+    // Who may read its keys sees how long they stay, and ends nothing.
+    writer.put("/open/m", "x", Some(PutOptions::new().with_lease(of_writer))).await.unwrap();
+    assert_eq!(reader.lease_time_to_live(of_writer, None).await.unwrap().granted_ttl(), 60);
+    assert!(is_denied(reader.lease_revoke(of_writer).await));
+    root.lease_revoke(of_writer).await.unwrap();
+    root.lease_revoke(of_root).await.unwrap();
+}
+
 /// A lease has the same owners as its keys.
 async fn leases(root: &mut Client, server: &Server) {
     let mut writer = log_in(server, "writer", "writer's").await.unwrap();
@@ -303,8 +336,14 @@ async fn users_and_roles_survive_a_restart() {
     anyone.role_grant_permission("read", Permission::read("/open/").with_prefix()).await.unwrap();
     anyone.user_grant_role("reader", "read").await.unwrap();
     anyone.auth_enable().await.unwrap();
+    let mut reader = log_in(&server, "reader", "reader's").await.unwrap();
+    let own = reader.lease_grant(60, None).await.unwrap().id();
+    let of_root = log_in(&server, "root", "root's").await.unwrap().lease_grant(60, None).await.unwrap().id();
     server.restart_embedded().await;
     let mut reader = log_in(&server, "reader", "reader's").await.unwrap();
+    reader.lease_keep_alive(own).await.unwrap();
+    assert!(is_denied(reader.lease_revoke(of_root).await));
+    reader.lease_revoke(own).await.unwrap();
     reader.get("/open/a", None).await.unwrap();
     assert!(is_denied(reader.get("/secret", None).await));
     let nobody = server.etcd_client().await.get("/open/a", None).await;

@@ -12,6 +12,7 @@ use atoll_types::operators::OperatorRole;
 use super::document::{Given, Operation};
 use super::refusal::Refusal;
 use super::sessions::Session;
+use crate::cluster_state::absent_if_refused;
 use crate::listener::Peer;
 use crate::server::Shared;
 
@@ -28,7 +29,9 @@ impl Caller {
     pub async fn of_token(shared: &Arc<Shared>, peer: Option<&Peer>, token: &str) -> Result<Caller, Refusal> {
         let address = peer.map_or_else(String::new, |peer| peer.address.ip().to_string());
         let from = address.clone();
-        let find = |client: ClusterClient| async move { api_tokens::find(&client, token, &from).await };
+        let find = |client: ClusterClient| async move {
+            absent_if_refused(api_tokens::find(&client, token, &from).await)
+        };
         let found = shared.state.read(STATE_LIMIT, find).await;
         // Nothing of a token is remembered: it may have been revoked.
         match found.map_err(|error| Refusal::unavailable(format!("Tokens cannot be read: {error}.")))? {

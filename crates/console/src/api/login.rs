@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_admin::operators::{self, NAME_BYTES_MAX};
 use atoll_admin::sessions;
+use atoll_cluster::ClusterClient;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::operators::OperatorRecord;
 use axum::Json;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use super::refusal::Refusal;
 use super::session_keeping::Beginning;
 use super::{own_totp, session_keeping};
+use crate::cluster_state::absent_if_refused;
 use crate::listener::Peer;
 use crate::server::Shared;
 
@@ -105,7 +107,8 @@ pub(super) async fn prove(shared: &Arc<Shared>, attempt: Attempt<'_>) -> Result<
     let _turn = shared.login_turns.begin(address).ok_or_else(Refusal::too_many_logins)?;
     // One at a time: each takes memory and a processor for some tens of milliseconds.
     let processor = shared.password_turn.lock().await;
-    let read = shared.state.read(STATE_LIMIT, |client| async move { operators::find(&client, user).await });
+    let find = |client: ClusterClient| async move { absent_if_refused(operators::find(&client, user).await) };
+    let read = shared.state.read(STATE_LIMIT, find);
     let operator =
         read.await.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
     let password = attempt.password.to_owned();

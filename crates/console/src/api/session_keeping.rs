@@ -16,7 +16,7 @@ use atoll_types::records::RECORD_FORMAT;
 
 use super::refusal::Refusal;
 use super::sessions::{Session, new_token};
-use crate::cluster_state::UNCONFIRMED_MAX;
+use crate::cluster_state::{UNCONFIRMED_MAX, absent_if_refused};
 use crate::server::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(4);
@@ -143,7 +143,7 @@ pub(super) async fn current(shared: &Arc<Shared>, token: &str, is_idle: bool) ->
 async fn find_here(shared: &Arc<Shared>, known: Session, is_idle: bool) -> Result<Option<Session>, String> {
     let session = known.record.clone();
     let read = |client: ClusterClient| async move {
-        let holder = sessions::holder(&client, &session).await?;
+        let holder = absent_if_refused(sessions::holder(&client, &session).await)?;
         Ok::<_, AdminError>((holder, sessions::settings(&client).await?))
     };
     let (holder, settings) = shared.state.read(STATE_LIMIT, read).await?;
@@ -160,7 +160,8 @@ async fn find_here(shared: &Arc<Shared>, known: Session, is_idle: bool) -> Resul
 
 async fn find(shared: &Arc<Shared>, id: &str, is_idle: bool) -> Result<Option<Session>, String> {
     let read = |client: ClusterClient| async move {
-        let Some(mut found) = sessions::find(&client, id).await? else { return Ok(None) };
+        let found = absent_if_refused(sessions::find(&client, id).await)?;
+        let Some(mut found) = found else { return Ok(None) };
         let now_unix_ms = unix_ms();
         let noted_after_ms = (found.settings.session_idle_seconds * 1_000 / 4).min(USE_NOTED_MS_MAX);
         if !is_idle && now_unix_ms >= found.session.used_unix_ms.saturating_add(noted_after_ms) {

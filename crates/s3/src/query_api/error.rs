@@ -104,6 +104,10 @@ impl From<DirectoryError> for QueryError {
         match error {
             DirectoryError::Unavailable(_) => QueryError::Unavailable(error.to_string()),
             DirectoryError::Malformed { .. } | DirectoryError::Gone(_) => QueryError::Internal(error.to_string()),
+            // The cause is in the log, with the security event.
+            DirectoryError::Refused { .. } => {
+                QueryError::denied("Access denied: a record that this needs is refused")
+            }
         }
     }
 }

@@ -81,8 +81,10 @@ fn a_file_that_is_gone_or_cut_or_from_the_past_is_made_anew() {
     let (mut disk, mut state, _) = Disk::open(directory.path()).unwrap();
     put(&mut disk, &mut state, 3);
     // What changes leases only does not raise the revision.
-    let batch = Batch { leases: BTreeMap::from([(5, Some(10))]), ..Batch::default() };
-    state.leases.insert(5, super::super::state::LeaseState { granted_seconds: 10, keys: Default::default() });
+    let batch = Batch { leases: BTreeMap::from([(5, Some((10, Some("low".into()))))]), ..Batch::default() };
+    let lease =
+        super::super::state::LeaseState { granted_seconds: 10, owner: Some("low".into()), ..Default::default() };
+    state.leases.insert(5, lease);
     disk.commit(&batch, &state).unwrap();
     drop(disk);
     let harms: [&dyn Fn(&Path); 4] = [

@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 use super::session_keeping::{self, Beginning};
 use super::{AUDIT_SOURCE, cookie_of, decoded_query, login};
+use crate::cluster_state::absent_if_refused;
 use crate::listener::Peer;
 use crate::server::Shared;
 use atoll_outgoing::Url;
@@ -204,7 +205,9 @@ impl Request {
     }
 
     async fn record(&self) -> Result<OidcRecord, Failure> {
-        let read = |client: ClusterClient| async move { login_oidc::find(&client).await };
+        let read = |client: ClusterClient| async move {
+            absent_if_refused(login_oidc::find(&client).await.map_err(AdminError::from))
+        };
         let found = self.shared.state.read(STATE_LIMIT, read).await;
         let found = found.map_err(|error| format!("the provider's record cannot be read: {error}"))?;
         Ok(found.ok_or(NO_PROVIDER)?.0)
