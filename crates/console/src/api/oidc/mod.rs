@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin::login_oidc;
+use atoll_admin::{AdminError, login_oidc};
 use atoll_audit::{AuditLog, Stranger};
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::unix_ms;
