@@ -13,10 +13,10 @@ use crate::cluster_state::ClusterState;
 const LIFETIME: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 
-/// Whether operators log in with passwords, and the provider.
+/// The switch of log-ins with passwords, and the provider.
 type Methods = (bool, Option<Arc<OidcRecord>>);
 
-/// What was read last. It is locked while cluster state is asked.
+/// The newest answer. It is locked while cluster state is asked.
 #[derive(Default)]
 pub(super) struct Recent(tokio::sync::Mutex<Option<(Instant, Result<Methods, String>)>>);
 
