@@ -258,7 +258,7 @@ def test_rotation_an_old_version_only_opens(local):
     local.cluster.cli("key", "rotate")
     [key] = [key for key in local.cluster.json("key", "ls") if key["name"] == "atoll"]
     counts = [version["has_wrapped"] for version in key["versions"]]
-    kinds = ("images", "buckets", "users", "sts_keys", "nvme_secrets", "signing_keys", "second_factors")
+    kinds = ("images", "buckets", "users", "sts_keys", "nvme_secrets", "signing_keys", "second_factors", "oidc_secrets")
     assert counts[0] == dict.fromkeys(kinds, 0) and counts[1] == {
         "images": 2,
         "buckets": 2,
@@ -267,6 +267,7 @@ def test_rotation_an_old_version_only_opens(local):
         "nvme_secrets": 0,
         "second_factors": 0,
         "signing_keys": 1,
+        "oidc_secrets": 0,
     }, f"{counts}"
     local.s3.create_bucket(Bucket="after")
     local.s3.put_object(Bucket="after", Key="k", Body=local.data)

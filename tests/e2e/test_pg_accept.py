@@ -122,8 +122,19 @@ def test_what_was_accepted_serves_what_it_has(put_back):
     wait_for("all PGs serve", lambda: "all PGs serve" in cluster.cli("pg", "why").stdout, 5)
     put_back.check()
     wait_for("all PGs are clean", lambda: not cluster.json("pg", "ls", "--not-clean"), 120)
-    scrubs = cluster.json("pg", "scrub", "all", "--deep", "--wait", timeout=300)
+    scrubs = json.loads(scrub_of_settled_members(cluster).stdout)
     assert all(pg["scrub"]["unrepaired"] == 0 and pg["scrub"]["errors"] == 0 for pg in scrubs), scrubs
+
+
+def scrub_of_settled_members(cluster):
+    """A PG whose members change meanwhile has copies that are not examined: the command asks for another run."""
+    for _ in range(3):
+        done = cluster.cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=300, ok=(0, 1))
+        if done.returncode == 0:
+            return done
+        assert "and their copies were not examined" in done.stderr, done.stderr
+        wait_for("all PGs are clean", lambda: not cluster.json("pg", "ls", "--not-clean"), 120)
+    raise AssertionError(f"members do not settle: {done.stderr}")
 
 
 def test_it_serves_after_a_restart(put_back):
