@@ -82,6 +82,8 @@ style: venv
 	.venv/bin/ruff format --check -q tests tools crates
 	.venv/bin/ruff check -q tests tools crates
 	@tools/function_lengths.py tests tools/*.py crates
+	@tools/module_circles.py
+	@tools/rust_shapes.py
 	cargo fmt --all --check
 	@tools/check_docs.py
 	@tools/source_words.py

@@ -36,7 +36,6 @@ TYPES = ("docs/internals/", "CONTRIBUTING.md")
 
 # Written by `atoll bench report` and by tools: not prose of ours.
 GENERATED = (
-    "docs/benchmarks/*-short.md",
     "docs/reference/commands.md",
     "docs/reference/api.md",
     "docs/reference/s3-tests.md",
@@ -284,9 +283,9 @@ def fact_errors(pages):
     architecture, benchmarks = pages[DOCS / "internals" / "architecture.md"], pages[DOCS / "benchmarks.md"]
     layers = doc_facts.LAYERS
     subjects = [subject + ending for subject in doc_facts.COLUMNS.values() for ending in ("", doc_facts.EC_ENDING)]
-    record = DOCS / "benchmarks" / "data-path-compared-short.md"
-    shown, day = plot_compared.read_report(record)
-    figures, _ = plot_compared.read_report(record, subjects, None)
+    record = ROOT / "records" / "data-path-compared-short.jsonl"
+    shown, day, _ = plot_compared.read_record(record)
+    figures, _, _ = plot_compared.read_record(record, subjects, None)
     header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
     workflow = ROOT / ".github" / "workflows" / "nightly.yml"
     files = doc_facts.listed_files()
@@ -316,11 +315,9 @@ def fact_errors(pages):
         "docs/images/ceph-cpu.svg": doc_facts.check_plot(plot_compared.OUTPUT.read_text(), shown, day),
         benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),
     }
-    reports = sorted((DOCS / "benchmarks").glob("*-short.md"))
-    days = {path.stem: plot_compared.read_report(path)[1] for path in reports}
-    runs = {path.stem: path.with_suffix(".jsonl").read_text().count('{"line":"run"') for path in reports}
-    page = pages[DOCS / "benchmarks" / "reports.md"]
-    checks[page.name] = doc_facts.check_reports(page, days, runs)
+    records = {path.stem: plot_compared.read_record(path) for path in sorted((ROOT / "records").glob("*.jsonl"))}
+    page = pages[DOCS / "reports.md"]
+    checks[page.name] = doc_facts.check_reports(page, records)
     for path in sorted(workflow.parent.glob("*.yml")):
         text = path.read_text()
         checks[path.relative_to(ROOT).as_posix()] = [

@@ -486,16 +486,17 @@ def check_plot(shown, figures, day):
         yield 1, "is not drawn from the record: tools/plot_compared.py"
 
 
-def check_reports(page, days, runs):
+def check_reports(page, records):
     """Yields sections about reports without the day, or with another number of runs than the record."""
     text = "\n".join(line for _, line in page.prose)
     for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
-        if match := re.search(r"\[Tables\]\(([\w-]+)\.md\)", section):
+        if match := re.search(r"`records/([\w-]+)\.jsonl`", section):
             name, said = match[1], re.search(r"([\d,]+) runs\b", section)
-            if days[name] not in section:
-                yield 1, f"does not say that {name} was measured on {days[name]}"
-            if said and int(said[1].replace(",", "")) != runs[name]:
-                yield 1, f"says that {name} has {said[1]} runs, the record has {runs[name]}"
+            _, day, runs = records[name]
+            if day not in section:
+                yield 1, f"does not say that {name} was measured on {day}"
+            if said and int(said[1].replace(",", "")) != runs:
+                yield 1, f"says that {name} has {said[1]} runs, the record has {runs}"
 
 
 def load_of(row):

@@ -26,7 +26,7 @@ ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|etc|vs|No)\.")
 MOST = {
     "CONTRIBUTING.md": (2, 2),
     "docs/benchmarks.md": (2, 2),
-    "docs/benchmarks/reports.md": (2, 2),
+    "docs/reports.md": (2, 2),
     "docs/guide/benchmarks.md": (2, 2),
     "docs/guide/console.md": (3, 2),
     "docs/guide/monitoring.md": (2, 2),

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Draws docs/images/ceph-cpu.svg: CPU time per operation of Ceph and of Atoll.
 
-The figures are those of a report of the matrix `data-path-compared`:
+The figures are those of a record of a matrix:
 
-    ATOLL_BEFORE=OLD atoll bench run data-path-compared --profile short
-    tools/plot_compared.py docs/benchmarks/data-path-compared-short.md
+    tools/plot_compared.py records/data-path-compared-short.jsonl
 """
 
 import argparse
+import datetime
+import json
 import math
+import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs" / "images" / "ceph-cpu.svg"
-COLUMN = "CPU us/op, servers"
 
 LOADS = {
     "depth 1: randwrite 4 KiB": "write 4 KiB, depth 1",
@@ -48,22 +49,28 @@ STYLE = """
 """
 
 
-def read_report(path, subjects=("ceph", "after"), loads=LOADS):
-    """Returns {(subject, load): median CPU us per operation} and the day of the report."""
-    figures, load, columns, day = {}, None, [], None
-    for line in path.read_text().splitlines():
-        if line.startswith("### "):
-            load, columns = line[4:].strip(), []
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] == "Begun":
-            day = cells[1].split()[0]
-        elif cells[0] == "Subject" and (loads is None or load in loads):
-            columns = cells
-        elif COLUMN in columns and len(cells) == len(columns) and cells[0].split()[0] in subjects:
-            median = cells[columns.index(COLUMN)].split()[0]
-            if median != "-":
-                figures[cells[0].split()[0], load] = float(median.replace(",", ""))
-    return figures, day
+def read_record(path, subjects=("ceph", "after"), loads=LOADS):
+    """Returns {(subject, load): median CPU us per operation}, the day of the record, and its number of runs."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    runs, day = {}, datetime.datetime.fromtimestamp(lines[0]["host"]["unix_s"], datetime.UTC).date().isoformat()
+    for line in lines:
+        if line["line"] == "run":
+            runs.setdefault((line["subject"], line["load"]), []).append(line["measurement"]["cpu_us_per_op"])
+    figures = {
+        (subject, load): rounded(statistics.median(cpu_us))
+        for (subject, load), cpu_us in runs.items()
+        if subject in subjects and (loads is None or load in loads)
+    }
+    return figures, day, sum(map(len, runs.values()))
+
+
+def rounded(figure):
+    """Rounds as reports do: three digits below 100, whole numbers above."""
+    return (
+        float(math.floor(figure + 0.5))
+        if figure >= 100
+        else float(f"{figure:.1f}" if figure >= 10 else f"{figure:.2f}")
+    )
 
 
 def x_of(cpu_us):
@@ -117,10 +124,10 @@ def draw(figures, day):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", type=Path, nargs="?", default=ROOT / "docs/benchmarks/data-path-compared-short.md")
+    parser.add_argument("record", type=Path, nargs="?", default=ROOT / "records/data-path-compared-short.jsonl")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
-    figures, day = read_report(options.report)
+    figures, day, _ = read_record(options.record)
     options.output.write_text(draw(figures, day))
     for load in LOADS:
         print(f"{load}: Ceph {figures['ceph', load]:,.0f} us, Atoll {figures['after', load]:,.0f} us")

@@ -240,7 +240,7 @@ def give_benchmarks(readers, machine):
     readers.add_device(machine, "nvme0n1", 4 * GIB)
     (machine.root / "mnt" / "nvme").mkdir()
     for name in ("encryption-block", "before", "after"):
-        shutil.copy(REPOSITORY / "docs/benchmarks/encryption-block-short.jsonl", machine.directory / f"{name}.jsonl")
+        shutil.copy(REPOSITORY / "records/encryption-block-short.jsonl", machine.directory / f"{name}.jsonl")
 
 
 GIVEN = of_guide(

@@ -338,13 +338,13 @@ def test_ranges_are_those_of_the_limits(page, text, complaints):
 
 
 def test_a_report_has_its_day_and_its_runs(page):
-    text = "## A\n\n[Tables](a-short.md). 2026-11-27, 138 runs.\n"
-    days, runs = {"a-short": "2026-11-27"}, {"a-short": 138}
-    assert not errors(doc_facts.check_reports(page(text), days, runs))
-    assert errors(doc_facts.check_reports(page(text), {"a-short": "2026-11-22"}, runs)) == [
+    text = "## A\n\n`records/a-short.jsonl`. 2026-11-27, 138 runs.\n"
+    record = {"a-short": ({}, "2026-11-27", 138)}
+    assert not errors(doc_facts.check_reports(page(text), record))
+    assert errors(doc_facts.check_reports(page(text), {"a-short": ({}, "2026-11-22", 138)})) == [
         "does not say that a-short was measured on 2026-11-22"
     ]
-    assert errors(doc_facts.check_reports(page(text), days, {"a-short": 137})) == [
+    assert errors(doc_facts.check_reports(page(text), {"a-short": ({}, "2026-11-27", 137)})) == [
         "says that a-short has 138 runs, the record has 137"
     ]
 

@@ -34,7 +34,7 @@ Exit code 0: all cells pass. 1: a cell costs too much or is missing on one side,
 #[derive(Args)]
 pub struct GuardArguments {
     /// The recorded budget
-    #[arg(long, value_name = "FILE", default_value = "docs/benchmarks/budget.json")]
+    #[arg(long, value_name = "FILE", default_value = "records/budget.json")]
     pub budget: PathBuf,
     /// Measure all cells and replace the budget; a cell that costs more than the tolerance allows needs --because
     #[arg(long, conflicts_with = "only")]
