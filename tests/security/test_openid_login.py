@@ -468,6 +468,9 @@ def test_the_page_logs_in_by_the_provider(provider, address, cluster):
         console.log_out()
         cluster.cli("settings", "set", "local_login", "false")
         try:
+            # The page asks once, and the server remembers for a second.
+            ways = lambda: json.loads(Visitor(address).get("/session/methods").body)
+            wait_for("the page knows", lambda: not ways()["password"], AT_ONCE_SECONDS)
             console.browser.get(f"{address.origin}/")
             wait_for("only the button", lambda: console.all("#oidc") and not console.all("form.login input"), 30)
         finally:
