@@ -431,6 +431,7 @@ def test_a_provider_that_is_not_what_it_should_be_lets_nobody_in(provider, addre
     logged_in(Visitor(address), provider)
 
 
+@pytest.mark.nightly
 def test_new_keys_of_the_provider_are_asked_for(provider, address, configured):
     configured()
     logged_in(Visitor(address), provider)
