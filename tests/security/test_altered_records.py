@@ -30,8 +30,8 @@ SOURCES = Path(__file__).resolve().parents[2] / "crates/cluster/src"
 INVALID_HOST = 0x184
 # Kinds whose records no command of a small cluster makes.
 ELSEWHERE = {
-    "/atoll/approvals/": "crates/authority/tests/records.rs alters them; commands read them, and no process",
-    "/atoll/login_oidc": "crates/authority/tests/records.rs alters it; it needs a provider",
+    "/atoll/approvals/": "crates/authority/tests/records/main.rs alters them; commands read them, and no process",
+    "/atoll/login_oidc": "crates/authority/tests/records/main.rs alters it; it needs a provider",
 }
 
 

@@ -207,7 +207,7 @@ fn files_aside(log: &Path) -> anyhow::Result<BTreeMap<u32, PathBuf>> {
     };
     let name = format!("{}.", log.file_name().unwrap_or_default().to_string_lossy());
     let mut found = BTreeMap::new();
-    // Of a directory that is not there cluster state may know logs.
+    // Cluster state may name logs of a directory that is missing.
     let entries = if directory.exists() { Some(std::fs::read_dir(directory)?) } else { None };
     for entry in entries.into_iter().flatten() {
         let path = entry?.path();

@@ -210,7 +210,7 @@ pub fn note_key_uses(prepare: impl FnOnce()) {
     }
     prepare();
     for one in uses {
-        // Who reads and writes makes keys be wrapped and unwrapped, as often as he likes.
+        // Reads and writes wrap and unwrap keys, so any client can make these lines.
         match one.use_of_key {
             "wrap" | "unwrap" | "rewrap" => note("keys", "UseKey", &one),
             _ => note_change("keys", "UseKey", &one),

@@ -288,19 +288,11 @@ mod tests {
     #[test]
     fn a_session_by_the_provider_ends_with_any_change_of_its_record() {
         let provider = OidcRecord {
-            format: 1,
             id: "first".into(),
-            issuer: "https://login.example".into(),
-            client_id: "atoll".into(),
-            secret: None,
-            scopes: "openid".into(),
             name_claim: "name".into(),
             groups_claim: "groups".into(),
             roles: BTreeMap::from([("disks".to_owned(), OperatorRole::Storage.into())]),
-            console_urls: BTreeSet::new(),
-            skew_seconds: 60,
-            authorities_pem: String::new(),
-            changed_unix_ms: 0,
+            ..OidcRecord::default()
         };
         let groups = BTreeSet::from(["disks".to_owned()]);
         let session = SessionRecord {

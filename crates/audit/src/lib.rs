@@ -308,7 +308,7 @@ impl AuditLog {
         if !are_finished(&[thread], deadline) {
             return None;
         }
-        // What is not taken stays in the spool.
+        // Lines that the collector refuses stay in the spool.
         are_finished(&senders, deadline.min(Instant::now() + SEND_LIMIT));
         let heads = heads.lock().unwrap_or_else(PoisonError::into_inner);
         Some(heads.values().cloned().collect())

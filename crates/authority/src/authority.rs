@@ -195,6 +195,13 @@ impl Authority {
     }
 }
 
+/// Notes that a record which the manifest names is missing. Returns the cause.
+pub(crate) fn note_removed(key: &str) -> String {
+    let cause = "it was removed by hand: this cluster's manifest names it";
+    atoll_security_log::note(SecurityEvent::RefusedRecord, key, cause);
+    cause.into()
+}
+
 impl RecordGuard for Authority {
     fn open(&self, place: &Place<'_>, stored: &[u8]) -> Result<Vec<u8>, GuardFault> {
         let (signed, is_fresh) = self.now_known();
@@ -243,9 +250,7 @@ impl RecordGuard for Authority {
     }
 
     fn note_removed(&self, key: &str) -> String {
-        let cause = "it was removed by hand: this cluster's manifest names it";
-        atoll_security_log::note(SecurityEvent::RefusedRecord, key, cause);
-        cause.into()
+        note_removed(key)
     }
 
     fn refresh<'a>(&'a self, client: &'a ClusterClient) -> Answer<'a, ()> {

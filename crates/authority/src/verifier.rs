@@ -10,6 +10,7 @@ use atoll_security_log::SecurityEvent;
 use atoll_types::authority::AuthorityRecord;
 use atoll_types::record_json::read_record;
 
+use crate::authority::note_removed;
 use crate::envelope::{self, PublicKey, without_signature};
 
 /// Pause after which a process whose host has pinned no key looks again.
@@ -154,9 +155,7 @@ impl RecordGuard for Verifier {
     }
 
     fn note_removed(&self, key: &str) -> String {
-        let cause = "it was removed by hand: this cluster's manifest names it";
-        atoll_security_log::note(SecurityEvent::RefusedRecord, key, cause);
-        cause.into()
+        note_removed(key)
     }
 
     fn refresh<'a>(&'a self, client: &'a ClusterClient) -> Answer<'a, ()> {

@@ -14,7 +14,7 @@ pub const OIDC_SKEW_SECONDS_MAX: u64 = 300;
 pub const OIDC_SKEW_SECONDS_DEFAULT: u64 = 60;
 
 /// The provider, and the roles of its groups.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OidcRecord {
     /// [`crate::records::RECORD_FORMAT`].
     pub format: u32,
@@ -97,19 +97,11 @@ mod tests {
         let roles =
             BTreeMap::from([("disks".to_owned(), two), ("eyes".to_owned(), OperatorRole::ReadOnly.into())]);
         let record = OidcRecord {
-            format: 1,
             id: "a".into(),
-            issuer: "https://login.example".into(),
-            client_id: "atoll".into(),
-            secret: None,
-            scopes: "openid".into(),
             name_claim: "name".into(),
             groups_claim: "groups".into(),
             roles,
-            console_urls: BTreeSet::new(),
-            skew_seconds: 60,
-            authorities_pem: String::new(),
-            changed_unix_ms: 0,
+            ..OidcRecord::default()
         };
         let known = record.known_groups(["disks", "eyes", "Disks", "disks ", "admin", "*", ""]);
         assert_eq!(known.iter().collect::<Vec<_>>(), ["disks", "eyes"]);

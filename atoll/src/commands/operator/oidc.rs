@@ -142,7 +142,7 @@ pub fn run(command: &OidcCommand) -> anyhow::Result<()> {
             connected(output, async |open, client| {
                 let record = login_oidc::set(&client, &*open.keys()?, &change).await?;
                 if output.json {
-                    return print_json(&told(&record));
+                    return print_json(&as_json(&record));
                 }
                 print_line!("people log in by {}", record.issuer);
                 for url in &record.console_urls {
@@ -154,7 +154,7 @@ pub fn run(command: &OidcCommand) -> anyhow::Result<()> {
         OidcCommand::Show(output) => connected(output, async |_, client| {
             let found = login_oidc::find(&client).await?.map(|(record, _)| record);
             if output.json {
-                return print_json(&found.as_ref().map(told));
+                return print_json(&found.as_ref().map(as_json));
             }
             match &found {
                 Some(record) => show(record),
@@ -176,7 +176,7 @@ pub fn run(command: &OidcCommand) -> anyhow::Result<()> {
 }
 
 /// Returns the record without its secret.
-fn told(record: &OidcRecord) -> Value {
+fn as_json(record: &OidcRecord) -> Value {
     let roles = record.roles.iter().map(|(group, roles)| (group.clone(), json!(roles.names())));
     let redirects = record.console_urls.iter().map(|url| format!("{url}/session/oidc/callback"));
     json!({

@@ -341,8 +341,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stall_until_the_end_is_in_the_percentiles() {
-        // At 100 operations a second, four at once, the fifth second of operations never ends: of 200 operations that
-        // were due, 100 waited for up to a second, and 4 of them for the whole patience.
+        // 100 operations a second for 2 s, four at once. The last 100 do not end: four are in flight for the whole
+        // patience, the others never begin and have waited for up to a second.
         let stalled = Stalls { stall: Duration::from_secs(3600), stall_at: 100, stalls: 4, ..stalls(0) };
         let open = run(&stalled, plan(4, Some(100.0))).await;
         let due = open.histogram().count();

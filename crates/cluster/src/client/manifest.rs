@@ -58,7 +58,7 @@ impl ClusterClient {
     pub(super) async fn missing_in(&self, range: &str, listed: &[Stored]) -> Result<Vec<String>, ClusterError> {
         let touches = |prefix: &str| prefix.starts_with(range) || range.starts_with(prefix);
         let is_listed = |name: &str| listed.iter().any(|stored| stored.key == name && !stored.is_reserved());
-        // What is there needs no manifest, and of a prefix nobody knows what is not there.
+        // A record that exists needs no manifest. A prefix does not name the records that are missing below it.
         let may_lack = |prefix: &str| touches(prefix) && (prefix.ends_with('/') || !is_listed(prefix));
         let is_asked = kinds::named_prefixes().any(may_lack);
         let Some(guard) = self.guard.as_deref().filter(|_| is_asked) else { return Ok(Vec::new()) };

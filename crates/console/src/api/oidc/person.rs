@@ -49,7 +49,7 @@ fn fit(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use atoll_types::operators::OperatorRole;
     use serde_json::json;
@@ -58,19 +58,11 @@ mod tests {
 
     fn person(name_claim: &str, mut claims: Value) -> Result<Person, String> {
         let record = OidcRecord {
-            format: 1,
             id: "a".into(),
-            issuer: "https://login.example".into(),
-            client_id: "atoll".into(),
-            secret: None,
-            scopes: "openid".into(),
             name_claim: name_claim.into(),
             groups_claim: "groups".into(),
             roles: BTreeMap::from([("disks".to_owned(), OperatorRole::Storage.into())]),
-            console_urls: BTreeSet::new(),
-            skew_seconds: 60,
-            authorities_pem: String::new(),
-            changed_unix_ms: 0,
+            ..OidcRecord::default()
         };
         for (name, value) in [("sub", json!("7")), ("aud", json!("atoll")), ("iat", json!(1))] {
             claims[name] = value;
