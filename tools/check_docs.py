@@ -280,13 +280,9 @@ def fact_errors(pages):
     """Yields (file, line number, text) where documents differ from crates, records and the workflow."""
     makefile = (ROOT / "Makefile").read_text()
     contributing, testing = pages[ROOT / "CONTRIBUTING.md"], pages[DOCS / "internals" / "testing.md"]
-    architecture, benchmarks = pages[DOCS / "internals" / "architecture.md"], pages[DOCS / "benchmarks.md"]
+    architecture = pages[DOCS / "internals" / "architecture.md"]
     layers = doc_facts.LAYERS
-    subjects = [subject + ending for subject in doc_facts.COLUMNS.values() for ending in ("", doc_facts.EC_ENDING)]
-    record = ROOT / "records" / "data-path-compared-short.jsonl"
-    shown, day, _ = plot_compared.read_record(record)
-    figures, _, _ = plot_compared.read_record(record, subjects, None)
-    header = ["", "Atoll CPU us/op", "Atoll before", "Ceph CPU us/op", "fio CPU us/op"]
+    figures, days = plot_compared.read_records()
     workflow = ROOT / ".github" / "workflows" / "nightly.yml"
     files = doc_facts.listed_files()
     options = doc_facts.options_of_help((DOCS / "reference" / "commands.md").read_text())
@@ -311,11 +307,11 @@ def fact_errors(pages):
         ],
         settings.name: doc_facts.check_settings(doc_facts.rows_of(settings, ["variable"]), options),
         protocol.name: doc_facts.check_rules(protocol, invariants),
-        "README.md": doc_facts.check_share(pages[ROOT / "README.md"], shown),
-        "docs/images/ceph-cpu.svg": doc_facts.check_plot(plot_compared.OUTPUT.read_text(), shown, day),
-        benchmarks.name: doc_facts.check_table(doc_facts.rows_of(benchmarks, header), header, figures),
+        "README.md": doc_facts.check_share(pages[ROOT / "README.md"], figures),
+        "docs/images/ceph-cpu.svg": doc_facts.check_plot(plot_compared.OUTPUT.read_text(), figures, days),
+        "docs/benchmarks.md": doc_facts.check_table((DOCS / "benchmarks.md").read_text(), figures),
     }
-    records = {path.stem: plot_compared.read_record(path) for path in sorted((ROOT / "records").glob("*.jsonl"))}
+    records = {path.stem: plot_compared.read_runs(path) for path in sorted((ROOT / "records").glob("*.jsonl"))}
     page = pages[DOCS / "reports.md"]
     checks[page.name] = doc_facts.check_reports(page, records)
     for path in sorted(workflow.parent.glob("*.yml")):

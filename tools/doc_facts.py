@@ -36,9 +36,6 @@ SHARED_OPTIONS = "tests/e2e/lib/scenario.py"
 
 # Columns of the table in docs/benchmarks.md beside Ceph, and subjects of the record; rows of erasure-coded pools have
 # subjects with this ending.
-COLUMNS = {"Atoll CPU us/op": "after", "Atoll before": "before", "Ceph CPU us/op": "ceph", "fio CPU us/op": "raw"}
-EC_ENDING = "-ec21"
-
 # Parts of `make nightly`: what its recipe has, and what docs/internals/testing.md calls it.
 NIGHTLY = {
     "make test": r"^nightly:.*\btest\b",
@@ -469,7 +466,7 @@ def check_campaign(page, makefile):
 
 def check_share(page, figures):
     """Yields a share of Ceph's CPU time that README.md gives and the record does not."""
-    shares = [100 * figures["after", load] / cpu_us for (subject, load), cpu_us in figures.items() if subject == "ceph"]
+    shares = [100 * figures["atoll", load, "all"] / figures["ceph", load, "all"] for load in plot_compared.LOADS]
     expected = f"{min(shares):.0f} to {max(shares):.0f} %"
     sentence = re.compile(r"(\d+ to \d+ %) of\s+the\s+CPU\s+time")
     text = "\n".join(line for _, line in page.prose)
@@ -480,10 +477,10 @@ def check_share(page, figures):
         yield text.count("\n", 0, found.start()) + 1, f"says {found[1]} of Ceph's CPU time, the record {expected}"
 
 
-def check_plot(shown, figures, day):
-    """Yields that the plot beside Ceph is not the one of the record."""
-    if shown != plot_compared.draw(figures, day):
-        yield 1, "is not drawn from the record: tools/plot_compared.py"
+def check_plot(shown, figures, days):
+    """Yields that the plot beside Ceph is not the one of the records."""
+    if shown != plot_compared.draw(figures, days):
+        yield 1, "is not drawn from the records: tools/plot_compared.py"
 
 
 def check_reports(page, records):
@@ -499,31 +496,7 @@ def check_reports(page, records):
                 yield 1, f"says that {name} has {said[1]} runs, the record has {runs}"
 
 
-def load_of(row):
-    """Returns the load of the record that a row of the table is about, and the ending of its subjects."""
-    names = {label: load for load, label in plot_compared.LOADS.items()}
-    if load := names.get(row):
-        return load, ""
-    if match := re.fullmatch(r"(PUT|GET) (\d+ .iB), (\d+) at once", row):
-        return f"{match[3]} at once: {match[1].lower()} {match[2]}", ""
-    if match := re.fullmatch(r"EC 2\+1: write 4 KiB, depth (\d+)", row):
-        return f"EC, depth {match[1]}: randwrite 4 KiB", EC_ENDING
-    return None, ""
-
-
-def check_table(rows, header, figures):
-    """Yields CPU figures of the table beside Ceph that are not those of the record."""
-    if not rows:
-        yield 1, f"has no table with the columns {header}"
-    for line, cells in rows:
-        load, ending = load_of(cells[0])
-        if load is None:
-            yield line, f"'{cells[0]}' is no load of the record"
-            continue
-        for title, text in zip(header, cells):
-            figure = figures.get((COLUMNS.get(title, "") + ending, load))
-            digits = text.strip("*").replace(",", "")
-            if title not in COLUMNS or (figure is None and digits == "-"):
-                continue
-            if figure is None or digits == "-" or float(digits) != figure:
-                yield line, f"{cells[0]}: {title} is {text}, and {figure} in the record"
+def check_table(text, figures):
+    """Yields that the table beside Ceph is not the one of the records."""
+    if plot_compared.table(figures) not in text:
+        yield 1, "has not the table beside Ceph that tools/plot_compared.py prints"

@@ -170,10 +170,9 @@ def test_json_parses_for_every_command_that_shows_something(running, note):
 def test_atoll_bench_object_prints_the_figures_that_were_promised(running, note):
     """'atoll bench object' prints the figures that were promised."""
     for operation in ("put", "get"):
-        done = running.cli(
-            "bench", "object", "--op", operation, "--size", "64k", "--concurrency", "8", "--seconds", "2", "--json"
-        )
-        result = json.loads(done.stdout)
+        size = ("--size", "64k", "--objects", "100")
+        result = running.json("bench", "object", "--op", operation, *size, "--concurrency", "8", "--seconds", "2")
+        assert result["working_set"] == "100 objects (hot)", f"{result}"
         assert (
             result["errors"] == 0 and result["iops"] > 0 and result["mb_per_s"] > 0 and result["cpu_us_per_op"] > 0
         ), f"{result}"
@@ -203,6 +202,7 @@ def test_atoll_bench_block_prints_the_figures_that_were_promised(running, note):
             "--json",
         )
         result = json.loads(done.stdout)
+        assert result["working_set"] == "64 MiB (hot)", f"{result}"
         assert (
             result["errors"] == 0 and result["iops"] > 0 and result["mb_per_s"] > 0 and result["cpu_us_per_op"] > 0
         ), f"{result}"

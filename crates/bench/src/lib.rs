@@ -26,8 +26,9 @@ pub use block::{
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
 pub use figures::{
-    ClientMeasurement, Counts, CpuByRole, HostFacts, KindCounts, KindMeasurement, Latency, LatencyHistogram,
-    MachineWork, Measurement, Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting, round, unix_s,
+    COLD_OBJECTS_MIN, ClientMeasurement, Counts, CpuByRole, HostFacts, KindCounts, KindMeasurement, Latency,
+    LatencyHistogram, MachineWork, Measurement, Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting,
+    WorkingSet, round, unix_s,
 };
 pub use load::{ClientVoice, Done, Operations, Outcome, Pace, Plan, Random, Timer, run_client, run_processes};
 pub use object::{

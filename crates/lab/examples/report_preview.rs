@@ -88,6 +88,7 @@ fn begun() -> Begun {
             .into(),
         profile: "full".into(),
         rounds: ROUNDS,
+        starts: 1,
         seconds: SECONDS as f64,
         warm_up_seconds: 5.0,
         subjects: SUBJECTS.iter().map(subject).collect(),

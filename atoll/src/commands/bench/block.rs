@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use atoll_bench::servers;
 use atoll_bench::{
-    AccessPattern, BlockWorkload, Durability, FioBench, FioTarget, Measurement, NbdAddress, Prefill, Processes,
-    Setting, run_processes,
+    AccessPattern, BlockWorkload, Durability, FioBench, FioTarget, Measurement, NbdAddress, Outcome, Prefill,
+    Processes, Setting, WorkingSet, run_processes,
 };
 use atoll_types::size::parse_size_bytes;
 use clap::{Args, ValueEnum};
@@ -96,8 +96,8 @@ pub struct BlockBenchArguments {
     /// Operations in flight at once, of each client
     #[arg(long, default_value_t = 32)]
     pub qd: u32,
-    /// Use only this much of each target, from its beginning
-    #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
+    /// Use only this much of each target, from its beginning. Caches may hold less than 8 GiB
+    #[arg(long, value_parser = parse_size_bytes, default_value = "8G")]
     pub working_set: u64,
     /// Data to write before the run
     #[arg(long, default_value = "holes")]
@@ -173,9 +173,16 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
         size_bytes: arguments.bs,
         depth: arguments.qd,
         rate_per_second: arguments.plan.rate,
+        working_set: working_set(arguments, &outcome).to_string(),
         protections,
     };
     print_measurement(&arguments.output, &arguments.plan, Measurement::of(setting, &outcome))
+}
+
+/// Clients of an export share its blocks, others have a target each.
+fn working_set(arguments: &BlockBenchArguments, outcome: &Outcome) -> WorkingSet {
+    let each = outcome.clients.iter().map(|one| one.working_set_bytes);
+    WorkingSet::Blocks { bytes: if arguments.nbd.is_some() { each.max().unwrap_or(0) } else { each.sum() } }
 }
 
 fn ceph(arguments: &BlockBenchArguments, pool: &str, image: Option<&str>) -> FioTarget {

@@ -101,7 +101,8 @@ async fn work(
     let progress = |done, all| voice.preparing(done, all);
     prefill(operations.target(), working_set_bytes, job.prefill, verifier, &progress).await?;
     voice.wait_for_all()?;
-    Ok(run_client(&operations, &job.plan, timer, &voice.edges()).await?)
+    let measured = run_client(&operations, &job.plan, timer, &voice.edges()).await?;
+    Ok(ClientMeasurement { working_set_bytes, ..measured })
 }
 
 fn object(job: &ObjectJob, voice: &ClientVoice) -> anyhow::Result<ClientMeasurement> {

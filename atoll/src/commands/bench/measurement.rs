@@ -95,7 +95,7 @@ pub(super) fn print_measurement(
     let latency = &measured.latency_us;
     let clients = if measured.clients == 1 { String::new() } else { format!(", {} clients", measured.clients) };
     let (operation, size) = (&measured.operation, format_size(measured.size_bytes));
-    print_line!("{operation} {size} at depth {}{clients}", measured.depth);
+    print_line!("{operation} {size} at depth {}{clients} on {}", measured.depth, measured.working_set);
     print_line!("  {:.0} op/s, {:.1} MB/s, {} errors", measured.iops, measured.mb_per_s, measured.errors);
     if let Some(error) = &measured.first_error {
         print_line!("  first error: {error}");

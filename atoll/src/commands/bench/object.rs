@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use atoll_bench::servers;
 use atoll_bench::{
     Measurement, ObjectOperation, ObjectTarget, ObjectWorkload, OperationMix, Processes, Setting,
-    SizeDistribution, run_processes,
+    SizeDistribution, WorkingSet, run_processes,
 };
 use atoll_cluster::keys;
 use atoll_types::records::BucketRecord;
@@ -50,9 +50,9 @@ pub struct ObjectBenchArguments {
     /// Clients, each a process of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub clients: u32,
-    /// Number of different keys, of each client
-    #[arg(long, default_value_t = 1000)]
-    pub objects: u64,
+    /// Number of different keys, of each client [default: all clients together have 100000, or 8 GiB]
+    #[arg(long)]
+    pub objects: Option<u64>,
     /// Stamp each object with its writer and time, and check all that is downloaded and listed
     #[arg(long)]
     pub verify: bool,
@@ -135,11 +135,14 @@ pub fn run(arguments: ObjectBenchArguments) -> anyhow::Result<()> {
         None => foreign_target(&arguments)?,
     };
     let plan = plan(&arguments.plan, arguments.concurrency, arguments.clients as usize)?;
+    let size_bytes = arguments.size.mean_bytes();
+    let clients = u64::from(arguments.clients);
+    let objects = arguments.objects.unwrap_or_else(|| WorkingSet::cold_objects(size_bytes).div_ceil(clients));
     let job = |client| {
         let workload = ObjectWorkload {
             mix: mix.clone(),
             sizes: arguments.size.clone(),
-            object_count: arguments.objects,
+            object_count: objects,
             client,
             keeps_objects: arguments.prefill == ObjectPrefillArgument::Missing,
             is_verified: arguments.verify,
@@ -150,9 +153,10 @@ pub fn run(arguments: ObjectBenchArguments) -> anyhow::Result<()> {
     let outcome = run_processes(client_command()?, &jobs, &servers, &progress_bar("prefilling"))?;
     let setting = Setting {
         operation: mix.name().into(),
-        size_bytes: arguments.size.mean_bytes(),
+        size_bytes,
         depth: arguments.concurrency,
         rate_per_second: arguments.plan.rate,
+        working_set: WorkingSet::Objects { count: objects * clients, size_bytes }.to_string(),
         protections: match &open {
             // Only now it is certain that there is a bucket, and in which pool its data is.
             Some(open) => tokio_runtime()?.block_on(object_protections(open, &target))?,

@@ -11,7 +11,7 @@ use super::AccessPattern;
 use crate::error::BenchError;
 use crate::figures::{
     ClientMeasurement, CpuByRole, KindCounts, LatencyHistogram, MachineWork, Measurement, NoiseWatch,
-    ProcessTimes, Processes, Setting,
+    ProcessTimes, Processes, Setting, WorkingSet,
 };
 use crate::fio::{Direction, Job};
 use crate::load::Plan;
@@ -84,6 +84,7 @@ impl FioBench {
             size_bytes: self.block_bytes,
             depth: self.plan.depth,
             rate_per_second: None,
+            working_set: WorkingSet::Blocks { bytes: self.working_set_bytes }.to_string(),
             protections: match self.target {
                 FioTarget::Ceph { .. } => "as the Ceph cluster's owner set it up".into(),
                 FioTarget::File(_) => {

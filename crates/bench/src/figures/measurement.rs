@@ -57,6 +57,8 @@ pub struct ClientMeasurement {
     pub verified: u64,
     /// CPU time of the load generator, in microseconds.
     pub client_cpu_us: u64,
+    /// Blocks that it reads or overwrites; 0 if they are objects.
+    pub working_set_bytes: u64,
     /// Operations by kind, such as `read`.
     pub by_kind: BTreeMap<String, KindCounts>,
     /// Operations that were due in the interval and did not end in it.
@@ -88,6 +90,8 @@ pub struct Setting {
     pub depth: u32,
     /// Operations begun per second by all clients, if there was a rate.
     pub rate_per_second: Option<f64>,
+    /// Data that is read or overwritten, such as `8 GiB` ([`super::WorkingSet`]).
+    pub working_set: String,
     /// Durability and protections that were on.
     pub protections: String,
 }
@@ -109,6 +113,9 @@ pub struct Measurement {
     /// its next operation when its last has ended (closed loop).
     #[serde(default)]
     pub rate_per_second: Option<f64>,
+    /// Data that is read or overwritten, such as `8 GiB` or `64 objects (hot)`: caches may hold a hot set.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub working_set: String,
     /// How long it was measured, in seconds.
     pub seconds: f64,
     /// Operations that ended in the interval.
@@ -207,6 +214,7 @@ impl Measurement {
             depth: setting.depth,
             clients: clients.len() as u32,
             rate_per_second: setting.rate_per_second,
+            working_set: setting.working_set,
             seconds: round_finely(clients.iter().map(|one| one.seconds).fold(0.0, f64::max)),
             operations,
             unfinished,

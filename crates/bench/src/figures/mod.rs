@@ -5,6 +5,7 @@ mod cpu;
 mod host;
 mod latency;
 mod measurement;
+mod working_set;
 
 pub use counts::Counts;
 pub(crate) use cpu::own_cpu_us;
@@ -13,6 +14,7 @@ pub use host::{HostFacts, MachineWork, Noise, NoiseWatch, unix_s};
 pub(crate) use latency::p999;
 pub use latency::{Latency, LatencyHistogram};
 pub use measurement::{ClientMeasurement, KindCounts, KindMeasurement, Measurement, Second, Setting};
+pub use working_set::{COLD_OBJECTS_MIN, WorkingSet};
 
 /// Rounds to a tenth.
 pub fn round(value: f64) -> f64 {

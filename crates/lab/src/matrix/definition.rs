@@ -1,9 +1,10 @@
 //! The content of a matrix file (TOML), and the loads and subjects that it defines.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use atoll_bench::AccessPattern;
+use atoll_bench::{AccessPattern, COLD_OBJECTS_MIN, WorkingSet};
 use atoll_types::size::{format_size, parse_size_bytes};
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +25,6 @@ pub const SHIPPED: [(&str, &str); 10] = [
     ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
 ];
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Smaller working sets are in the caches of some subjects, and are called hot.
-const COLD_BYTES_MIN: u64 = 8 << 30;
-/// The same of sets of objects.
-const COLD_OBJECTS_MIN: u64 = 100_000;
 const CELLS_MAX: usize = 10_000;
 const ROUNDS_MAX: u32 = 1000;
 
@@ -57,10 +54,31 @@ pub struct Matrix {
 pub struct Profile {
     /// How often each load is run on each subject.
     pub rounds: u32,
+    /// How often all clusters are made and filled: each start takes the same number of rounds.
+    #[serde(default = "one_start")]
+    pub starts: u32,
     /// How long each run is measured.
     pub seconds: f64,
     /// How long it runs before.
     pub warm_up_seconds: f64,
+}
+
+impl Profile {
+    /// Returns the rounds of a start, which counts from 0.
+    pub fn rounds_of(&self, start: u32) -> Range<u32> {
+        let each = self.rounds / self.starts;
+        start * each..(start + 1) * each
+    }
+
+    fn check(&self, name: &str) -> Result<(), String> {
+        if self.rounds == 0 || self.rounds > ROUNDS_MAX || self.seconds.is_nan() || self.seconds <= 0.0 {
+            return Err(format!("profile '{name}' makes no runs"));
+        }
+        if self.starts == 0 || !self.rounds.is_multiple_of(self.starts) {
+            return Err(format!("profile '{name}': rounds must be a multiple of starts"));
+        }
+        Ok(())
+    }
 }
 
 /// A cluster that the matrix starts and stops.
@@ -171,6 +189,10 @@ pub struct Loads {
 }
 
 fn one_client() -> u32 {
+    1
+}
+
+fn one_start() -> u32 {
     1
 }
 
@@ -297,13 +319,7 @@ impl Matrix {
             return Err("it takes a subject and a profile at least".into());
         }
         for (name, profile) in &self.profile {
-            if profile.rounds == 0
-                || profile.rounds > ROUNDS_MAX
-                || profile.seconds.is_nan()
-                || profile.seconds <= 0.0
-            {
-                return Err(format!("profile '{name}' makes no runs"));
-            }
+            profile.check(name)?;
         }
         let loads = self.loads()?;
         let load_names: BTreeSet<&String> = loads.iter().map(|load| &load.about.name).collect();
@@ -376,7 +392,7 @@ impl Loads {
                 name: format!("{}: {operation} {size}", self.group),
                 group: format!("{}, {size}", self.group),
                 is_bandwidth: size_bytes >= BANDWIDTH_BYTES,
-                working_set: working_set(&work, self.clients, size_bytes),
+                working_set: working_set(&work, self.clients, size_bytes).to_string(),
             },
             work,
             clients: self.clients,
@@ -391,20 +407,13 @@ impl Loads {
     }
 }
 
-/// The working set of a load, for its table: `8 GiB`, or `64 objects (hot)`.
-fn working_set(work: &Work, clients: u32, size_bytes: u64) -> String {
+/// The data that all clients of a load read or overwrite.
+fn working_set(work: &Work, clients: u32, size_bytes: u64) -> WorkingSet {
     let clients = u64::from(clients);
-    let (text, is_cold) = match work {
-        Work::Block { working_set_bytes, .. } => {
-            let bytes = working_set_bytes * clients;
-            (format_size(bytes).replace(".0 ", " "), bytes >= COLD_BYTES_MIN)
-        }
-        Work::Object { objects, .. } => {
-            let objects = objects * clients;
-            (format!("{objects} objects"), objects >= COLD_OBJECTS_MIN || objects * size_bytes >= COLD_BYTES_MIN)
-        }
-    };
-    if is_cold { text } else { format!("{text} (hot)") }
+    match work {
+        Work::Block { working_set_bytes, .. } => WorkingSet::Blocks { bytes: working_set_bytes * clients },
+        Work::Object { objects, .. } => WorkingSet::Objects { count: objects * clients, size_bytes },
+    }
 }
 
 impl Subject {
@@ -461,11 +470,24 @@ mod tests {
     fn small_working_sets_are_called_hot() {
         let block = |working_set_bytes| Work::Block { pattern: AccessPattern::RandomRead, working_set_bytes };
         let object = |objects| Work::Object { operation: "get".into(), objects };
-        assert_eq!(working_set(&block(256 << 20), 1, 4096), "256 MiB (hot)");
-        assert_eq!(working_set(&block(2 << 30), 4, 4096), "8 GiB");
-        assert_eq!(working_set(&object(64), 1, 65536), "64 objects (hot)");
-        assert_eq!(working_set(&object(100_000), 1, 4096), "100000 objects");
-        assert_eq!(working_set(&object(2_048), 1, 4 << 20), "2048 objects");
+        let text = |work: &Work, clients, size_bytes| working_set(work, clients, size_bytes).to_string();
+        assert_eq!(text(&block(256 << 20), 1, 4096), "256 MiB (hot)");
+        assert_eq!(text(&block(2 << 30), 4, 4096), "8 GiB");
+        assert_eq!(text(&object(64), 1, 65536), "64 objects (hot)");
+        assert_eq!(text(&object(100_000), 1, 4096), "100000 objects");
+        assert_eq!(text(&object(2_048), 1, 4 << 20), "2048 objects");
+    }
+
+    #[test]
+    fn each_start_takes_its_part_of_the_rounds() {
+        let profile = |rounds, starts| Profile { rounds, starts, seconds: 1.0, warm_up_seconds: 0.0 };
+        let rounds: Vec<u32> = (0..3).flat_map(|start| profile(6, 3).rounds_of(start)).collect();
+        assert_eq!(rounds, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(profile(6, 3).rounds_of(1), 2..4);
+        assert!(profile(6, 3).check("p").is_ok());
+        for (rounds, starts) in [(6, 0), (6, 4), (0, 1)] {
+            assert!(profile(rounds, starts).check("p").is_err(), "{rounds} rounds in {starts} starts");
+        }
     }
 
     #[test]

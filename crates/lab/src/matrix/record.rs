@@ -44,6 +44,9 @@ pub struct Begun {
     pub profile: String,
     /// How often each load is run on each subject.
     pub rounds: u32,
+    /// How often all clusters were made and filled, each time for the same number of rounds.
+    #[serde(default = "one_start")]
+    pub starts: u32,
     /// How long each run is measured.
     pub seconds: f64,
     /// How long each runs before.
@@ -56,6 +59,10 @@ pub struct Begun {
     pub host: HostFacts,
     /// Version of Atoll.
     pub atoll_version: String,
+}
+
+fn one_start() -> u32 {
+    1
 }
 
 /// A system set up in one way.

@@ -1,5 +1,6 @@
 //! Runs a matrix: every load on every subject, alternately, as often as the profile says.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use atoll_bench::{HostFacts, Measurement};
@@ -98,6 +99,7 @@ impl MatrixRun {
             about: self.matrix.about.clone(),
             profile: self.profile.clone(),
             rounds: profile.rounds,
+            starts: profile.starts,
             seconds: profile.seconds,
             warm_up_seconds: profile.warm_up_seconds,
             subjects: subjects.collect(),
@@ -142,32 +144,54 @@ impl MatrixRun {
     ) -> Result<(), LabError> {
         let profile = self.profile()?;
         let loads = self.matrix.loads().map_err(LabError::Invalid)?;
-        let (record, mut writer) = self.open_record(self.begun(profile, &loads))?;
-        let clusters = self.start(&mut writer, progress)?;
+        let (record, writer) = self.open_record(self.begun(profile, &loads))?;
+        let lengths = Lengths { seconds: profile.seconds, warm_up_seconds: profile.warm_up_seconds };
+        let mut turns = Turns { lengths, writer, progress, done: 0, all: 0 };
+        let cells = |load: &Load| self.subjects().filter(|subject| self.takes(subject, load)).count() as u64;
+        turns.all = loads.iter().map(cells).sum::<u64>() * u64::from(profile.rounds);
+        for start in 0..profile.starts {
+            self.run_start(&loads, profile.rounds_of(start), &record, facts, &mut turns)?;
+        }
+        Ok(())
+    }
+
+    /// Makes and fills the clusters and does some of the rounds; removes the clusters if there is another start.
+    fn run_start(
+        &self,
+        loads: &[Load],
+        rounds: Range<u32>,
+        record: &Record,
+        facts: &dyn Fn(&Path) -> Result<DataFacts, LabError>,
+        turns: &mut Turns<'_>,
+    ) -> Result<(), LabError> {
+        let is_done = |subject: &str, load: &Load, round| record.has(subject, &load.about.name, round);
+        let has_work = self.subjects().any(|subject| {
+            let mut its_loads = loads.iter().filter(|load| self.takes(subject, load));
+            its_loads.any(|load| rounds.clone().any(|round| !is_done(&subject.name, load, round)))
+        });
+        if !has_work {
+            return Ok(());
+        }
+        let clusters = self.start(&mut turns.writer, turns.progress)?;
         let mut subjects = Vec::new();
         for subject in self.subjects() {
-            progress(MatrixStep::Preparing(&subject.name));
+            (turns.progress)(MatrixStep::Preparing(&subject.name));
             let cluster = clusters.iter().find(|one| one.name == subject.cluster).expect("all clusters run");
             let its_loads: Vec<&Load> = loads.iter().filter(|load| self.takes(subject, load)).collect();
             subjects.push((subject, prepare(subject, cluster, &its_loads, facts, &self.stops)?));
         }
-        let lengths = Lengths { seconds: profile.seconds, warm_up_seconds: profile.warm_up_seconds };
-        let mut turns = Turns { lengths, writer, progress, done: 0, all: 0 };
-        let cells = |load: &Load| subjects.iter().filter(|(subject, _)| self.takes(subject, load)).count() as u64;
-        turns.all = loads.iter().map(cells).sum::<u64>() * u64::from(profile.rounds);
-        for load in &loads {
+        for load in loads {
             let takers: Vec<_> = subjects.iter().filter(|(subject, _)| self.takes(subject, load)).collect();
-            for round in 0..profile.rounds {
+            for round in rounds.clone() {
                 // The first subject changes from round to round, so that what one leaves behind does not
                 // always affect the same other one.
                 for place in 0..takers.len() {
                     let (subject, prepared) = takers[(place + round as usize) % takers.len()];
-                    let is_done = record.has(&subject.name, &load.about.name, round);
-                    turns.run(&subject.name, prepared, load, round, is_done)?;
+                    turns.run(&subject.name, prepared, load, round, is_done(&subject.name, load, round))?;
                 }
             }
         }
-        Ok(())
+        self.stops.stop_all().into_iter().next().map_or(Ok(()), Err)
     }
 
     fn start(

@@ -94,7 +94,9 @@ impl Prepared<'_> {
             command.args(["--size", &bytes.to_string()]);
             command.args(self.subject.pool.iter().flat_map(|pool| ["--pool", pool]));
             command.args(if self.subject.sealed { [].as_slice() } else { &["--sealing", "off"] });
-            return run(self.wrapped(command)).map(drop);
+            run(self.wrapped(command))?;
+            let fill = self.cluster.atoll.command(&["bench", "block", "--image", name], data);
+            return run(self.wrapped(filling(fill, bytes))).map(drop);
         }
         if let Some(file) = &self.cluster.said.fio_file {
             let detail = format!("its file has {} bytes, its loads need {bytes}", file.size_bytes);
@@ -110,18 +112,7 @@ impl Prepared<'_> {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         run(command)?;
-        let mut fill = self.rbd(name, rbd);
-        fill.args([
-            "--rw",
-            "randread",
-            "--seconds",
-            "0.1",
-            "--prefill",
-            "all",
-            "--working-set",
-            &bytes.to_string(),
-        ]);
-        run(fill).map(drop)
+        run(filling(self.rbd(name, rbd), bytes)).map(drop)
     }
 
     fn make_bucket(&self, data: &Path) -> Result<(), LabError> {
@@ -159,6 +150,8 @@ impl Prepared<'_> {
                 let mut command = self.block(load)?;
                 command.args(["--rw", pattern.name(), "--bs", &load.size_bytes.to_string()]);
                 command.args(["--qd", &load.depth.to_string(), "--working-set", &working_set_bytes.to_string()]);
+                // Images are filled when they are made.
+                command.args(["--prefill", "nothing"]);
                 command
             }
             Work::Object { operation, objects } => {
@@ -197,15 +190,13 @@ impl Prepared<'_> {
             if load.clients > 1 {
                 return Err(self.cannot("several clients of RBD images are not provided for"));
             }
-            let mut command = self.rbd(&self.image(0), rbd);
-            command.args(["--prefill", "nothing"]);
-            return Ok(command);
+            return Ok(self.rbd(&self.image(0), rbd));
         }
         if let Some(file) = self.cluster.said.fio_file.as_ref().filter(|_| self.data().is_none()) {
             if load.clients > 1 {
                 return Err(self.cannot("several clients of a plain file are not provided for"));
             }
-            let mut command = self.cluster.atoll.bare(&["bench", "block", "--prefill", "nothing", "--fio-file"]);
+            let mut command = self.cluster.atoll.bare(&["bench", "block", "--fio-file"]);
             command.arg(&file.path);
             return Ok(command);
         }
@@ -254,6 +245,21 @@ impl Prepared<'_> {
         command.args(["--server-pids", &pids_text(&self.servers)]);
         Ok(command)
     }
+}
+
+/// A benchmark that fills an image.
+fn filling(mut command: Command, bytes: u64) -> Command {
+    command.args([
+        "--rw",
+        "randread",
+        "--seconds",
+        "0.1",
+        "--prefill",
+        "all",
+        "--working-set",
+        &bytes.to_string(),
+    ]);
+    command
 }
 
 /// `role=pid,pid;role=pid`, as `--server-pids` takes it.

@@ -106,6 +106,10 @@ fn subjects(record: &Record) -> Table {
     )
 }
 
+fn starts(number: u32) -> String {
+    if number == 1 { "one start of the clusters".into() } else { format!("{number} starts of the clusters") }
+}
+
 fn method(record: &Record) -> Table {
     let begun = &record.begun;
     let ended = record.runs.iter().map(|run| run.unix_s).max();
@@ -115,8 +119,9 @@ fn method(record: &Record) -> Table {
         (
             "Runs",
             format!(
-                "{} rounds with the subjects in alternation; {} s each after {} s of warm-up",
+                "{} rounds with the subjects in alternation, in {}; {} s each after {} s of warm-up",
                 begun.rounds,
+                starts(begun.starts),
                 figure(begun.seconds),
                 figure(begun.warm_up_seconds)
             ),

@@ -53,6 +53,7 @@ fn record(rounds: u32) -> Record {
             title: format!("Title {EVIL}"),
             about: format!("About {EVIL}"),
             rounds,
+            starts: 1,
             subjects: vec![subject("plain", true), subject("luks", false)],
             loads: vec![
                 Load { name: "read".into(), group: EVIL.into(), is_bandwidth: false, ..Load::default() },
