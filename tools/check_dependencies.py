@@ -27,6 +27,7 @@ LAYERS = [
         "placement",
         "reactor",
         "security-log",
+        "tls",
         "traces",
     ],
     ["terminal", "wire"],

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use atoll_connection_limits::{Limits, Place, Places};
 use atoll_metrics::tls as tls_metrics;
-use atoll_s3::Tls;
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::Tls;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_audit::AuditLog;
 use atoll_connection_limits::{LoginTurns, LookUps};
 use atoll_node::{ClusterFile, DataDir};
-use atoll_s3::{Tls, TlsError, TlsSettings};
+use atoll_tls::{Tls, TlsError, TlsSettings};
 use axum::Router;
 use tokio::net::TcpListener;
 

@@ -23,7 +23,7 @@ use crate::protocol::{
     SessionConfig, StatusExtent, TlsPolicy,
 };
 use crate::server::{NbdServer, PURPOSE};
-use crate::tls::{TlsChannel, TlsError};
+use crate::tls::{ChannelError, TlsChannel};
 
 /// Bytes of all requests of one connection that are being served or whose answers wait to be sent, of those that all
 /// connections have.
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// TLS has failed: nothing that the client sends from now on could be trusted.
-    fn tls_failed(&self, error: &TlsError) {
+    fn tls_failed(&self, error: &ChannelError) {
         if self.is_handshaking() {
             tls_metrics::handshake(false);
             note(SecurityEvent::FailedTls, self.transport.peer_address(), error);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_keys::KeyRing;
-use atoll_s3::{Tls, TlsSettings};
+use atoll_tls::{Tls, TlsSettings};
 use atoll_types::records::OsdUpRecord;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};

@@ -59,7 +59,7 @@ pub use identity_token::{Claims, ExpectedToken, IdentityToken, TokenError};
 pub use issuer_keys::IssuerKeys;
 pub use observed::SOURCE as AUDIT_SOURCE;
 pub use ops::check_data_pool;
-pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy, Workers};
+pub use shell::{Listener, TrustedProxy, Workers};
 pub use store::DataStore;
 pub use temporary_credentials::{Credentials, STS_KEY_CONTEXT, make_sts_key, rotate_sts_key};
 pub use users::{new_access_key, new_user, user_key_context};

@@ -3,7 +3,6 @@
 mod admission;
 mod answer;
 mod arrival;
-mod certificates;
 mod connection;
 mod cross_origin;
 mod document;
@@ -15,7 +14,6 @@ mod presigned;
 mod proxy_header;
 mod request;
 mod streams;
-mod tls;
 mod unsigned_chunks;
 mod workers;
 
@@ -27,7 +25,6 @@ pub use arrival::TrustedProxy;
 pub(crate) use document::Document;
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
 pub(crate) use request::is_aws_chunked;
-pub use tls::{ClientAuthority, Tls, TlsError, TlsSettings};
 pub use workers::Workers;
 
 use std::future::{Future, poll_fn};
@@ -39,6 +36,7 @@ use std::time::Duration;
 
 use atoll_connection_limits::{Limits, Place, Places};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::Tls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

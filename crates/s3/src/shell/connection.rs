@@ -8,6 +8,7 @@ use std::time::Duration;
 use atoll_connection_limits::Place;
 use atoll_metrics::tls as tls_metrics;
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::{ALPN_HTTP_2, Tls};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -25,7 +26,6 @@ use super::guarded_socket::GuardedSocket;
 use super::proxy_header::{Source, read_header};
 use super::request;
 use super::streams::{Streams, Watched};
-use super::tls::{ALPN_HTTP_2, Tls};
 use crate::gateway::Gateway;
 use crate::metrics::Connection;
 

@@ -1,86 +1,24 @@
-//! TLS of a listener, by rustls with aws-lc: its files, and reloading them.
+//! TLS of an HTTP listener, by rustls with aws-lc: its files, and reloading them.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio_rustls::rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
-use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{self, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
 
-use super::certificates::{Certificates, key_files, read_certificates};
+use crate::error::TlsError;
+use crate::files::{Stamp, read_client_roots, read_end, stamp};
+use crate::pairs::{Pairs, key_files};
 
 /// How often the files are looked at.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
-pub(super) const ALPN_HTTP_2: &[u8] = b"h2";
+/// Name of HTTP/2 in the handshake (RFC 9113, section 3.2).
+pub const ALPN_HTTP_2: &[u8] = b"h2";
 const ALPN_HTTP_1: &[u8] = b"http/1.1";
-
-/// Why certificates and keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file or directory cannot be read.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// The operating system's reason.
-        source: io::Error,
-    },
-    /// A file has invalid content.
-    #[error("{} is not usable PEM: {detail}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        detail: String,
-    },
-    /// There are pairs, but not the one that is needed.
-    #[error("there is no server.key with its server.crt in {}, for clients that name no host", directory.display())]
-    NoDefault {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// There are more pairs than can be looked through at each handshake.
-    #[error("{} has more than {pairs_max} certificates", directory.display())]
-    TooMany {
-        /// The directory.
-        directory: PathBuf,
-        /// The limit.
-        pairs_max: usize,
-    },
-    /// Certificate and key do not fit, or are of a kind that is not supported.
-    #[error("{} and {} cannot be used together: {source}", certificate.display(), key.display())]
-    Unusable {
-        /// The certificate chain.
-        certificate: PathBuf,
-        /// The private key.
-        key: PathBuf,
-        /// Error of rustls.
-        source: rustls::Error,
-    },
-    /// The authority of client certificates is none.
-    #[error("{} cannot be the authority of client certificates: {detail}", path.display())]
-    ClientAuthority {
-        /// Its file.
-        path: PathBuf,
-        /// The reason.
-        detail: String,
-    },
-    /// rustls does not take the settings.
-    #[error("TLS cannot be set up: {0}")]
-    Setup(#[from] rustls::Error),
-}
-
-impl TlsError {
-    pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> TlsError {
-        let path = path.to_owned();
-        move |source| TlsError::File { path, source }
-    }
-}
 
 /// Files and options of a listener's TLS.
 #[derive(Clone, Debug)]
@@ -103,8 +41,8 @@ pub struct ClientAuthority {
     pub is_required: bool,
 }
 
-/// Version of each file at its last reading, by the file system.
-type Stamps = BTreeMap<PathBuf, Option<(u64, u64, i64, i64, i64)>>;
+/// Version of each file at its last reading.
+type Stamps = BTreeMap<PathBuf, Stamp>;
 
 /// The TLS of a listener, following its files: new handshakes use the current ones, open connections stay.
 #[derive(Debug)]
@@ -164,12 +102,7 @@ impl Tls {
 /// Says in the metrics when the certificates end.
 fn measure(settings: &TlsSettings) {
     let keys = key_files(&settings.certificates).unwrap_or_default();
-    let ends = keys.iter().filter_map(|key| {
-        let chain = key.with_extension("crt");
-        let certificates = read_certificates(&chain).ok()?;
-        let (_, parsed) = x509_parser::parse_x509_certificate(certificates.first()?).ok()?;
-        Some((chain.file_name()?.to_string_lossy().into_owned(), parsed.validity().not_after.timestamp()))
-    });
+    let ends = keys.iter().filter_map(|key| read_end(&key.with_extension("crt")));
     atoll_metrics::tls::set_certificates(&ends.collect::<Vec<_>>());
 }
 
@@ -177,10 +110,6 @@ fn stamps(settings: &TlsSettings) -> Stamps {
     let keys = key_files(&settings.certificates).unwrap_or_default();
     let chains: Vec<PathBuf> = keys.iter().map(|key| key.with_extension("crt")).collect();
     let authority = settings.client_authority.as_ref().map(|authority| authority.file.clone());
-    let stamp = |path: &Path| {
-        let data = std::fs::metadata(path).ok()?;
-        Some((data.ino(), data.len(), data.mtime(), data.mtime_nsec(), data.ctime_nsec()))
-    };
     keys.into_iter().chain(chains).chain(authority).map(|path| (path.clone(), stamp(&path))).collect()
 }
 
@@ -190,35 +119,22 @@ fn server_config(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> 
     const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
     let versions = if settings.only_version_13 { &BOTH[..1] } else { BOTH };
     let provider = Arc::new(default_provider());
-    let certificates = Certificates::read(&settings.certificates, &provider)?;
+    let certificates = Pairs::read(&settings.certificates, &provider)?;
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions)?;
     let builder = match &settings.client_authority {
         None => builder.with_no_client_auth(),
         Some(authority) => {
-            let mut verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(client_roots(&authority.file)?), provider);
+            let roots = Arc::new(read_client_roots(&authority.file)?);
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
             if !authority.is_required {
                 verifier = verifier.allow_unauthenticated();
             }
-            let wrong = |error: VerifierBuilderError| TlsError::ClientAuthority {
-                path: authority.file.clone(),
-                detail: error.to_string(),
-            };
-            builder.with_client_cert_verifier(verifier.build().map_err(wrong)?)
+            let verifier = verifier.build().map_err(|error| TlsError::client_authority(&authority.file, error))?;
+            builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(certificates));
     config.alpn_protocols = vec![ALPN_HTTP_2.into(), ALPN_HTTP_1.into()];
     config.ticketer = Ticketer::new()?;
     Ok(Arc::new(config))
-}
-
-fn client_roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path)? {
-        let wrong =
-            |error: rustls::Error| TlsError::ClientAuthority { path: path.into(), detail: error.to_string() };
-        roots.add(certificate).map_err(wrong)?;
-    }
-    Ok(roots)
 }

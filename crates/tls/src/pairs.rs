@@ -1,17 +1,17 @@
-//! The certificates of a directory, and which of them a client gets.
+//! Pairs of certificate and key in a directory, and which of them a client gets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio_rustls::rustls::client::verify_server_name;
-use tokio_rustls::rustls::crypto::CryptoProvider;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
-use tokio_rustls::rustls::sign::CertifiedKey;
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 
-use super::tls::TlsError;
+use crate::error::TlsError;
+use crate::files::{read_certificates, read_key};
 
 /// The pair for clients that name no host, or one that no other pair is for.
 const DEFAULT_PAIR: &str = "server";
@@ -19,18 +19,17 @@ const DEFAULT_PAIR: &str = "server";
 const AUTHORITY_PAIR: &str = "ca";
 /// All are looked through at each handshake.
 const PAIRS_MAX: usize = 256;
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The pairs of a directory.
 #[derive(Debug)]
-pub(super) struct Certificates {
+pub(crate) struct Pairs {
     default: Arc<CertifiedKey>,
     others: Vec<Arc<CertifiedKey>>,
 }
 
-impl Certificates {
+impl Pairs {
     /// Reads each `NAME.crt` with its `NAME.key`.
-    pub(super) fn read(directory: &Path, provider: &CryptoProvider) -> Result<Self, TlsError> {
+    pub(crate) fn read(directory: &Path, provider: &CryptoProvider) -> Result<Self, TlsError> {
         let mut default = None;
         let mut others = Vec::new();
         for key_file in key_files(directory)? {
@@ -42,11 +41,11 @@ impl Certificates {
             }
         }
         let default = default.ok_or_else(|| TlsError::NoDefault { directory: directory.into() })?;
-        Ok(Certificates { default, others })
+        Ok(Pairs { default, others })
     }
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for Pairs {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
         let name = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
@@ -63,7 +62,7 @@ fn is_for(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
 }
 
 /// The keys of all pairs, in the order of their names.
-pub(super) fn key_files(directory: &Path) -> Result<Vec<PathBuf>, TlsError> {
+pub(crate) fn key_files(directory: &Path) -> Result<Vec<PathBuf>, TlsError> {
     let entries = fs::read_dir(directory).map_err(TlsError::file(directory))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let is_pair = |path: &PathBuf| {
@@ -81,30 +80,10 @@ pub(super) fn key_files(directory: &Path) -> Result<Vec<PathBuf>, TlsError> {
 fn read_pair(key_file: &Path, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
     let chain_file = key_file.with_extension("crt");
     let chain = read_certificates(&chain_file)?;
-    let key = PrivateKeyDer::from_pem_slice(&read_file(key_file)?)
-        .map_err(|error| TlsError::Pem { path: key_file.into(), detail: error.to_string() })?;
+    let key = read_key(key_file)?;
     CertifiedKey::from_der(chain, key, provider).map_err(|source| TlsError::Unusable {
         certificate: chain_file,
         key: key_file.into(),
         source,
     })
-}
-
-/// All certificates of a PEM file; at least one.
-pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let wrong = |detail: String| TlsError::Pem { path: path.into(), detail };
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path)?).collect();
-    let all = all.map_err(|error| wrong(error.to_string()))?;
-    if all.is_empty() {
-        return Err(wrong("there is no certificate in it".into()));
-    }
-    Ok(all)
-}
-
-fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let length_bytes = fs::metadata(path).map_err(TlsError::file(path))?.len();
-    if length_bytes > FILE_BYTES_MAX {
-        return Err(TlsError::Pem { path: path.into(), detail: format!("it has {length_bytes} bytes") });
-    }
-    fs::read(path).map_err(TlsError::file(path))
 }
