@@ -42,7 +42,7 @@ CIRCLES = {
     "placement": (4, 4),  # of 7
     "preflight": (7, 7),  # of 23
     "reactor": (9, 9),  # of 22
-    "s3": (24, 36),  # of 123
+    "s3": (24, 34),  # of 118
     "sim": (14, 14),  # of 33
     "storage": (4, 4),  # of 8
     "store": (15, 23),  # of 54

@@ -1,9 +1,9 @@
 //! Buckets: which there are, and whether new objects in them are sealed.
 
 use atoll_cluster::{ClusterClient, keys};
+use atoll_credentials::unsealed_permit_context;
 use atoll_iam::Identities;
 use atoll_keys::{KeyService, SecretKey};
-use atoll_s3::unsealed_permit_context;
 use atoll_types::PoolId;
 use atoll_types::records::{BucketEncryption, BucketRecord};
 use serde::Serialize;

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use atoll_cluster::{ClusterClient, ClusterError, Contention, keys};
-use atoll_image::image_key_context;
-use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
-use atoll_nvme::{SecretRole, secret_part_context};
-use atoll_s3::{
+use atoll_credentials::nvme::{SecretRole, secret_part_context};
+use atoll_credentials::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
+use atoll_image::image_key_context;
+use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
 use atoll_types::login_oidc::OidcRecord;
 use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};

@@ -480,7 +480,7 @@ pub(crate) async fn write_user(
     service.make_default_key().await?;
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
     let (record, secret_key): (AccessKeyRecord, String) =
-        atoll_s3::new_user(&service, &access_key, "admin").await?;
+        atoll_credentials::new_user(&service, &access_key, "admin", unix_ms()).await?;
     ensure(state, &keys::access_key(&access_key), &record).await?;
     directory.write_credentials(&Credentials {
         access_key,

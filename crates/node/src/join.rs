@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use atoll_admin::peer_keys;
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
+use atoll_credentials::user_key_context;
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
-use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
 use atoll_types::join::{HostRole, JoinRequest, JoinTokenRecord, JoinedHost};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};

@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use atoll_credentials::nvme::HostSecrets;
 use atoll_security_log::{SecurityEvent, note};
 use bytes::{Bytes, BytesMut};
 
 use crate::connection::Connection;
 use crate::protocol::{
-    Authentication, CloseReason, CommandId, ConnectRequest, HostSecrets, Progress, Response, Status,
+    Authentication, CloseReason, CommandId, ConnectRequest, Progress, Response, Status,
 };
 use crate::target::ControllerNumber;
 

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use crate::protocol::NQN_BYTES_MAX;
+use atoll_types::nvme_hosts::NQN_BYTES_MAX;
 
 /// Beginning of the names of all subsystems of Atoll.
 const PREFIX: &str = "nqn.2026-11.io.atoll";

@@ -13,6 +13,7 @@ use atoll_exports::{
     Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, enter, follow_in_flight,
 };
 use atoll_image::{Bridge, ImageAdmin};
+use atoll_credentials::nvme::HostSecrets;
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
@@ -25,7 +26,7 @@ use crate::metrics;
 use crate::names::Names;
 use crate::protocol::{
     ChannelSecurity, ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry,
-    HostSecrets, Namespace, QueueConfig, Status, Subject, connect_field,
+    Namespace, QueueConfig, Status, Subject, connect_field,
 };
 use crate::tls::{ClientHello, TlsError, TlsPsk};
 

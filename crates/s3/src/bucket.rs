@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_credentials::{KeyCache, bucket_key_context, named_key_context, unsealed_permit_context};
 use atoll_iam::{Identities, Policy, PolicyKind};
 use atoll_keys::{KeyError, KeyService, SecretKey};
 use atoll_types::records::BucketRecord;
 
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
-use crate::key_cache::KeyCache;
 use crate::look_ups::{UnheardNames, Wanted};
 
 /// Longest time that a bucket's record may be out of date on the data path: a policy set by another gateway does
@@ -18,16 +18,6 @@ use crate::look_ups::{UnheardNames, Wanted};
 /// noticed at once, since its index objects are gone.
 pub(crate) const RECORD_TTL: Duration = Duration::from_millis(800);
 const CACHE_ENTRIES_MAX: usize = 4_096;
-
-/// Returns the context that the key-management service binds a bucket key to.
-pub fn bucket_key_context(bucket_id: &str) -> String {
-    format!("bucket {bucket_id}")
-}
-
-/// Returns the context of the permit by which new objects of a bucket may be stored without sealing.
-pub fn unsealed_permit_context(bucket_id: &str) -> String {
-    format!("bucket {bucket_id} unsealed")
-}
 
 /// A bucket.
 pub(crate) struct Bucket {
@@ -124,11 +114,6 @@ pub(crate) struct Buckets {
 
 /// How often a change of a bucket's record is tried while others change it, too.
 const CHANGES_MAX: u32 = 10;
-
-/// Returns the context of the key that wraps a bucket's data keys for requests that name this key.
-pub fn named_key_context(bucket_id: &str, key_name: &str) -> String {
-    format!("bucket {bucket_id} key {key_name}")
-}
 
 impl Buckets {
     pub(crate) fn new(

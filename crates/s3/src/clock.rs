@@ -2,14 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use atoll_types::limits::CLOCK_DIFFERENCE_MS_MAX;
+
 /// Milliseconds since the Unix epoch.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
-
-/// Largest difference of the clocks of a gateway and of the cluster.
-pub const CLOCK_DIFFERENCE_MS_MAX: u64 = 60_000;
 
 /// Returns the time by which retention lapses. A gateway whose clock is ahead uses the cluster's time: retained
 /// objects do not go because a clock was moved.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
+use atoll_credentials::KeyCache;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::access::ObjectOwnership;
@@ -20,7 +21,6 @@ use crate::collector::{Memory, collect};
 use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
-use crate::key_cache::KeyCache;
 use crate::look_ups::UnheardNames;
 use crate::metrics;
 use crate::ops::{Operations, Service};

@@ -23,6 +23,8 @@ pub const OMAP_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const SEAL_BYTES_MAX: usize = 64;
 /// Largest unit that one seal covers, in bytes.
 pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
+/// Largest difference of the clocks of a gateway and of the cluster, in milliseconds.
+pub const CLOCK_DIFFERENCE_MS_MAX: u64 = 60_000;
 /// No PG comes to so high an epoch; beyond it the next one could not be counted.
 pub const EPOCH_MAX: u64 = 1 << 62;
 /// Largest sequence; no PG reaches this many writes.

@@ -364,12 +364,11 @@ async fn the_key_file_must_be_the_clusters() {
     let founded = Founded::new().await;
     let path = founded.temporary.path().join("kms.json");
     let service = LocalKeys::create(&path).unwrap();
-    let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
+    let (user, secret) = atoll_credentials::new_user(&service, "ATOLLX", "admin", 1).await.unwrap();
     founded.state.create(&keys::access_key("ATOLLX"), &user).await.unwrap();
     // Those of users are nobody else's.
-    let (mut of_user, _) = atoll_s3::new_user(&service, "AKIAOFUSER", "alice").await.unwrap();
+    let (mut of_user, _) = atoll_credentials::new_user(&service, "AKIAOFUSER", "alice", 0).await.unwrap();
     (of_user.account, of_user.user) = (Some(FIRST_ACCOUNT.into()), Some("alice".into()));
-    of_user.created_unix_ms = 0;
     founded.state.create(&keys::access_key("AKIAOFUSER"), &of_user).await.unwrap();
     let other = founded.temporary.path().join("other.json");
     LocalKeys::create(&other).unwrap();

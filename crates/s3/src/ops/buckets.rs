@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use atoll_credentials::bucket_key_context;
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
 use atoll_types::access::ObjectOwnership;
@@ -23,7 +24,6 @@ use super::bucket_removal::is_being_deleted;
 use super::ownership::{acl_in_the_way, parse_ownership};
 use crate::DirectoryError;
 use crate::access::Asking;
-use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
 use crate::names::{VERSIONING_KEY, index_object};

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use atoll_audit::DocumentChange;
+use atoll_credentials::new_access_key;
 use atoll_iam::operations::{
     Context, IamError, NewAccessKey, Operation, Outcome, Parameters, PolicyChange, RANDOM_BYTES, Subject,
     policy_changes,
@@ -15,7 +16,7 @@ use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
 use crate::clock::unix_ms;
 use crate::observed::Observed;
-use crate::users::{CallerError, Signer, new_access_key};
+use crate::users::{CallerError, Signer};
 
 /// One action with its context.
 struct Action<'a> {

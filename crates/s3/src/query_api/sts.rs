@@ -5,6 +5,7 @@ mod issuers;
 mod role_session;
 mod web_identity;
 
+use atoll_credentials::{Credentials, SESSION_SECONDS_MAX};
 use atoll_iam::operations::Answer;
 use atoll_iam::{CallerKind, Identities, Session, SessionPrincipal};
 
@@ -13,7 +14,6 @@ pub(crate) use issuers::Issuers;
 use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
 use crate::clock::unix_ms;
-use crate::temporary_credentials::{Credentials, SESSION_SECONDS_MAX};
 use crate::users::Signer;
 
 /// Seconds of a session of GetSessionToken.

@@ -1,6 +1,7 @@
 //! AssumeRoleWithWebIdentity: by the bearer of a token of an issuer that the account of the role trusts. The
 //! request is not signed.
 
+use atoll_credentials::{Claims, IdentityToken, SKEW_SECONDS, TokenError};
 use atoll_iam::arn::{oidc_provider_arn, parse_role_arn};
 use atoll_iam::{Policy, PolicyKind, TrustPrincipal, provider_id, trusts};
 use atoll_types::identities::{OidcProviderRecord, RoleRecord};
@@ -8,7 +9,6 @@ use atoll_types::identities::{OidcProviderRecord, RoleRecord};
 use super::issuers::NoKeys;
 use super::role_session::{BegunBy, RoleSession};
 use crate::clock::unix_ms;
-use crate::identity_token::{Claims, IdentityToken, SKEW_SECONDS, TokenError};
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
 

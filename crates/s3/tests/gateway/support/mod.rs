@@ -102,7 +102,7 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     let directory = Arc::new(MemoryDirectory::default());
     let mut users = Vec::new();
     for name in ["ALICE", "BOB"] {
-        let (mut record, secret) = atoll_s3::new_user(&*keys, name, name).await.unwrap();
+        let (mut record, secret) = atoll_credentials::new_user(&*keys, name, name, 1).await.unwrap();
         if name == "BOB" {
             let account = "200000000000".to_owned();
             record.account = Some(account.clone());

@@ -2,13 +2,12 @@
 //! and when it is away the keys in use stay valid until their time is over.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_keys::{KeyError, KeyService, SecretKey};
+use atoll_metrics::{Counter, Family, register};
 use tokio::time::Instant;
-
-use crate::metrics;
 
 /// Keys kept at once; each is one bucket's, one user's, or a bucket's for one named key.
 const ENTRIES_MAX: usize = 65_536;
@@ -17,8 +16,24 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Keys that are asked for at once, in different of these.
 const LANES: usize = 64;
 
+/// Look-ups of the process (docs/reference/metrics.md).
+struct LookUps {
+    hits: Counter,
+    misses: Counter,
+}
+
+static LOOK_UPS: LazyLock<LookUps> = LazyLock::new(|| {
+    let look_ups: Family<1, Counter> = register(
+        "atoll_s3_key_cache_lookups",
+        "Keys that were there, and those that the key service was asked for",
+        Family::default(),
+    );
+    let looked_up = |result: &str| look_ups.get_or_create_owned(&[("result", result.to_owned())]);
+    LookUps { hits: looked_up("hit"), misses: looked_up("miss") }
+});
+
 /// A cache in front of a key service.
-pub(crate) struct KeyCache {
+pub struct KeyCache {
     service: Arc<dyn KeyService>,
     lifetime: Duration,
     entries: Mutex<HashMap<String, Entry>>,
@@ -37,7 +52,9 @@ struct Entry {
 }
 
 impl KeyCache {
-    pub(crate) fn new(service: Arc<dyn KeyService>, lifetime: Duration) -> Arc<Self> {
+    /// Returns an empty cache. Keys are kept for `lifetime`.
+    pub fn new(service: Arc<dyn KeyService>, lifetime: Duration) -> Arc<Self> {
+        LazyLock::force(&LOOK_UPS);
         let lanes = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
         Arc::new(KeyCache { service, lifetime, entries: Mutex::default(), lanes })
     }
@@ -58,20 +75,20 @@ impl KeyCache {
     }
 
     /// Opens a wrapped key, or gives it out of the cache.
-    pub(crate) async fn unwrap(
+    pub async fn unwrap(
         self: &Arc<Self>,
         context: &str,
         wrapped: &str,
         generation: u64,
     ) -> Result<SecretKey, KeyError> {
         if let Some(entry) = self.known(context, wrapped, generation) {
-            metrics::key_looked_up(true);
+            LOOK_UPS.hits.inc();
             if entry.outcome.is_ok() && entry.refresh_at <= Instant::now() {
                 self.refresh(context, wrapped, generation);
             }
             return entry.outcome;
         }
-        metrics::key_looked_up(false);
+        LOOK_UPS.misses.inc();
         let lane = atoll_codec::crc32c(context.as_bytes()) as usize % LANES;
         let _asking = self.lanes[lane].lock().await;
         if let Some(entry) = self.known(context, wrapped, generation) {

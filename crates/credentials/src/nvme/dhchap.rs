@@ -5,7 +5,7 @@ use atoll_keys::fill_random;
 use zeroize::Zeroizing;
 
 use super::hash::HashFunction;
-use crate::protocol::interchange::{self, InterchangeError};
+use super::interchange::{self, InterchangeError};
 
 const PREFIX: &str = "DHHC-1";
 /// Label in the derivation of a key from a secret.
@@ -19,6 +19,15 @@ pub struct DhchapSecret {
     /// Function that transforms it into a key; without one it is the key.
     hash: Option<HashFunction>,
     bytes: Zeroizing<Vec<u8>>,
+}
+
+/// The secrets for one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSecrets {
+    /// The host's.
+    pub host: DhchapSecret,
+    /// The secret by which controllers prove themselves to this host, if they can.
+    pub controller: Option<DhchapSecret>,
 }
 
 /// Why a text is no secret. None contains the text.
@@ -80,7 +89,7 @@ impl DhchapSecret {
     }
 
     /// Returns the key of the holder of this name (section 8.13.5.7).
-    pub(super) fn key_of(&self, name: &str) -> Zeroizing<Vec<u8>> {
+    pub fn key_of(&self, name: &str) -> Zeroizing<Vec<u8>> {
         match self.hash {
             None => self.bytes.clone(),
             Some(hash) => Zeroizing::new(hash.hmac(&self.bytes, &[name.as_bytes(), KEY_LABEL]).as_ref().to_vec()),

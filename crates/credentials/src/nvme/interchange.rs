@@ -10,7 +10,7 @@ const CHECK_BYTES: usize = 4;
 
 /// Reasons why a text is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InterchangeError {
+pub(super) enum InterchangeError {
     /// It does not have the form.
     Form,
     /// Its check value does not fit.
@@ -18,7 +18,7 @@ pub(crate) enum InterchangeError {
 }
 
 /// Reads the text: the number of a hash function, and the secret.
-pub(crate) fn decode(prefix: &str, text: &str) -> Result<(u8, Zeroizing<Vec<u8>>), InterchangeError> {
+pub(super) fn decode(prefix: &str, text: &str) -> Result<(u8, Zeroizing<Vec<u8>>), InterchangeError> {
     let mut parts = text.trim().split(':');
     let (found, hash, encoded) = (parts.next(), parts.next(), parts.next());
     // The last colon ends the secret.
@@ -42,7 +42,7 @@ pub(crate) fn decode(prefix: &str, text: &str) -> Result<(u8, Zeroizing<Vec<u8>>
 }
 
 /// The text of a secret.
-pub(crate) fn encode(prefix: &str, hash: u8, bytes: &[u8]) -> Zeroizing<String> {
+pub(super) fn encode(prefix: &str, hash: u8, bytes: &[u8]) -> Zeroizing<String> {
     let mut checked = Zeroizing::new(bytes.to_vec());
     checked.extend_from_slice(&check_of(bytes));
     let encoded = Zeroizing::new(STANDARD.encode(&*checked));

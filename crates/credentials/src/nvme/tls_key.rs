@@ -4,8 +4,8 @@
 use atoll_keys::fill_random;
 use zeroize::Zeroizing;
 
-use crate::protocol::HashFunction;
-use crate::protocol::interchange::{self, InterchangeError};
+use super::hash::HashFunction;
+use super::interchange::{self, InterchangeError};
 
 const PREFIX: &str = "NVMeTLSkey-1";
 

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use atoll_cluster::{ConnectOptions, EmbeddedServer};
-use atoll_iam::KeyLookup;
-use atoll_iam::operations::{Context, NewAccessKey, Operation, Parameters, RANDOM_BYTES};
+use async_trait::async_trait;
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Transaction, keys};
+use atoll_iam::operations::{Context, IamError, NewAccessKey, Operation, Outcome, Parameters, RANDOM_BYTES};
+use atoll_iam::{Identities, KeyLookup, RecordName};
+use atoll_identities::{ChangeCondition, IdentityError, IdentityStore, key_of, name_of};
 use atoll_s3::BucketDirectory;
 use atoll_types::identities::{AccessKeyRecord, FIRST_ACCOUNT, LastUsedRecord};
+use atoll_types::records::RECORD_FORMAT;
 
-use super::*;
 use crate::EtcdDirectory;
 
 struct State {

@@ -30,7 +30,7 @@ impl IssuerKeys {
     }
 
     /// The key of this id. A token may leave the id out if there is only one.
-    pub(crate) fn find(&self, id: Option<&str>) -> Option<&Jwk> {
+    pub fn find(&self, id: Option<&str>) -> Option<&Jwk> {
         match (id, &*self.0) {
             (Some(id), keys) => keys.iter().find(|key| key.common.key_id.as_deref() == Some(id)),
             (None, [only]) => Some(only),

@@ -1,4 +1,6 @@
-//! Identities in cluster state: read as a whole, changed by one transaction for each operation.
+//! Identities in cluster state: read as a whole, changed by one transaction for each operation ([`IdentityStore`]).
+//!
+//! This crate joins atoll-iam, which is pure, with cluster state. It may not know requests, secrets or S3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +61,7 @@ pub fn name_of(key: &str) -> Option<RecordName> {
 }
 
 /// Reads a record of identities. An unreadable one is logged, and left out: the others count.
-pub(crate) fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
+pub fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
     let name = name_of(key)?;
     match Record::read(&name, value) {
         Ok(record) if record.name() == name => Some(record),
@@ -75,7 +77,7 @@ pub(crate) fn read_entry(key: &str, value: &[u8]) -> Option<Record> {
 }
 
 /// As [`read_entry`], for decisions: an unreadable record closes everything that would be open without it.
-pub(crate) fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
+pub fn read_entry_or_close(key: &str, value: &[u8]) -> Option<Record> {
     read_entry(key, value).or_else(|| Record::closed(&name_of(key)?))
 }
 
@@ -285,6 +287,3 @@ fn take_over(loaded: &mut Loaded, changes: Vec<Change>, revision: i64) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::issuer_keys::IssuerKeys;
 
 /// Skew of the clocks of issuers of accounts, in seconds.
-pub(crate) const SKEW_SECONDS: u64 = 60;
+pub const SKEW_SECONDS: u64 = 60;
 const CHARS_MAX: usize = 20_000;
 /// OpenID Connect Core bounds a subject so.
 const SUBJECT_CHARS_MAX: usize = 255;
@@ -74,7 +74,7 @@ impl Claims {
     }
 
     /// Returns the first audience of the token that is among these.
-    pub(crate) fn audience<'a>(&'a self, known: &BTreeSet<String>) -> Option<&'a str> {
+    pub fn audience<'a>(&'a self, known: &BTreeSet<String>) -> Option<&'a str> {
         self.audiences().iter().find(|audience| known.contains(*audience)).map(String::as_str)
     }
 }
@@ -95,7 +95,7 @@ pub struct IdentityToken<'a> {
     text: &'a str,
     header: Header,
     /// Issuer that the token names.
-    pub(crate) issuer: String,
+    pub issuer: String,
 }
 
 impl<'a> IdentityToken<'a> {
@@ -153,7 +153,7 @@ impl<'a> IdentityToken<'a> {
     }
 
     /// Returns its claims, if its issuer has signed it with this key, for one of these audiences, and it is valid now.
-    pub(crate) fn verify(
+    pub fn verify(
         &self,
         key: &Jwk,
         audiences: &BTreeSet<String>,
