@@ -6,7 +6,7 @@
 //! grace period is that old at least, for any clocks of other gateways.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use atoll_types::{Condition, Mutation, ObjectName};
 use bytes::Bytes;
@@ -15,7 +15,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::clock::unix_ms;
 use crate::data::{IntentHead, inline_removals, remove_objects_of};
 use crate::error::GatewayError;
-use crate::gateway::CollectorReport;
 use crate::index::{Index, after};
 use crate::names::{
     DELETING_KEY, GARBAGE_PREFIX, HOLD_PREFIX, INTENT_PREFIX, SIGN_PREFIX, VERSIONING_KEY, garbage_key,
@@ -23,29 +22,22 @@ use crate::names::{
 };
 use crate::ops::{Service, tend_deletion, tend_mark};
 use crate::record::{Piece, decode_head, decode_pieces};
-use crate::sightings::Sightings;
+use crate::sightings::CollectorMemory;
 use crate::versions::versioning_value;
 
 const RECORDS_PER_PAGE: u32 = 200;
 /// Records whose data is removed at the same time: one after the other would not keep up with clients
 /// that replace small objects.
 const REMOVALS_AT_ONCE: usize = 16;
-/// Garbage records that wait at the same time, at some 40 bytes each. Records behind them are looked at when they
-/// are gone.
-const WAITING_MAX: usize = 400_000;
-/// Holds and intents that are watched at the same time.
-const SIGNS_MAX: usize = 100_000;
-
-/// A collector's knowledge from its earlier walks.
-pub(crate) struct Memory {
-    garbage: Sightings,
-    signs: Sightings,
-}
-
-impl Memory {
-    pub(crate) fn new() -> Self {
-        Memory { garbage: Sightings::new(WAITING_MAX), signs: Sightings::new(SIGNS_MAX) }
-    }
+/// Results of one walk of the garbage collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectorReport {
+    /// Garbage records done with.
+    pub records: u64,
+    /// Bytes of data removed.
+    pub bytes: u64,
+    /// Buckets or records that failed; they are tried again on the next walk.
+    pub failures: u64,
 }
 
 /// One walk over the buckets. A failure in one of them does not keep the others from being collected.
@@ -63,7 +55,7 @@ pub(crate) async fn collect(service: &Service) -> Result<CollectorReport, Gatewa
 
 struct Walk<'a> {
     service: &'a Service,
-    memory: &'a mut Memory,
+    memory: &'a mut CollectorMemory,
     report: CollectorReport,
 }
 
@@ -245,9 +237,4 @@ async fn names(index: &Index, key: &str, pieces: &[Piece]) -> Result<bool, Gatew
             return Ok(false);
         }
     }
-}
-
-/// How often something is renewed that others take for abandoned after this time.
-pub(crate) fn renewal_interval(abandoned_after: Duration) -> Duration {
-    abandoned_after / 4
 }

@@ -7,6 +7,7 @@ mod budget;
 mod hold;
 mod inline;
 mod intent;
+mod publication;
 mod reader;
 mod removal;
 mod writer;

@@ -35,7 +35,7 @@ use crate::access::{FORM, FormRequest, Gate};
 use crate::authentication::Authentication;
 use crate::gateway::Gateway;
 use crate::observed::Observed;
-use crate::shell::Arrival;
+use crate::arrival::Arrival;
 
 /// In a key it stands for the name of the file.
 const FILE_NAME: &str = "${filename}";

@@ -1,6 +1,5 @@
-//! The gateway as its owner sees it: configuration, start, collection of garbage.
+//! The gateway as its owner sees it: configuration, and the state that its parts share.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,32 +8,25 @@ use atoll_credentials::KeyCache;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::access::ObjectOwnership;
-use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::sync::Mutex;
 
 use crate::access::Gate;
+use crate::arrival::{TrustedProxies, TrustedProxy};
 use crate::bucket::Buckets;
-use crate::collector::{Memory, collect};
+use crate::collector::{CollectorReport, collect};
 use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::look_ups::UnheardNames;
-use crate::metrics;
 use crate::ops::{Operations, Service};
 use crate::query_api::Issuers;
-use crate::shell::{self, Listener, TrustedProxies, TrustedProxy, Workers};
-use crate::sightings::Standing;
+use crate::shell::XML_BYTES_MAX;
+use crate::sightings::{CollectorMemory, Standing};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
-
-/// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
-pub(crate) const XML_BYTES_MAX: usize = 4 << 20;
-
-/// How often access to the key service is looked after.
-const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Settings of a gateway.
 #[derive(Clone)]
@@ -113,17 +105,6 @@ impl GatewayConfig {
     }
 }
 
-/// Results of one walk of the garbage collector.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CollectorReport {
-    /// Garbage records done with.
-    pub records: u64,
-    /// Bytes of data removed.
-    pub bytes: u64,
-    /// Buckets or records that failed; they are tried again on the next walk.
-    pub failures: u64,
-}
-
 /// An S3 gateway. Clones share everything.
 #[derive(Clone)]
 pub struct Gateway {
@@ -163,7 +144,7 @@ impl Gateway {
             garbage_grace: config.garbage_grace,
             abandoned_after: config.abandoned_after,
             standing: Standing::new(),
-            collector: Mutex::new(Memory::new()),
+            collector: Mutex::new(CollectorMemory::new()),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(users.clone());
@@ -183,63 +164,8 @@ impl Gateway {
         Ok(Gateway { config, service, s3: builder.build(), users, issuers, trusted_proxies })
     }
 
-    /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end. Everything
-    /// that asks the [`DataStore`] runs on the workers.
-    ///
-    /// Boxed, so that the server is compiled here, once, and not again in each crate that starts one.
-    pub fn serve<'a>(
-        &'a self,
-        workers: Workers,
-        listeners: Vec<Listener>,
-        shutdown: impl Future<Output = ()> + Send + 'a,
-    ) -> BoxFuture<'a, ()> {
-        self.serve_until(workers, listeners, Box::pin(shutdown))
-    }
-
-    fn serve_until<'a>(
-        &'a self,
-        workers: Workers,
-        listeners: Vec<Listener>,
-        shutdown: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(self.serve_now(workers, listeners, shutdown))
-    }
-
-    async fn serve_now(&self, workers: Workers, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
-        metrics::register_all();
-        let collector = self.config.collect_interval.map(|interval| {
-            let gateway = self.clone();
-            workers.first().spawn(async move { gateway.collect_forever(interval).await })
-        });
-        let keys = self.service.keys.clone();
-        let maintenance = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(KEY_MAINTENANCE_INTERVAL).await;
-                if let Err(error) = keys.maintain().await {
-                    tracing::warn!("access to the key service: {error}");
-                }
-            }
-        });
-        shell::serve(self, &workers, listeners, shutdown).await;
-        maintenance.abort();
-        if let Some(collector) = collector {
-            collector.abort();
-        }
-    }
-
-    /// One walk of the garbage collector, to be called on one of the [`Workers`].
+    /// One walk of the garbage collector, to be called on one of the [`crate::Workers`].
     pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
         collect(&self.service).await
-    }
-
-    async fn collect_forever(&self, interval: Duration) {
-        loop {
-            tokio::time::sleep(interval).await;
-            match self.collect_garbage().await {
-                Ok(report) if report == CollectorReport::default() => {}
-                Ok(report) => tracing::info!(?report, "collected garbage"),
-                Err(error) => tracing::warn!(%error, "garbage collection fails"),
-            }
-        }
     }
 }

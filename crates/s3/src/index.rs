@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_types::limits::OMAP_KEY_BYTES_MAX;
-use atoll_types::{Condition, Mutation, ObjectName};
+use atoll_types::{Condition, Mutation, ObjectName, PoolId, WriteRequest};
 use bytes::Bytes;
 
 use crate::DataStore;
 use crate::bucket::Bucket;
-use crate::data::Unfinished;
 use crate::error::GatewayError;
 use crate::names::{DELETING_KEY, VERSIONING_KEY, entry_key, index_object, shard_of};
 use crate::versions::{versioning_generation, versioning_value};
@@ -27,6 +25,19 @@ pub(crate) struct Index {
     pub store: Arc<dyn DataStore>,
     pub bucket: Arc<Bucket>,
 }
+
+/// Data that a change of the index names, and that may go beside the index.
+pub(crate) trait BesideIndex {
+    /// The write that puts data beside an index object, if that is where it goes and it is not there yet. It is
+    /// about to be sent.
+    fn write_beside(&mut self, pool: PoolId, index: &ObjectName) -> Option<WriteRequest>;
+
+    /// The data is beside the index.
+    fn note_beside(&mut self);
+}
+
+/// Data that a change names.
+pub(crate) type Named = dyn BesideIndex + Send;
 
 /// The first key behind a key.
 pub(crate) fn after(key: &Bytes) -> Bytes {
@@ -118,12 +129,12 @@ impl Index {
     }
 
     /// Like [`Index::change`], for a change that names data which may have to be written beside the index first.
-    async fn change_with(
+    pub(crate) async fn change_with(
         &self,
         key: &str,
         conditions: Vec<Condition>,
         mutations: Vec<Mutation>,
-        mut data: Option<&mut Unfinished>,
+        mut data: Option<&mut Named>,
     ) -> Result<(), GatewayError> {
         let object = self.object(self.shard_of(key));
         let mut all = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
@@ -148,7 +159,7 @@ impl Index {
         &self,
         object: &ObjectName,
         (conditions, mutations): (Vec<Condition>, Vec<Mutation>),
-        data: Option<&mut Unfinished>,
+        data: Option<&mut Named>,
     ) -> Result<(), ClientError> {
         let pool = self.bucket.record.pool;
         let change = |conditions| self.store.change(pool, object.clone(), conditions, mutations.clone());
@@ -170,41 +181,6 @@ impl Index {
             }
             result => result,
         }
-    }
-
-    /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in or
-    /// beside the index if it is small. If it is certain that the change did not happen, the data comes back with the
-    /// error, and is removed unless it is published after all. Runs to its end even if the client goes
-    /// away meanwhile.
-    pub(crate) async fn publish(
-        &self,
-        key: &str,
-        mut conditions: Vec<Condition>,
-        mut mutations: Vec<Mutation>,
-        mut data: Unfinished,
-    ) -> Result<(), (GatewayError, Option<Unfinished>)> {
-        mutations.extend(data.index_change());
-        let own = conditions.len();
-        conditions.extend(data.condition());
-        let (index, key) = (self.clone(), key.to_owned());
-        let publishing = tokio::spawn(carry(async move {
-            let changed = index.change_with(&key, conditions, mutations, Some(&mut data)).await;
-            match changed {
-                Err(GatewayError::ConditionFailed(number)) if number == own => {
-                    Err((GatewayError::Abandoned, None))
-                }
-                Err(error) if error.is_definite() => Err((error, Some(data))),
-                Err(error) => {
-                    data.keep_unclear(&index, &key);
-                    Err((error, None))
-                }
-                Ok(()) => {
-                    data.keep();
-                    Ok(())
-                }
-            }
-        }));
-        publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
     }
 
     /// Changes a shard as it is, whatever becomes of the bucket.

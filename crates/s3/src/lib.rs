@@ -6,6 +6,7 @@
 //! PGs, OSDs or etcd (atoll-gateway does). The stored formats are in docs/reference/formats.md, "S3 objects".
 
 mod access;
+mod arrival;
 mod audit;
 mod authentication;
 mod bucket;
@@ -37,6 +38,7 @@ mod ops;
 mod query;
 mod query_api;
 mod record;
+mod serve;
 mod shell;
 mod sightings;
 mod signature_v2;
@@ -47,10 +49,12 @@ mod trailers;
 mod users;
 mod versions;
 
+pub use arrival::TrustedProxy;
+pub use collector::CollectorReport;
 pub use directory::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
 pub use error::GatewayError;
-pub use gateway::{CollectorReport, Gateway, GatewayConfig};
+pub use gateway::{Gateway, GatewayConfig};
 pub use observed::SOURCE as AUDIT_SOURCE;
 pub use ops::check_data_pool;
-pub use shell::{Listener, TrustedProxy, Workers};
+pub use shell::{Listener, Workers};
 pub use store::DataStore;

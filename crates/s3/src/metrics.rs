@@ -3,10 +3,7 @@
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_metrics::slow;
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
-
-use crate::observed::slow_in_flight;
 
 /// Names in the registry, one set for the process.
 struct Registered {
@@ -66,7 +63,6 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
 /// Makes the gateway's metrics known before there are requests.
 pub(crate) fn register_all() {
     LazyLock::force(&REGISTERED);
-    slow::tell_in_flight_with(slow_in_flight);
 }
 
 /// A request has come.

@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
 use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions};
 use crate::metrics;
-use crate::shell::Arrival;
+use crate::arrival::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";

@@ -2,7 +2,6 @@
 
 mod admission;
 mod answer;
-mod arrival;
 mod connection;
 mod cross_origin;
 mod document;
@@ -12,19 +11,16 @@ mod measured_body;
 mod pace;
 mod presigned;
 mod proxy_header;
+mod refused;
 mod request;
 mod streams;
 mod unsigned_chunks;
 mod workers;
 
-pub(crate) use admission::Refused;
 pub(crate) use answer::{REQUEST_ID, request_id};
-pub(crate) use arrival::Arrival;
-pub(crate) use arrival::TrustedProxies;
-pub use arrival::TrustedProxy;
-pub(crate) use document::Document;
+pub(crate) use document::{Document, XML_BYTES_MAX};
+pub(crate) use refused::{Refused, Suspicion};
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
-pub(crate) use request::is_aws_chunked;
 pub use workers::Workers;
 
 use std::future::{Future, poll_fn};

@@ -9,13 +9,11 @@ use atoll_iam::arn::kms_key_arn;
 use http::{HeaderMap, Uri, header};
 use s3s::dto::{CopySource, Timestamp, TimestampFormat};
 
-use super::gate::signed_region;
+use crate::arrival::Arrival;
 use crate::authentication::{Authentication, Mechanism};
-use crate::clock::system_time;
-use crate::object_lock::ObjectLock;
-use crate::ops::{legal_hold_name, mode_name, unix_ms_of};
+use crate::clock::{system_time, unix_ms_of};
+use crate::object_lock::{ObjectLock, legal_hold_name, mode_name};
 use crate::query::parameter;
-use crate::shell::Arrival;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
@@ -58,6 +56,16 @@ pub(crate) struct RequestConditions<'a> {
     pub named_key: Option<&'a NamedKey>,
     /// In the place of the query's prefix: where the question is whether a key may be known to exist.
     pub prefix: Option<&'a str>,
+}
+
+/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
+pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
+    let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;
+    let scope = scope.split([',', ' ']).next()?;
+    // An access key may contain slashes.
+    scope.rsplit('/').nth(2).map(str::to_owned)
 }
 
 fn one<'a>(value: impl Into<Cow<'a, str>>) -> Vec<Cow<'a, str>> {

@@ -12,24 +12,16 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
-use super::conditions::{KEY_ID, NamedKey};
+use super::conditions::{KEY_ID, NamedKey, signed_region};
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::known_requests::Known;
 use crate::observed::Observed;
 use crate::ops::{Service, parse_key_id};
 use crate::query::{parameter, parameters};
-use crate::shell::{Arrival, Document, is_aws_chunked};
-
-/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
-pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
-    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
-    let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;
-    let scope = scope.split([',', ' ']).next()?;
-    // An access key may contain slashes.
-    scope.rsplit('/').nth(2).map(str::to_owned)
-}
+use crate::shell::Document;
+use crate::trailers::is_aws_chunked;
 
 /// The session token of temporary credentials.
 fn session_token(headers: &HeaderMap, uri: &Uri) -> Option<String> {

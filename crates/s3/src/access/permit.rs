@@ -16,7 +16,7 @@ use crate::bucket::{Bucket, BucketPolicy};
 use crate::clock::unix_ms;
 use crate::object_lock::ObjectLock;
 use crate::record::EntryHead;
-use crate::shell::Arrival;
+use crate::arrival::Arrival;
 
 /// The canonical id of unsigned callers, as in S3.
 const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";

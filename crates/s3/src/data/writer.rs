@@ -24,7 +24,7 @@ use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::index::Index;
+use crate::index::{BesideIndex, Index};
 use crate::names::{beside_object, chunk_object, inline_key, intent_key};
 use crate::record::{Piece, Place};
 
@@ -100,9 +100,14 @@ impl Unfinished {
         self.keep();
     }
 
-    /// The write that puts data beside an index object, if that is where it goes and it is not there yet. It is
-    /// about to be sent.
-    pub(crate) fn write_beside(&mut self, pool: PoolId, index: &ObjectName) -> Option<WriteRequest> {
+    /// The data now belongs to the index, or it is not certain that it does not.
+    pub(crate) fn keep(mut self) {
+        (self.chunks, self.beside, self.intent) = (0, None, None);
+    }
+}
+
+impl BesideIndex for Unfinished {
+    fn write_beside(&mut self, pool: PoolId, index: &ObjectName) -> Option<WriteRequest> {
         let beside = self.beside.as_mut().filter(|beside| !beside.is_written)?;
         let object = beside_object(index, &self.data_id);
         beside.sent_to = Some((pool, object.clone()));
@@ -115,16 +120,10 @@ impl Unfinished {
         })
     }
 
-    /// The data is beside the index.
-    pub(crate) fn note_beside(&mut self) {
+    fn note_beside(&mut self) {
         if let Some(beside) = &mut self.beside {
             beside.is_written = true;
         }
-    }
-
-    /// The data now belongs to the index, or it is not certain that it does not.
-    pub(crate) fn keep(mut self) {
-        (self.chunks, self.beside, self.intent) = (0, None, None);
     }
 }
 

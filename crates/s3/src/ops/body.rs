@@ -7,15 +7,14 @@ use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use super::Service;
-use crate::collector::renewal_interval;
 use crate::data::{Budget, DataWriter, Intent, Unfinished};
 use crate::digest::{BodyDigest, Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
 use crate::error::{GatewayError, custom_error};
 use crate::index::Index;
 use crate::record::{Piece, Place};
-use crate::shell::is_aws_chunked;
-use crate::trailers::Trailers;
+use crate::sightings::renewal_interval;
+use crate::trailers::{Trailers, is_aws_chunked};
 
 /// Largest object of one PUT, and largest part.
 pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;

@@ -16,7 +16,7 @@ use crate::access::{KeyUse, SealedFor};
 use crate::bucket::Bucket;
 use crate::encryption::{Encryption, WrappingKey, is_customer_key};
 use crate::error::{GatewayError, custom_error};
-use crate::shell::Arrival;
+use crate::arrival::Arrival;
 
 /// Bytes of an encryption context, as JSON in Base64.
 const CONTEXT_BYTES_MAX: usize = 8 << 10;

@@ -8,9 +8,9 @@ use atoll_iam::ConditionValues;
 
 use super::QueryRequest;
 use crate::access::RequestConditions;
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::clock::unix_ms;
-use crate::shell::Arrival;
 
 /// Keys of one request.
 pub(super) struct QueryConditions<'a> {

@@ -21,11 +21,11 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ProtocolVersion;
 
-use super::arrival::Origin;
 use super::guarded_socket::GuardedSocket;
 use super::proxy_header::{Source, read_header};
 use super::request;
 use super::streams::{Streams, Watched};
+use crate::arrival::Origin;
 use crate::gateway::Gateway;
 use crate::metrics::Connection;
 

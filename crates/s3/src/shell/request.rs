@@ -10,18 +10,19 @@ use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
-use super::admission::{Refused, admit};
-use super::answer::{REQUEST_ID, add_element, put_right};
-use super::arrival::{Arrival, Origin};
+use super::admission::{HEALTH_PATH, admit, why_closed};
+use super::answer::{REQUEST_ID, add_element, error_response, put_right};
 use super::cross_origin;
 use super::document::Document;
 use super::guarded_body::GuardedBody;
 use super::measured_body::MeasuredBody;
+use super::refused::{Refused, Suspicion};
 use super::unsigned_chunks;
+use crate::arrival::{Arrival, Origin};
 use crate::authentication::Authentication;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
@@ -31,8 +32,7 @@ use crate::observed::Observed;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
 
-pub(super) const HEALTH_PATH: &str = "/-/health";
-/// Its name in metrics.
+/// Name of [`HEALTH_PATH`] in metrics.
 const HEALTH_OPERATION: &str = "Health";
 /// Identities that are unconfirmed for less are nothing to speak of.
 const NOTABLE: Duration = Duration::from_secs(6);
@@ -55,22 +55,8 @@ fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival)
     if response.status() != StatusCode::FORBIDDEN {
         return;
     }
-    let Some(document) = response.body().bytes() else { return };
-    let has = |code: &S3ErrorCode| {
-        let tag = format!("<Code>{}</Code>", code.as_str());
-        document.windows(tag.len()).any(|window| window == tag.as_bytes())
-    };
-    let client = client();
-    if has(&S3ErrorCode::SignatureDoesNotMatch) {
-        note(
-            SecurityEvent::BadSignature,
-            client,
-            "a request is signed with another secret than that of its access key",
-        );
-    } else if has(&S3ErrorCode::InvalidAccessKeyId) {
-        note(SecurityEvent::UnknownAccessKey, client, "there is no such access key");
-    } else if memchr::memmem::find(&document, format!("<{HEADERS_NOT_SIGNED}>").as_bytes()).is_some() {
-        note(SecurityEvent::BadSignature, client, "a request has headers that its signature does not cover");
+    if let Some(Suspicion { event, detail }) = response.extensions().get() {
+        note(*event, client(), detail);
     }
 }
 
@@ -176,6 +162,7 @@ fn refusal_response(refused: Refused, parts: &Parts) -> Response<Body> {
         Refused::Unsigned(names) => {
             let mut response = error_response(s3_error!(AccessDenied, "{NOT_SIGNED}"));
             add_element(&mut response, HEADERS_NOT_SIGNED, &names.join(", "));
+            response.extensions_mut().insert(Suspicion::UNSIGNED_HEADERS);
             response
         }
     }
@@ -211,44 +198,17 @@ where
 }
 
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
-    gateway.s3.call(request).await.unwrap_or_else(|error| {
+    let mut response = gateway.s3.call(request).await.unwrap_or_else(|error| {
         tracing::error!(?error, "s3s could not make an answer");
         error_response(S3Error::new(S3ErrorCode::InternalError))
-    })
-}
-
-pub(super) fn error_response(error: S3Error) -> Response<Body> {
-    error.to_http_response().unwrap_or_else(|_| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        response
-    })
-}
-
-/// Returns true if a request's body is in aws-chunked framing, perhaps with trailers.
-pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
-    let sha256 = headers.get("x-amz-content-sha256");
-    sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
-}
-
-/// Returns the reason for refusing all requests now: identities are not confirmed any more, or requests would
-/// leave no line.
-pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
-    if gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing) {
-        let why =
-            "the audit log takes no lines, and this gateway refuses requests until it does (--audit-on-failure)";
-        return Some(why.to_owned());
+    });
+    if response.status() == StatusCode::FORBIDDEN {
+        let suspicion = response.body().bytes().and_then(|document| Suspicion::of_document(&document));
+        if let Some(suspicion) = suspicion {
+            response.extensions_mut().insert(suspicion);
+        }
     }
-    let (unconfirmed_for, lifetime) =
-        (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
-    (unconfirmed_for > lifetime).then(|| {
-        format!(
-            "cluster state has not confirmed rights for {} s, and they count for {} s \
-             (--identity-lifetime-seconds): retry when cluster state answers",
-            unconfirmed_for.as_secs(),
-            lifetime.as_secs()
-        )
-    })
+    response
 }
 
 /// 200 if the pool of new buckets answers, and cluster state has confirmed identities lately enough for requests to be

@@ -46,7 +46,7 @@ impl TrustedProxies {
         TrustedProxies(proxies.into())
     }
 
-    pub(super) fn contain(&self, address: IpAddr) -> bool {
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
         // A listener on [::] sees IPv4 peers as mapped addresses.
         self.0.iter().any(|proxy| proxy.0.contains(&address.to_canonical()))
     }
@@ -54,20 +54,20 @@ impl TrustedProxies {
 
 /// Facts about a connection before its requests are read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// True for our own TLS.
-    pub(super) is_tls: bool,
+    pub(crate) is_tls: bool,
     /// Its version.
-    pub(super) tls_version: Option<&'static str>,
+    pub(crate) tls_version: Option<&'static str>,
     /// The peer that speaks HTTP to us, or the client that a trusted peer's PROXY header names. Absent if that
     /// header does not say.
-    pub(super) speaker: Option<SocketAddr>,
+    pub(crate) speaker: Option<SocketAddr>,
 }
 
 impl Origin {
     /// Facts that one of its requests claims are believed only if the *speaker* is trusted: behind a proxy that
     /// passes bytes on, the headers are the client's own.
-    pub(super) fn arrival(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Arrival {
+    pub(crate) fn arrival(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Arrival {
         let tls_version = self.tls_version;
         let own = Arrival { is_encrypted: self.is_tls, tls_version, client: self.speaker };
         let Some(speaker) = self.speaker.filter(|speaker| trusted.contain(speaker.ip())) else { return own };
