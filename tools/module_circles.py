@@ -28,7 +28,7 @@ CIRCLES = {
     "exports": (3, 5),  # of 12
     "fabric": (5, 5),  # of 20
     "files": (2, 2),  # of 5
-    "iam": (14, 28),  # of 50
+    "iam": (3, 6),  # of 55
     "image": (4, 11),  # of 48
     "keys": (2, 4),  # of 15
     "lab": (4, 6),  # of 49
@@ -42,7 +42,7 @@ CIRCLES = {
     "placement": (4, 4),  # of 7
     "preflight": (7, 7),  # of 23
     "reactor": (9, 9),  # of 22
-    "s3": (24, 34),  # of 118
+    "s3": (2, 4),  # of 121
     "sim": (14, 14),  # of 33
     "storage": (4, 4),  # of 8
     "store": (15, 23),  # of 54

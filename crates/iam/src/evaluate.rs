@@ -1,6 +1,7 @@
 //! Results of policies for a question, each side by itself.
 
-use crate::caller::{Caller, CallerKind};
+use crate::caller::Caller;
+use crate::caller_identity::CallerKind;
 use crate::context::Context;
 use crate::policy::Policy;
 use crate::principal::Closeness;

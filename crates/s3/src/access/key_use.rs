@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use atoll_iam::arn::kms_key_arn;
-use atoll_iam::{Caller, ConditionValues, Identities, KeyQuestion, decide_key};
+use atoll_iam::{ConditionValues, Identities, KeyQuestion, decide_key};
 use atoll_keys::DEFAULT_KEY;
 use s3s::{S3Result, s3_error};
 
@@ -132,7 +132,7 @@ impl SealedFor<'_> {
             return Ok(());
         }
         let action = question.action;
-        let Some(who) = caller.map(Caller::arn) else {
+        let Some(who) = caller.map(|caller| caller.arn()) else {
             tracing::debug!(action, key = arn, reason = %decision.reason, "denied");
             return Err(access_denied());
         };

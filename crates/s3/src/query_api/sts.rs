@@ -66,11 +66,11 @@ async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
     let seconds = parameters.number("DurationSeconds", TOKEN_SECONDS)?.unwrap_or(TOKEN_SECONDS_DEFAULT);
     parameters.finish()?;
     let identities = request.gateway.service.directory.current_identities().await?;
-    let caller = signer.caller(&identities)?;
+    let identity = signer.caller(&identities)?.identity;
     if matches!(signer, Signer::Session(_)) {
         return Err(QueryError::denied("Cannot call GetSessionToken with session credentials"));
     }
-    let principal = match caller.kind {
+    let principal = match identity.kind {
         CallerKind::Root => SessionPrincipal::Root,
         CallerKind::User { name, id, .. } => SessionPrincipal::User { name, id },
         CallerKind::Session { .. } => return Err(QueryError::InvalidClientTokenId),
@@ -78,7 +78,7 @@ async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
     let session = Session {
         // Who seals it gives it one.
         access_key: String::new(),
-        account: caller.account.id.clone(),
+        account: identity.account.id.clone(),
         principal,
         policies: Vec::new(),
         policy_arns: Vec::new(),
