@@ -22,7 +22,7 @@ CIRCLES = {
     "audit": (10, 10),  # of 15
     "bench": (3, 6),  # of 48
     "cluster": (14, 20),  # of 48
-    "console": (18, 22),  # of 43
+    "console": (2, 4),  # of 50
     "coordinator": (2, 4),  # of 11
     "ec": (3, 3),  # of 7
     "exports": (3, 5),  # of 12

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,8 @@ use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 use crate::hosts::{self, HostKey};
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
 /// Operators' tools and browsers are few. Those that have logged in have places that strangers cannot take.
 const LIMITS: Limits = Limits { strangers_max: 128, address_max: 32, members_max: 256 };
@@ -37,20 +37,6 @@ const HEADER_LIMIT: Duration = Duration::from_secs(30);
 const STREAMS_MAX: u32 = 32;
 /// Pause after accept failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The other end of a connection; travels with each request.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub address: SocketAddr,
-    place: Arc<Place>,
-}
-
-impl Peer {
-    /// Notes that the other end has authenticated.
-    pub fn log_in(&self) {
-        self.place.log_in();
-    }
-}
 
 /// Routes for each kind of caller.
 #[derive(Clone)]

@@ -9,6 +9,8 @@ mod oidc;
 mod operator_calls;
 mod own_password;
 mod own_totp;
+mod parts;
+mod password;
 mod refusal;
 mod session_keeping;
 mod sessions;
@@ -23,14 +25,14 @@ use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use serde_json::{Map, Value, json};
 
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_admin::sessions::id_of;
 use atoll_connection_limits::LookUp;
@@ -41,14 +43,12 @@ pub(crate) use document::Given;
 pub use document::is_call_of_tokens;
 use document::{Needs, Operation};
 pub(crate) use oidc::OidcLogins;
+pub use parts::AUDIT_SOURCE;
+use parts::{COOKIE_NAME, OwnCall, cookie_of, decoded_query, own_call};
 pub(crate) use refusal::Refusal;
 use sessions::Session;
 pub(crate) use sessions::Sessions;
 
-/// The cookie with the token of a session.
-const COOKIE_NAME: &str = "atoll_session";
-/// Name of calls of the admin API in audit logs.
-pub const AUDIT_SOURCE: &str = "admin";
 const CSRF_HEADER: &str = "x-atoll-csrf";
 /// Header of calls without a user at the page: the call is no use of the session.
 const IDLE_HEADER: &str = "x-atoll-idle";
@@ -297,33 +297,6 @@ impl Call {
     }
 }
 
-/// The cookie of this name.
-fn cookie_of<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
-    cookies.find(|(found, _)| *found == name).map(|(_, value)| value)
-}
-
-/// A call about the session itself.
-enum OwnCall {
-    Show,
-    End,
-    ChangePassword,
-    EnrolTotp,
-    ConfirmTotp,
-}
-
-fn own_call(id: &str) -> Option<OwnCall> {
-    match id {
-        "getSession" => Some(OwnCall::Show),
-        "endSession" => Some(OwnCall::End),
-        "changePassword" => Some(OwnCall::ChangePassword),
-        "enrolTotp" => Some(OwnCall::EnrolTotp),
-        "confirmTotp" => Some(OwnCall::ConfirmTotp),
-        _ => None,
-    }
-}
-
 /// The parts of a path between its slashes. A name may have slashes, as `%2F`.
 fn decoded_parts(path: &str) -> Vec<String> {
     path.trim_start_matches('/').split('/').map(decoded).collect()
@@ -331,10 +304,6 @@ fn decoded_parts(path: &str) -> Vec<String> {
 
 fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-fn decoded_query(query: Option<&str>) -> Vec<(String, String)> {
-    form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,20 @@
+//! The other end of a connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use atoll_connection_limits::Place;
+
+/// The other end of a connection; travels with each request.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub address: SocketAddr,
+    pub place: Arc<Place>,
+}
+
+impl Peer {
+    /// Notes that the other end has authenticated.
+    pub fn log_in(&self) {
+        self.place.log_in();
+    }
+}
