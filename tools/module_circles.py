@@ -21,7 +21,7 @@ CIRCLES = {
     "admin": (3, 3),  # of 33
     "audit": (10, 10),  # of 15
     "bench": (3, 6),  # of 48
-    "cluster": (14, 20),  # of 48
+    "cluster": (6, 6),  # of 52
     "console": (2, 4),  # of 50
     "coordinator": (2, 4),  # of 11
     "ec": (3, 3),  # of 7
