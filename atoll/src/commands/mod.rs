@@ -12,6 +12,7 @@ pub mod bench;
 pub mod bucket;
 pub mod cluster;
 mod daemon;
+mod durations;
 pub mod events;
 mod everywhere;
 pub mod flag;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_iam::Identities;
 use http::HeaderMap;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{ChecksumType, ETag, Metadata, Owner, StorageClass, Timestamp};
 use s3s::{S3Result, s3_error};
 
@@ -128,18 +129,12 @@ pub(super) fn unix_seconds(time: Timestamp) -> i64 {
     epoch_text(time).split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
+/// Characters that [`url_encode`] escapes.
+const URL_ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
 /// S3's `encoding-type=url`: everything but unreserved characters and slashes is escaped.
 pub(crate) fn url_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                encoded.push(byte.into())
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, URL_ENCODED).to_string()
 }
 
 #[cfg(test)]
