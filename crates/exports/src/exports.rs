@@ -281,7 +281,7 @@ impl Exports {
         let (image, snapshot) = (&description.record.name[..], description.snapshot.as_deref());
         if description.is_read_only() {
             let opened =
-                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), &purpose.text);
+                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, image, snapshot, &purpose.text);
             return opened.await.map(|image| OpenImage::Read(Box::new(image)));
         }
         let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose.clone());

@@ -193,7 +193,7 @@ pub fn decide_assume_role(question: &AssumeQuestion<'_>) -> Decision {
     let context = Context::of_caller(Some(&question.caller.identity), question.conditions);
     let asked = Asked { context, action: question.action, resource: question.role_arn };
     let is_same_account = question.caller.account.id == question.role_account;
-    decide_by_both(&asked, question.caller, is_same_account, (question.trust_policy, Source::Trust))
+    decide_by_both(&asked, question.caller, is_same_account, question.trust_policy, Source::Trust)
 }
 
 /// By a policy that always has to allow, and the caller's own policies.
@@ -201,7 +201,8 @@ fn decide_by_both(
     asked: &Asked<'_>,
     caller: &Caller,
     is_same_account: bool,
-    (policy, source): (&Policy, Source<'static>),
+    policy: &Policy,
+    source: Source<'static>,
 ) -> Decision {
     let own = match own_side(caller, asked) {
         Ok(own) => own,
@@ -244,7 +245,11 @@ pub struct KeyQuestion<'a> {
 /// account may use it, or all if it has none, unless something denies it.
 pub fn decide_key(question: &KeyQuestion<'_>) -> Decision {
     let KeyQuestion { caller, action, key_arn, owner, policy, conditions } = *question;
-    let asked = Asked { context: Context::of_caller(caller.map(|caller| &caller.identity), conditions), action, resource: key_arn };
+    let asked = Asked {
+        context: Context::of_caller(caller.map(|caller| &caller.identity), conditions),
+        action,
+        resource: key_arn,
+    };
     let Some(caller) = caller else {
         return match (owner, policy) {
             (None, None) => Decision::allowed(Reason::KeyWithoutPolicy),
@@ -253,7 +258,7 @@ pub fn decide_key(question: &KeyQuestion<'_>) -> Decision {
     };
     let is_same_account = owner.is_none_or(|owner| owner == caller.account.id);
     if let Some(policy) = policy {
-        return decide_by_both(&asked, caller, is_same_account, (policy, Source::Key));
+        return decide_by_both(&asked, caller, is_same_account, policy, Source::Key);
     }
     match own_side(caller, &asked) {
         Err(deny) => Decision::denied(Reason::ExplicitDeny(deny.named())),

@@ -20,6 +20,7 @@ use atoll_types::size::format_size;
 use futures::future::try_join_all;
 
 use crate::ImageError;
+use crate::destination::Destination;
 use crate::flattening::refuse_moving;
 use crate::lock::{Fenced, Purpose, being_read, in_use, is_abandoned, take_lock};
 use crate::resize::refuse_unfinished;
@@ -122,14 +123,14 @@ impl ImageAdmin {
         pool: PoolId,
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
-        self.create_with(name, size_bytes, (pool, is_sealed), None).await
+        self.create_with(name, size_bytes, Destination { pool, is_sealed }, None).await
     }
 
     pub(crate) async fn create_with(
         &self,
         name: &str,
         size_bytes: u64,
-        (pool, is_sealed): (PoolId, bool),
+        Destination { pool, is_sealed }: Destination,
         work: Option<ImageWork>,
     ) -> Result<ImageRecord, ImageError> {
         check_name(name)?;

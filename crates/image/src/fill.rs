@@ -1,11 +1,11 @@
 //! Images that are filled from elsewhere. Such an image cannot be used before it is whole, and an interrupted
 //! filling can be resumed.
 
-use atoll_types::PoolId;
 use atoll_types::records::{ImageRecord, ImageWork};
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
+use crate::destination::Destination;
 use crate::resize::refuse_unfinished;
 
 impl ImageAdmin {
@@ -14,11 +14,11 @@ impl ImageAdmin {
         &self,
         name: &str,
         size_bytes: u64,
-        (pool, is_sealed): (PoolId, bool),
+        to: Destination,
         source: &str,
     ) -> Result<ImageRecord, ImageError> {
         let work = ImageWork::Fill { source: source.into(), done_bytes: 0 };
-        self.create_with(name, size_bytes, (pool, is_sealed), Some(work)).await
+        self.create_with(name, size_bytes, to, Some(work)).await
     }
 
     /// How many bytes from the beginning an interrupted filling from this source has done; `None` if there is no

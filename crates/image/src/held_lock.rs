@@ -180,14 +180,14 @@ impl Acknowledger {
         let Some(lease) = lease.as_ref() else { return Ok(()) };
         let mut written = shared.written.lock().await;
         // Clients' writes may be waiting for this, so what is known is not read again.
-        if let Some(known) = written.take() {
-            match self.write(lease, known).await {
+        if let Some((lock, revision)) = written.take() {
+            match self.write(lease, lock, revision).await {
                 Err(ImageError::Cluster(ClusterError::Conflict { .. })) => {}
                 outcome => return outcome.map(|now| *written = now),
             }
         }
-        let Some(found) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
-        *written = self.write(lease, found).await?;
+        let Some((lock, revision)) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
+        *written = self.write(lease, lock, revision).await?;
         Ok(())
     }
 
@@ -195,7 +195,8 @@ impl Acknowledger {
     async fn write(
         &self,
         lease: &Lease,
-        (mut lock, revision): (ImageLockRecord, i64),
+        mut lock: ImageLockRecord,
+        revision: i64,
     ) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
         let shared = &*self.0;
         let lock_key = keys::image_lock(&shared.record.id);

@@ -42,10 +42,11 @@ impl ReadOnlyImage {
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, snapshot): (&str, Option<&str>),
+        name: &str,
+        snapshot: Option<&str>,
         purpose: &str,
     ) -> Result<Self, ImageError> {
-        let opened = Self::open_unaudited(client, bridge, admin, (name, snapshot), purpose).await;
+        let opened = Self::open_unaudited(client, bridge, admin, name, snapshot, purpose).await;
         let shown = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
         audit::opened(&shown, false, purpose, &opened);
         opened
@@ -55,7 +56,8 @@ impl ReadOnlyImage {
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, snapshot): (&str, Option<&str>),
+        name: &str,
+        snapshot: Option<&str>,
         purpose: &str,
     ) -> Result<Self, ImageError> {
         let watched = {

@@ -139,7 +139,7 @@ impl ImageAdmin {
     ) -> Result<bool, ImageError> {
         let (record, _) = self.get(name).await?;
         let is_newer = |part: &Part| part.kept_for.is_some_and(|kept_for| kept_for >= number);
-        Ok(!list_parts(client, (record.pool, &record.id), is_newer).await?.is_empty())
+        Ok(!list_parts(client, record.pool, &record.id, is_newer).await?.is_empty())
     }
 
     /// Gives a snapshot another name.
@@ -342,7 +342,7 @@ pub(crate) async fn remove_unneeded(
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), ImageError> {
     let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
-    let parts = list_parts(client, (record.pool, &record.id), |part| part.kept_for.is_some()).await?;
+    let parts = list_parts(client, record.pool, &record.id, |part| part.kept_for.is_some()).await?;
     let unneeded = parts.into_iter().flat_map(|(index, (_, kept))| {
         let numbers = unneeded(&kept, &live, states.newest).into_iter();
         numbers.map(move |number| kept_name(&record.id, index, number)).collect::<Vec<_>>()
@@ -366,11 +366,11 @@ pub(crate) async fn roll_objects_back(
 ) -> Result<(), ImageError> {
     let kept_number = record.kept_number().expect("it has the snapshot");
     let fence = not_fenced(record);
-    let parts = list_parts(client, (record.pool, &record.id), |_| true).await?;
+    let parts = list_parts(client, record.pool, &record.id, |_| true).await?;
     let all = parts.len() as u64;
     let changes = parts.into_iter().map(|(index, (has_object, kept))| {
         let state = kept.into_iter().find(|kept_for| *kept_for >= number);
-        roll_object_back(client, record, &fence, kept_number, (index, has_object, state))
+        roll_object_back(client, record, &fence, kept_number, index, has_object, state)
     });
     let mut changes = stream::iter(changes).buffer_unordered(CHANGES_IN_FLIGHT);
     let mut done = 0;
@@ -388,7 +388,9 @@ async fn roll_object_back(
     record: &ImageRecord,
     fence: &Condition,
     kept_number: u64,
-    (index, has_object, state): (u64, bool, Option<u64>),
+    index: u64,
+    has_object: bool,
+    state: Option<u64>,
 ) -> Result<(), ImageError> {
     let Some(state) = state else { return Ok(()) };
     if state != kept_number {

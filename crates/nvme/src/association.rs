@@ -62,7 +62,8 @@ impl Association {
         target: &Rc<NvmeTarget>,
         config: ControllerConfig,
         caller: Caller,
-        (device, generation): (Option<OpenedExport>, u64),
+        device: Option<OpenedExport>,
+        generation: u64,
     ) -> Rc<Self> {
         let Caller { client, own_address, is_secured, .. } = caller;
         let is_image = matches!(config.subject, Subject::Namespace { .. });

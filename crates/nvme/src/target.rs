@@ -9,11 +9,11 @@ use std::time::Duration;
 use atoll_client::LocalClient;
 use atoll_cluster::ClusterError;
 use atoll_connection_limits::{Limits, Places};
+use atoll_credentials::nvme::HostSecrets;
 use atoll_exports::{
     Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, enter, follow_in_flight,
 };
 use atoll_image::{Bridge, ImageAdmin};
-use atoll_credentials::nvme::HostSecrets;
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
@@ -244,7 +244,7 @@ impl NvmeTarget {
             let entries =
                 self.subsystems(&caller.client, caller.own_address).await.map_err(|error| refused(&error))?;
             let subject = Subject::Discovery(entries);
-            return Ok(self.add(request, caller, subject, "discovery".into(), (None, 0)));
+            return Ok(self.add(request, caller, subject, "discovery".into(), None, 0));
         }
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
@@ -261,7 +261,7 @@ impl NvmeTarget {
             is_gone: false,
         };
         let subject = Subject::Namespace { namespace, id: identity.id };
-        Ok(self.add(request, caller, subject, identity.serial, (opened.device, opened.generation)))
+        Ok(self.add(request, caller, subject, identity.serial, opened.device, opened.generation))
     }
 
     fn add(
@@ -270,7 +270,8 @@ impl NvmeTarget {
         caller: Caller,
         subject: Subject,
         serial: String,
-        device: (Option<OpenedExport>, u64),
+        device: Option<OpenedExport>,
+        generation: u64,
     ) -> Rc<Association> {
         let controller_id = caller.announced.unwrap_or_else(|| self.free_controller_id());
         let mut associations = self.associations.borrow_mut();
@@ -285,7 +286,7 @@ impl NvmeTarget {
             queues: QueueConfig::default(),
             subject,
         };
-        let association = Association::new(self, config, caller, device);
+        let association = Association::new(self, config, caller, device, generation);
         associations.insert(controller_id, Rc::clone(&association));
         metrics::set_controllers(associations.len());
         association

@@ -336,7 +336,8 @@ impl Osd {
     fn measure(&mut self) {
         self.links.measure();
         self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
-        Metrics::set_waiting(self.pgs.waiting());
+        let (sum, max) = self.pgs.waiting();
+        Metrics::set_waiting(sum, max);
         Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
         if let Some(pools) = self.storage.store().pool_usage() {
             self.metrics.set_pool_usage(&pools);

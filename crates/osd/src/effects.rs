@@ -139,7 +139,7 @@ impl Osd {
         {
             self.recovery.client_request(self.context.now_ms());
             if let Some(span) = part_of.filter(|_| traces::is_on()) {
-                self.traced_copies.arrived((osd, *epoch), transaction, span, self.context.now_us());
+                self.traced_copies.arrived(osd, *epoch, transaction, span, self.context.now_us());
             }
         }
         let Some(pg) = message.pg() else { return };

@@ -132,7 +132,7 @@ impl Buckets {
         }
         let asked = self.directory.bucket(name);
         let record = match self.directory.is_unheard_bucket(name) {
-            true => self.unheard.look_up((Wanted::Bucket, name), asked).await?,
+            true => self.unheard.look_up(Wanted::Bucket, name, asked).await?,
             false => asked.await?,
         };
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;

@@ -140,8 +140,8 @@ impl Index {
         let mut all = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
         all.extend(conditions);
         for _ in 0..DELETION_WAITS {
-            let change = (all.clone(), mutations.clone());
-            let Err(error) = self.send_change(&object, change, data.as_deref_mut()).await else { return Ok(()) };
+            let sent = self.send_change(&object, all.clone(), mutations.clone(), data.as_deref_mut()).await;
+            let Err(error) = sent else { return Ok(()) };
             match error.failed_condition().map(usize::from) {
                 Some(0) => return Err(self.no_such_bucket()),
                 // The deletion either goes through or finds the bucket not empty and gives way.
@@ -158,7 +158,8 @@ impl Index {
     async fn send_change(
         &self,
         object: &ObjectName,
-        (conditions, mutations): (Vec<Condition>, Vec<Mutation>),
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
         data: Option<&mut Named>,
     ) -> Result<(), ClientError> {
         let pool = self.bucket.record.pool;

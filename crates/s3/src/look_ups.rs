@@ -44,7 +44,8 @@ impl UnheardNames {
     /// Looks a name up that was not heard of, unless it is taken for missing.
     pub async fn look_up<T, E>(
         &self,
-        (wanted, name): (Wanted, &str),
+        wanted: Wanted,
+        name: &str,
         ask: impl Future<Output = Result<Option<T>, E>>,
     ) -> Result<Option<T>, E> {
         let address = ASKER.try_with(|address| *address).unwrap_or_default();

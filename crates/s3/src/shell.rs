@@ -19,8 +19,8 @@ mod workers;
 
 pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use document::{Document, XML_BYTES_MAX};
-pub(crate) use refused::{Refused, Suspicion};
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
+pub(crate) use refused::{Refused, Suspicion};
 pub use workers::Workers;
 
 use std::future::{Future, poll_fn};
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
                 let (open, place) = (open.clone(), enter(&places, &gateway, peer));
                 workers.spawn(socket, move |socket| async move {
                     tokio::select! {
-                        () = connection::serve(gateway, tls, socket, (peer, Arc::clone(&place)), stopped) => {}
+                        () = connection::serve(gateway, tls, socket, peer, Arc::clone(&place), stopped) => {}
                         () = connection::evicted(&place) => {}
                     }
                     drop(open);

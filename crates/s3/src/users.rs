@@ -104,7 +104,7 @@ impl Users {
         }
         let asked = self.directory.identities_with(access_key);
         let found = match self.directory.is_unheard_access_key(access_key) {
-            true => self.unheard.look_up((Wanted::AccessKey, access_key), asked).await,
+            true => self.unheard.look_up(Wanted::AccessKey, access_key, asked).await,
             false => asked.await,
         };
         match found {

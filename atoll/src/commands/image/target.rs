@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_admin::images;
-use atoll_image::{AttachedImage, runs};
+use atoll_image::{AttachedImage, Destination, runs};
 use bytes::Bytes;
 
 use super::ImageAccess;
@@ -74,7 +74,7 @@ impl<'a> Target<'a> {
         };
         if done_bytes.is_none() {
             let pool = access.block_on_tokio(images::writable_pool(access.admin.state(), pool))?;
-            let created = access.admin.create_to_fill(name, size_bytes, (pool, is_sealed), source);
+            let created = access.admin.create_to_fill(name, size_bytes, Destination { pool, is_sealed }, source);
             access.block_on_tokio(created)?;
         }
         let (client, bridge) = (access.client.clone(), access.bridge.clone());

@@ -5,6 +5,7 @@ use atoll_types::PoolId;
 use super::*;
 use crate::attach::take;
 use crate::attach::tests::{World, world};
+use crate::destination::Destination;
 use crate::lock::{Fenced, Purpose};
 use crate::memory_client::MemoryClient;
 use crate::resize::refuse_unfinished;
@@ -79,8 +80,9 @@ async fn an_image_is_not_trashed_or_moved_under_a_reader_who_comes_at_that_momen
                 world.admin.restore("disk", None).await.unwrap();
             }
         } else {
-            let move_away =
-                async |admin: &ImageAdmin| admin.begin_move("disk", (PoolId(2), true), None).await.map(drop);
+            let move_away = async |admin: &ImageAdmin| {
+                admin.begin_move("disk", Destination { pool: PoolId(2), is_sealed: true }, None).await.map(drop)
+            };
             if !meet(&world, round, move_away, None).await {
                 world.admin.cancel_move(&MemoryClient::new(1), "disk", None).await.unwrap();
             }
@@ -144,7 +146,7 @@ async fn a_reader_of_a_clone_keeps_the_clones_data() {
     let world = world().await;
     world.create("disk", true).await;
     snapshot(&world, "one").await;
-    world.admin.clone_snapshot(("disk", "one"), "clone", None, true).await.unwrap();
+    world.admin.clone_snapshot("disk", "one", "clone", None, true).await.unwrap();
     let (clone, _) = world.admin.get("clone").await.unwrap();
     let parent = clone.shown_parent().unwrap();
     let (disk, _) = world.admin.get("disk").await.unwrap();

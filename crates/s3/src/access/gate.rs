@@ -160,7 +160,8 @@ impl Gate {
         &self,
         permit: &Permit,
         rules: &[Rule],
-        (context, arrival): (&S3AccessContext<'_>, Option<Arrival>),
+        context: &S3AccessContext<'_>,
+        arrival: Option<Arrival>,
     ) -> S3Result<Vec<Rule>> {
         let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
         let version_id = parameter(context.uri(), "versionId");
@@ -242,7 +243,7 @@ impl S3Access for Gate {
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();
-        permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
+        permit.pending = self.check_rules(&permit, &rules, context, arrival).await?;
         let named = match context.s3_path() {
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(&**bucket),
             S3Path::Root => None,

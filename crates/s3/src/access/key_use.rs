@@ -106,7 +106,8 @@ impl SealedFor<'_> {
         &self,
         key_use: KeyUse,
         encryption: &Encryption,
-        (identities, region): (&Identities, &str),
+        identities: &Identities,
+        region: &str,
     ) -> S3Result<()> {
         let Encryption::Kms { key_name, .. } = encryption else { return Ok(()) };
         let name = key_name.as_deref().unwrap_or(DEFAULT_KEY);

@@ -13,10 +13,10 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use super::Service;
 use crate::access::{KeyUse, SealedFor};
+use crate::arrival::Arrival;
 use crate::bucket::Bucket;
 use crate::encryption::{Encryption, WrappingKey, is_customer_key};
 use crate::error::{GatewayError, custom_error};
-use crate::arrival::Arrival;
 
 /// Bytes of an encryption context, as JSON in Base64.
 const CONTEXT_BYTES_MAX: usize = 8 << 10;
@@ -279,7 +279,7 @@ impl Service {
     ) -> S3Result<()> {
         match encryption {
             Encryption::Kms { .. } => {
-                sealed.check(key_use, encryption, (&self.directory.identities(), &self.region))
+                sealed.check(key_use, encryption, &self.directory.identities(), &self.region)
             }
             Encryption::Bucket | Encryption::Customer { .. } | Encryption::Unsealed => Ok(()),
         }

@@ -71,7 +71,8 @@ pub(super) async fn serve(
     gateway: Gateway,
     tls: Option<Arc<Tls>>,
     mut socket: TcpStream,
-    (peer, place): (SocketAddr, Arc<Place>),
+    peer: SocketAddr,
+    place: Arc<Place>,
     stopped: watch::Receiver<bool>,
 ) {
     if let Err(error) = socket.set_nodelay(true) {
@@ -139,7 +140,7 @@ where
     let (origin, place) = whose;
     let service = service_fn(move |request| {
         let (gateway, place) = (gateway.clone(), Arc::clone(&place));
-        async move { Ok::<_, Infallible>(request::answer(&gateway, (origin, place), request).await) }
+        async move { Ok::<_, Infallible>(request::answer(&gateway, origin, place, request).await) }
     });
     // hyper counts the time until a next request begins as header time, too: this also bounds how
     // long a kept-alive connection may be idle.
@@ -174,7 +175,7 @@ where
         service_fn(move |request: Request<Incoming>| {
             let (gateway, place, stream) = (gateway.clone(), Arc::clone(&place), streams.open());
             async move {
-                let response = request::answer(&gateway, (origin, place), request).await;
+                let response = request::answer(&gateway, origin, place, request).await;
                 Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
             }
         })

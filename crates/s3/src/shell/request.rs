@@ -63,7 +63,8 @@ fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival)
 /// Answers one request, and measures it.
 pub(super) async fn answer(
     gateway: &Gateway,
-    (origin, place): (Origin, Arc<Place>),
+    origin: Origin,
+    place: Arc<Place>,
     mut request: Request<Incoming>,
 ) -> Response<MeasuredBody<Body>> {
     let observed = Observed::begin(gateway.config.audit.clone(), Some(place));

@@ -29,7 +29,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     let audience = claims.audience(&provider.client_ids).ok_or_else(|| no_provider(&token.issuer))?;
     // Who may not assume a role does not learn whether it is there.
     let role = asked.role(&identities).ok_or_else(denied)?;
-    check(request, &role.record, provider, (&claims, audience), &asked.name)?;
+    check(request, &role.record, provider, &claims, audience, &asked.name)?;
     let answer = asked.begin(request, &identities, &role.record, BegunBy::default()).await?;
     Ok(answer
         .text("SubjectFromWebIdentityToken", &claims.sub)
@@ -77,7 +77,8 @@ fn check(
     request: &QueryRequest<'_>,
     role: &RoleRecord,
     provider: &OidcProviderRecord,
-    (claims, audience): (&Claims, &str),
+    claims: &Claims,
+    audience: &str,
     session_name: &str,
 ) -> Result<(), QueryError> {
     let id = provider_id(&provider.url);
