@@ -498,13 +498,13 @@ fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &m
             "PG_NOT_ACTIVE",
             severity,
             subjects,
-            |_| format!("{} not active, as their primaries say", are_pgs(reported as usize)),
+            |_| format!("{} not active, as their primaries say", pgs_are(reported as usize)),
             action,
         );
     }
 }
 
-fn are_pgs(number: usize) -> String {
+fn pgs_are(number: usize) -> String {
     format!("{} {}", count(number, "PG"), are(number))
 }
 

@@ -353,7 +353,7 @@ impl Connection {
         };
         let outcome = match opened {
             Some((device, requests)) => carry_out(&device, &requests, running.as_ref(), request.kind).await,
-            None => is_closed(),
+            None => image_closed(),
         };
         if let Some(running) = running {
             let error = match &outcome {
@@ -381,7 +381,7 @@ async fn carry_out(
     running: Option<&Running>,
     kind: RequestKind,
 ) -> Outcome {
-    let Some(_in_flight) = requests.begin().await else { return is_closed() };
+    let Some(_in_flight) = requests.begin().await else { return image_closed() };
     running.into_iter().for_each(Running::begun);
     let done = match running.and_then(Running::span) {
         None => perform(device, kind).await,
@@ -393,7 +393,7 @@ async fn carry_out(
     })
 }
 
-fn is_closed() -> Outcome {
+fn image_closed() -> Outcome {
     Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() }
 }
 

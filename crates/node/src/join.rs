@@ -207,11 +207,11 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     }
     directory.create_cluster(&cluster)?;
     // It is in cluster.json now.
-    fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
+    fs::remove_file(directory.joining_file()).or_else(ignore_absent).map_err(NodeError::file(directory.root()))?;
     Ok(cluster)
 }
 
-fn is_absent(error: std::io::Error) -> std::io::Result<()> {
+fn ignore_absent(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 

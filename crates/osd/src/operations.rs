@@ -119,7 +119,7 @@ impl Operations {
     }
 
     /// An operation that has arrived is a part of a span of its client, which is exported.
-    pub fn is_part_of(&mut self, connection: u64, id: RequestId, span: TraceContext) {
+    pub fn note_span(&mut self, connection: u64, id: RequestId, span: TraceContext) {
         if traces::is_on() {
             self.traced.arrived(connection, id, span);
         }

@@ -32,10 +32,10 @@ use policy::{LengthRange, Policy};
 use signature::Proof;
 
 use crate::access::{FORM, FormRequest, Gate};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::gateway::Gateway;
 use crate::observed::Observed;
-use crate::arrival::Arrival;
 
 /// In a key it stands for the name of the file.
 const FILE_NAME: &str = "${filename}";
@@ -74,7 +74,7 @@ pub(crate) async fn upload(
     }
     let observed = parts.extensions.get::<Arc<Observed>>().cloned();
     if let Some(observed) = &observed {
-        observed.is_of_operation(FORM);
+        observed.set_operation(FORM);
     }
     gate.check_form(&parts.headers, &parts.uri)?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -104,9 +104,9 @@ pub(crate) async fn upload(
     };
     let permit = gate.let_form_in(&request).await?;
     if let Some(observed) = observed {
-        observed.is_of_bucket(&bucket);
+        observed.set_bucket(&bucket);
         if let Some(caller) = &permit.caller {
-            observed.is_of_caller(caller);
+            observed.set_caller(caller);
         }
     }
     let mut extensions = parts.extensions;

@@ -18,9 +18,9 @@ use atoll_types::TraceContext;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
+use crate::arrival::Arrival;
 use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions};
 use crate::metrics;
-use crate::arrival::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";
@@ -120,34 +120,34 @@ impl Observed {
     }
 
     /// Sets its operation; the first value counts.
-    pub(crate) fn is_of_operation(&self, operation: &'static str) {
+    pub(crate) fn set_operation(&self, operation: &'static str) {
         let _ = self.operation.set(operation);
     }
 
     /// Sets the bucket, which exists, of a request that is allowed: so strangers cannot make up names of series.
-    pub(crate) fn is_of_bucket(&self, bucket: &str) {
+    pub(crate) fn set_bucket(&self, bucket: &str) {
         let _ = self.bucket.set(bucket.to_owned());
     }
 
     /// Sets the signer.
-    pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
+    pub(crate) fn set_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
         self.place.iter().for_each(|place| place.log_in());
         change_span(self.traced());
     }
 
     /// The action of IAM or STS, which exists.
-    pub(crate) fn is_of_action(&self, action: String) {
+    pub(crate) fn set_action(&self, action: String) {
         let _ = self.action.set(action);
     }
 
     /// The ARN that the action is about.
-    pub(crate) fn is_about(&self, subject: &str) {
+    pub(crate) fn set_subject(&self, subject: &str) {
         let _ = self.subject.set(subject.to_owned());
     }
 
     /// Which version the answer is about.
-    pub(crate) fn is_of_version(&self, version_id: &str) {
+    pub(crate) fn set_version(&self, version_id: &str) {
         let _ = self.version_id.set(version_id.to_owned());
     }
 
@@ -162,12 +162,12 @@ impl Observed {
     }
 
     /// It is allowed, and changes buckets or identities.
-    pub(crate) fn is_allowed_change(&self) {
+    pub(crate) fn note_allowed_change(&self) {
         self.is_change.store(true, Ordering::Relaxed);
     }
 
     /// Sets the request, and its caller.
-    pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
+    pub(crate) fn set_request<B>(&self, request: &Request<B>, arrival: Arrival) {
         let trace_parent = || TraceParent::parse(request.headers().get(TRACE_PARENT)?.to_str().ok()?);
         let _ = self.asked.set(Asked {
             method: request.method().clone(),
@@ -203,11 +203,11 @@ impl Observed {
         self.span().map(|span| span.context)
     }
 
-    pub(crate) fn has_request_id(&self, request_id: &str) {
+    pub(crate) fn set_request_id(&self, request_id: &str) {
         let _ = self.request_id.set(request_id.to_owned());
     }
 
-    pub(crate) fn is_answered_with(&self, status: u16) {
+    pub(crate) fn set_status(&self, status: u16) {
         let _ = self.status.set(status);
         let _ = self.answered_us.set(self.started.elapsed().as_micros() as u64);
     }
@@ -414,11 +414,11 @@ mod tests {
     #[test]
     fn a_request_is_measured_when_it_is_over() {
         let observed = Observed::begin(None, None);
-        observed.is_of_operation("PutTestObject");
-        observed.is_of_bucket("measured");
+        observed.set_operation("PutTestObject");
+        observed.set_bucket("measured");
         observed.received(1_000);
         observed.sent(10);
-        observed.is_answered_with(200);
+        observed.set_status(200);
         let held = Arc::clone(&observed);
         drop(observed);
         assert!(!text().contains("PutTestObject"), "a body is still being sent");
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn requests_in_flight_are_told_while_they_take_long() {
         let observed = Observed::begin(None, None);
-        observed.is_of_operation("GetSlowObject");
+        observed.set_operation("GetSlowObject");
         let waits_for = |lasted| {
             let now = observed.started + lasted;
             let told = slow_in_flight_at(now).into_iter().find(|told| told.kind == "GetSlowObject");
@@ -452,7 +452,7 @@ mod tests {
         };
         assert_eq!(waits_for(Duration::ZERO), None, "it has just come");
         assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("the cluster"));
-        observed.is_answered_with(200);
+        observed.set_status(200);
         assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("its client to take the answer"));
         let later = observed.started + slow::SLOW_MIN;
         drop(observed);

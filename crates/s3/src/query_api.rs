@@ -116,7 +116,7 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
         return Answered::Here(error_response(Api::Iam, &error, &id));
     };
     let request = QueryRequest { gateway, parts, body: &body, form };
-    request.observe(|observed| observed.is_of_operation(api.operation()));
+    request.observe(|observed| observed.set_operation(api.operation()));
     let done = match api {
         Api::Iam => iam::perform(&request).await,
         Api::Sts => sts::perform(&request).await,

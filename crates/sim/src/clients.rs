@@ -224,7 +224,7 @@ impl World {
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
             self.start_any(session);
-            self.may_break_rules(session);
+            self.perhaps_break_rules(session);
         }
         self.after(self.options.client_pace, Event::ClientWakes { session });
     }

@@ -17,7 +17,7 @@ const PERCENT: u64 = 4;
 
 impl World {
     /// Now and then sends a request that no client may send.
-    pub fn may_break_rules(&mut self, session: usize) {
+    pub fn perhaps_break_rules(&mut self, session: usize) {
         if self.random.chance(PERCENT) {
             let kind = match self.random.chance(50) {
                 true => draw(self.clients.objects, &mut self.random),

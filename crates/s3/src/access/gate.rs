@@ -221,7 +221,7 @@ impl S3Access for Gate {
         }
         let observed = context.extensions_mut().get::<Arc<Observed>>().cloned();
         if let (Some(observed), Some(caller)) = (&observed, &caller) {
-            observed.is_of_caller(caller);
+            observed.set_caller(caller);
         }
         let operation = context.s3_op().name();
         let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {
@@ -229,7 +229,7 @@ impl S3Access for Gate {
             return if caller.is_some() { Ok(()) } else { Err(access_denied()) };
         };
         if let Some(observed) = &observed {
-            observed.is_of_operation(known.operation);
+            observed.set_operation(known.operation);
         }
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
@@ -249,14 +249,14 @@ impl S3Access for Gate {
             S3Path::Root => None,
         };
         if let (Some(observed), Some(bucket)) = (observed, named) {
-            observed.is_of_bucket(bucket);
+            observed.set_bucket(bucket);
             // What is pending is noted where it is decided.
             if rule.is_change_of_bucket() && permit.pending.is_empty() {
-                observed.is_allowed_change();
+                observed.note_allowed_change();
             }
         }
         if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
-            document.is_of(known.operation, context.headers())?;
+            document.set_operation(known.operation, context.headers())?;
         }
         context.extensions_mut().insert(permit);
         Ok(())

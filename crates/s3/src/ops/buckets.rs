@@ -86,7 +86,7 @@ impl Service {
         let location = constraint.as_ref().map(BucketLocationConstraint::as_str).filter(|text| !text.is_empty());
         asking.with_location(location).check_new_bucket(&name)?;
         if let Some(observed) = request.extensions.get::<Arc<Observed>>() {
-            observed.is_allowed_change();
+            observed.note_allowed_change();
         }
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
         let ownership = request.input.object_ownership.as_ref().map(|name| parse_ownership(name.as_str()));

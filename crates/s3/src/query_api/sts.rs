@@ -28,13 +28,13 @@ const TOKEN_CHARS_MAX: usize = 8 << 10;
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     // A request that is refused says what it was about, too.
     if let Some(role_arn) = request.form.parameters.clone().take("RoleArn") {
-        request.observe(|observed| observed.is_about(&role_arn));
+        request.observe(|observed| observed.set_subject(&role_arn));
     }
     if request.form.action == "AssumeRoleWithWebIdentity" {
         return web_identity::perform(request).await;
     }
     if let Some(action) = SIGNED_ACTIONS.into_iter().find(|action| *action == request.form.action) {
-        request.observe(|observed| observed.is_of_action(format!("sts:{action}")));
+        request.observe(|observed| observed.set_action(format!("sts:{action}")));
     }
     let signer = request.authenticate(Api::Sts).await?;
     match request.form.action.as_str() {

@@ -49,7 +49,7 @@ pub(crate) struct Document(Arc<Shared>);
 
 impl Document {
     /// Sets the operation of an admitted request. Its body was not read yet.
-    pub(crate) fn is_of(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
+    pub(crate) fn set_operation(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
         if has_document(operation) {
             if is_said_to_be_too_large(headers) {
                 return Err(too_large());

@@ -31,6 +31,7 @@ use crate::names::index_object;
 use crate::observed::Observed;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
+use crate::trailers::is_aws_chunked;
 
 /// Name of [`HEALTH_PATH`] in metrics.
 const HEALTH_OPERATION: &str = "Health";
@@ -77,12 +78,12 @@ pub(super) async fn answer(
         false => answer.await,
         true => Box::pin(within(|| observed.traced(), answer)).await,
     };
-    observed.is_answered_with(response.status().as_u16());
+    observed.set_status(response.status().as_u16());
     if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
-        observed.has_request_id(id);
+        observed.set_request_id(id);
     }
     if let Some(id) = response.headers().get(VERSION_ID).and_then(|id| id.to_str().ok()) {
-        observed.is_of_version(id);
+        observed.set_version(id);
     }
     response.map(|body| MeasuredBody::new(body, observed))
 }
@@ -94,7 +95,7 @@ async fn answer_unmeasured(
     observed: &Arc<Observed>,
 ) -> Response<Body> {
     request.extensions_mut().insert(arrival);
-    observed.is_of(&request, arrival);
+    observed.set_request(&request, arrival);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;
@@ -121,7 +122,7 @@ async fn answer_unmeasured(
             refusal_response(refused, &parts)
         }
         Ok(_) if parts.uri.path() == HEALTH_PATH => {
-            observed.is_of_operation(HEALTH_OPERATION);
+            observed.set_operation(HEALTH_OPERATION);
             health(gateway, &parts.method).await
         }
         Ok(_) if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {

@@ -15,7 +15,7 @@ use crate::query_api::{Done, QueryRequest};
 const ACTION: &str = "sts:AssumeRoleWithWebIdentity";
 
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
-    request.observe(|observed| observed.is_of_action(ACTION.to_owned()));
+    request.observe(|observed| observed.set_action(ACTION.to_owned()));
     let mut parameters = request.form.parameters.clone();
     let asked = RoleSession::take(&mut parameters)?;
     let token = parameters.required("WebIdentityToken")?;
