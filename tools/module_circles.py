@@ -45,7 +45,7 @@ CIRCLES = {
     "s3": (2, 4),  # of 121
     "sim": (14, 14),  # of 33
     "storage": (4, 4),  # of 8
-    "store": (15, 23),  # of 54
+    "store": (4, 16),  # of 57
     "types": (5, 11),  # of 40
     "wire": (3, 3),  # of 11
     "atoll": (5, 11),  # of 95
