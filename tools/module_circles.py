@@ -34,7 +34,7 @@ CIRCLES = {
     "lab": (4, 6),  # of 49
     "md5": (2, 2),  # of 3
     "nbd": (2, 2),  # of 15
-    "node": (9, 15),  # of 35
+    "node": (3, 3),  # of 38
     "nvme": (5, 10),  # of 36
     "osd": (3, 8),  # of 42
     "outgoing": (2, 2),  # of 7

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use atoll_admin::peer_keys;
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
+use atoll_coordinator::unix_ms;
 use atoll_credentials::user_key_context;
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_types::frames::FrameMode;
@@ -22,15 +23,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
+use crate::bootstrap::{DEFAULT_S3_LISTEN, nbd_socket};
+use crate::choices::{Choices, DEFAULT_OSD_BYTES};
 use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir};
 use crate::error::NodeError;
 use crate::host_login::random_password;
 use crate::json_files::{read_json, replace_held, write_secret};
 use crate::state_access::check_identity;
-
-/// The variable of the environment that may hold the text of a token.
-pub const JOIN_TOKEN_VARIABLE: &str = "ATOLL_JOIN_TOKEN";
 
 const PREFIX: &str = "atoll-join-2.";
 

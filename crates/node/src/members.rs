@@ -14,7 +14,7 @@ use atoll_types::OsdId;
 use atoll_types::hosts::HostChange;
 use atoll_types::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
 
-use crate::bootstrap::OSDS_MAX;
+use crate::choices::OSDS_MAX;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::devices::{CreatedOsd, OsdChoices, create_osd, device_bytes};
 use crate::error::NodeError;

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_coordinator::unix_ms;
 use atoll_types::coordination::NextPoolRecord;
 use atoll_types::records::{ImageRecord, PgRecord, PoolRecord, RECORD_FORMAT, RemovedImageRecord};
 use atoll_types::{Epoch, PoolId};
 use serde::Serialize;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;

@@ -6,9 +6,9 @@ use atoll_admin::AdminError;
 use atoll_authority::{Finding, RecordState, SigningError, found, survey};
 use atoll_cluster::{ClusterClient, RecordGuard, kinds};
 use atoll_coordinator::health::{Problem, Severity};
+use atoll_coordinator::unix_ms;
 use atoll_keys::KeyRing;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 

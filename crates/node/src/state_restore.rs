@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys, verify_snapshot};
+use atoll_coordinator::unix_ms;
 use atoll_files::{create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::records::ClusterRecord;
 use serde::Serialize;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use atoll_coordinator::unix_ms;
 use atoll_files::{Access, Held, Previous};
 use atoll_keys::sha256;
 use atoll_tls::Certificate;
@@ -18,7 +19,6 @@ use rcgen::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::json_files::{create_missing, read_json, write_json};
