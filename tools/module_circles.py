@@ -40,7 +40,6 @@ CIRCLES = {
     "outgoing": (2, 2),  # of 7
     "pg": (42, 42),  # of 67
     "placement": (4, 4),  # of 7
-    "preflight": (7, 7),  # of 23
     "reactor": (9, 9),  # of 22
     "s3": (2, 4),  # of 121
     "sim": (14, 14),  # of 33
