@@ -36,7 +36,7 @@ CIRCLES = {
     "nbd": (2, 2),  # of 15
     "node": (3, 3),  # of 38
     "nvme": (5, 10),  # of 36
-    "osd": (3, 8),  # of 42
+    "osd": (3, 5),  # of 43
     "outgoing": (2, 2),  # of 7
     "pg": (42, 42),  # of 67
     "placement": (4, 4),  # of 7

@@ -14,7 +14,8 @@ use crate::control::ControlRequest;
 use crate::daemon::Osd;
 use crate::links::{Incoming, LinkEvent, Peer};
 use crate::metrics::Metrics;
-use crate::operations::{self, Late, Operation, OperationKind};
+use crate::operation_kind::OperationKind;
+use crate::operations::{self, Late, Operation};
 use crate::recovery::RecoveryStep;
 use crate::view::StoreView;
 

@@ -9,7 +9,7 @@ use atoll_store::{Device, PoolUsage, StoreUsage};
 use atoll_types::PoolId;
 use atoll_types::transports::Transport;
 
-use crate::operations::OperationKind;
+use crate::operation_kind::OperationKind;
 
 /// Name of pools that cluster state does not know (yet).
 const UNKNOWN_POOL: &str = "unknown";

@@ -10,23 +10,8 @@ use atoll_types::{ObjectName, OsdId, PgId, RequestId, SharedTransaction, TraceCo
 
 use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
+use crate::operation_kind::OperationKind;
 use crate::traced::TracedRequests;
-
-/// Kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationKind {
-    Read,
-    Write,
-}
-
-impl OperationKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            OperationKind::Read => "read",
-            OperationKind::Write => "write",
-        }
-    }
-}
 
 /// An operation that was not answered.
 #[derive(Debug)]
