@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_admin::peer_keys;
+use atoll_authority::{Published, fingerprint, published};
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
@@ -47,6 +48,10 @@ pub struct JoinToken {
     /// The authority itself, not a file.
     ca_pem: Option<String>,
     server_name: Option<String>,
+    /// The key of signed records: the host accepts no other from the start. Missing in tokens of earlier releases, and of
+    /// clusters that do not sign for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signing_key: Option<String>,
 }
 
 /// How a host that joins logs in to cluster state.
@@ -125,6 +130,7 @@ pub async fn create_token(
         login: Login::to(cluster),
         ca_pem,
         server_name: cluster.state_tls.server_name.clone(),
+        signing_key: cluster.signing_key.clone(),
     };
     let record = JoinTokenRecord {
         format: RECORD_FORMAT,
@@ -183,6 +189,7 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     if !check_identity(&cluster, &state).await? {
         return Err(NodeError::Invalid("the cluster of this token is not there any more".into()));
     }
+    check_signing_key(token, &state).await?;
     let name_holders = state.list::<OsdRecord>(keys::OSDS).await?.entries;
     let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
     let is_up = |id| up.iter().any(|(_, record, _)| record.id == id);
@@ -197,6 +204,8 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     }
     if let Some(path) = &choices.key_service {
         adopt_key_service(directory, &state, &cluster, path).await?;
+        // Who makes such tokens has seen the cluster signed.
+        cluster.is_signed = token.signing_key.is_some();
     }
     let state = match directory.authority(&cluster) {
         Some(authority) => state.with_guard(Arc::new(authority)),
@@ -209,6 +218,24 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     // It is in cluster.json now.
     fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
     Ok(cluster)
+}
+
+/// Refuses a cluster whose records are signed by another key than the token names, or by none.
+async fn check_signing_key(token: &JoinToken, state: &ClusterClient) -> Result<(), NodeError> {
+    let Some(known) = &token.signing_key else { return Ok(()) };
+    let name = |key: &str| fingerprint(key).unwrap_or_else(|| "no key".into());
+    let found = match published(state, Some(known)).await? {
+        Published::Follows(_) => return Ok(()),
+        Published::Another(key) => format!("by {}", name(&key)),
+        Published::None => "by no key".into(),
+    };
+    Err(NodeError::Invalid(format!(
+        "the records of this cluster are signed {found}, and the join token {} says by {}: cluster state was \
+         changed by hand, or its keys were lost and made again. If 'atoll host pin' on a host with the key service shows the \
+         former, make another token there",
+        token.id,
+        name(known)
+    )))
 }
 
 fn is_absent(error: std::io::Error) -> std::io::Result<()> {
@@ -289,7 +316,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         state_tls,
         is_founded: true,
         is_signed: false,
-        signing_key: None,
+        signing_key: token.signing_key.clone(),
         first_pools: None,
         joined_by: Some(token.id.clone()),
         role: HostRole::default(),

@@ -60,7 +60,7 @@ pub use process_health::process_problems;
 pub use processes::{ChildStatus, ProcessesFile};
 pub use raised_counters::{RaisedCounters, raise_restored};
 pub use secret_ages::{SecretAge, old_secret_problems, secret_ages};
-pub use signing::{remember_signed, signature_problems};
+pub use signing::{Pin, look_at_pin, pin, remember_signed, signature_problems};
 pub use state_access::{EtcdChoices, check_identity};
 pub use state_restore::{RestoredState, restore_state};
 pub use state_space::StateSpace;

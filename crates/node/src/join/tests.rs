@@ -102,6 +102,40 @@ async fn a_token_is_for_one_host() {
     assert_eq!(founded.keys().await.len(), 2);
 }
 
+/// Makes the keys of signed records, in place of those that there are; returns the public one.
+async fn sign(founded: &Founded) -> String {
+    let keys = LocalKeys::create(&founded.temporary.path().join(random_password())).unwrap();
+    founded.state.delete(keys::AUTHORITY).await.unwrap();
+    atoll_authority::found(&founded.state, &keys, 7).await.unwrap();
+    match published(&founded.state, None).await.unwrap() {
+        Published::Follows(key) => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_host_joins_no_cluster_with_another_key_than_its_token_names() {
+    let mut founded = Founded::new().await;
+    founded.cluster.signing_key = Some(sign(&founded).await);
+    let (first, second) = (founded.token(HostRole::Osd, 60).await, founded.token(HostRole::Osd, 60).await);
+    let first = JoinToken::from_text(&first.to_text()).unwrap();
+    let joined = founded.join("one", &first).await.unwrap();
+    assert_eq!((&joined.signing_key, joined.is_signed), (&founded.cluster.signing_key, false));
+    // A writer of cluster state has put keys of his own there, or taken them away.
+    sign(&founded).await;
+    for by in ["by ", "by no key"] {
+        let error = founded.join("two", &second).await.unwrap_err();
+        let named = fingerprint(founded.cluster.signing_key.as_ref().unwrap()).unwrap();
+        assert!(error.contains(by) && error.contains(&named) && error.contains("atoll host pin"), "{error}");
+        assert!(!founded.directory("two").has_cluster());
+        founded.state.delete(keys::AUTHORITY).await.unwrap();
+    }
+    // A token of an earlier release names none.
+    founded.cluster.signing_key = None;
+    let third = founded.token(HostRole::Osd, 60).await;
+    assert_eq!(founded.join("three", &third).await.unwrap().signing_key, None);
+}
+
 /// Returns the request of a host that has read a token.
 fn request(token: &JoinToken, host: &str) -> JoinRequest {
     JoinRequest {
