@@ -54,6 +54,7 @@ fn up(id: u32) -> OsdUpRecord {
         process_id: 1,
         process: None,
         incarnation: 1,
+        signs_changes: true,
     }
 }
 
@@ -433,6 +434,20 @@ async fn frame_modes_are_set_by_role() {
     settings::set_rekey_seconds(&state.client, 60).await.unwrap();
     let map = MapWatch::start(&state.client).await.unwrap().map().clone();
     assert_eq!((map.frames.modes, map.frames.rekey_seconds), (set.modes, 60));
+}
+
+/// An OSD of an earlier release could change no PG any more.
+#[tokio::test]
+async fn signatures_are_required_when_all_osds_sign() {
+    let state = State::start().await;
+    let key = keys::osd_up(OsdId(1));
+    state.client.put(&keys::osd_up(OsdId(0)), &up(0)).await.unwrap();
+    state.client.put(&key, &OsdUpRecord { signs_changes: false, ..up(1) }).await.unwrap();
+    assert!(refusal(settings::set_pg_signatures_required(&state.client, true).await).contains("osd.1 is of an"));
+    settings::set_pg_signatures_required(&state.client, false).await.unwrap();
+    state.client.put(&key, &up(1)).await.unwrap();
+    let set = settings::set_pg_signatures_required(&state.client, true).await.unwrap();
+    assert!(set.pg_signatures_required);
 }
 
 #[tokio::test]

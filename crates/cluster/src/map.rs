@@ -1,9 +1,6 @@
-//! The cluster map: the records that routing, PGs and access control follow, kept
-//! current by a watch.
+//! The cluster map: the records that routing, PGs and access control follow.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
-use std::task::Poll;
 
 use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::FramesRecord;
@@ -14,9 +11,7 @@ use atoll_types::records::{
 };
 use atoll_types::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
-use tokio_stream::Stream;
 
-use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
 use crate::keys;
 
 /// A PG's record and the revision at which it was written, for compare-and-swap.
@@ -49,6 +44,9 @@ pub struct ClusterMap {
     pub settings: SettingsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
+    /// Keys of PGs' records and targets whose last change was refused, with the revision that is stored there; 0 if the key
+    /// is gone. This map has the state before such a change.
+    pub refused: BTreeMap<String, i64>,
 }
 
 /// One change of the map.
@@ -78,6 +76,19 @@ pub enum MapChange {
     Settings(SettingsRecord),
     /// An authorised key; `None` when it was revoked.
     AuthorizedKey(String, Option<AuthorizedKeyRecord>),
+    /// A change of a PG that does not count.
+    Refused(RefusedChange),
+}
+
+/// A change of a PG's record or target by a process that may not make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedChange {
+    /// The key.
+    pub key: String,
+    /// The revision that stands there; 0 if the key is gone.
+    pub revision: i64,
+    /// Why it does not count.
+    pub cause: String,
 }
 
 fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
@@ -92,7 +103,7 @@ fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
 
 /// The change that a key's new value means; `None` for keys that the map does not hold and for
 /// records that cannot be read.
-fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
+pub(crate) fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
     fn record<T: DeserializeOwned>(key: &str, value: Option<(&[u8], i64)>) -> Option<Option<T>> {
         match value {
             None => Some(None),
@@ -113,8 +124,8 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
         let revision = value.map_or(0, |(_, revision)| revision);
         let entry: Option<PgRecord> = record(key, value)?;
         Some(MapChange::Pg(id, entry.map(|record| (record, revision))))
-    } else if let Some(id) = key.strip_prefix(keys::PG_TARGETS) {
-        Some(MapChange::PgTarget(id.parse().ok()?, record(key, value)?))
+    } else if let Some(id) = keys::parse_pg_target(key) {
+        Some(MapChange::PgTarget(id, record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::PG_SCRUBS) {
         Some(MapChange::PgScrub(id.parse().ok()?, record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::SCRUB_REQUESTS) {
@@ -144,7 +155,7 @@ fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
 }
 
 impl ClusterMap {
-    fn from_entries(entries: &[(String, Vec<u8>, i64)]) -> Self {
+    pub(crate) fn from_entries(entries: &[(String, Vec<u8>, i64)]) -> Self {
         let mut map = ClusterMap::default();
         for (key, value, revision) in entries {
             if let Some(change) = change(key, Some((value, *revision))) {
@@ -161,15 +172,31 @@ impl ClusterMap {
             MapChange::Up(id, record) => set(&mut self.up, id, record),
             MapChange::Pool(id, record) => set(&mut self.pools, id, record),
             MapChange::RemovedPool(id) => drop(self.removed_pools.insert(id)),
-            MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
-            MapChange::PgTarget(id, record) => set(&mut self.pg_targets, id, record),
+            MapChange::Pg(id, entry) => {
+                self.refused.remove(&keys::pg(id));
+                set(&mut self.pgs, id, entry);
+            }
+            MapChange::PgTarget(id, record) => {
+                self.refused.remove(&keys::pg_target(id));
+                set(&mut self.pg_targets, id, record);
+            }
             MapChange::PgScrub(id, record) => set(&mut self.pg_scrubs, id, record),
             MapChange::ScrubRequest(id, request) => set(&mut self.scrub_requests, id, request),
             MapChange::Flags(flags) => self.flags = flags,
             MapChange::Frames(frames) => self.frames = frames,
             MapChange::Settings(settings) => self.settings = settings,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
+            MapChange::Refused(change) => self.refuse(change),
         }
+    }
+
+    /// Keeps the state before a change. The next change replaces the stored one.
+    fn refuse(&mut self, change: RefusedChange) {
+        let entry = keys::parse_pg(&change.key).and_then(|pg| self.pgs.get_mut(&pg));
+        if let Some((_, revision)) = entry {
+            *revision = change.revision;
+        }
+        self.refused.insert(change.key, change.revision);
     }
 
     /// Returns true if a key, in hexadecimal, is that of this OSD and was not revoked.
@@ -183,12 +210,12 @@ impl ClusterMap {
     }
 
     /// This map with all of one range of keys from another map.
-    fn with_range(&self, range: &str, other: ClusterMap) -> ClusterMap {
+    pub(crate) fn with_range(&self, range: &str, other: ClusterMap) -> ClusterMap {
         let mut map = self.clone();
         match range {
             keys::OSDS_TO_POOLS => {
-                let ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, .. } = other;
-                map = ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, ..map };
+                let ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, refused, .. } = other;
+                map = ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, refused, ..map };
             }
             keys::REMOVED_POOLS => map.removed_pools = other.removed_pools,
             keys::AUTHORIZED_KEYS => map.authorized_keys = other.authorized_keys,
@@ -199,7 +226,7 @@ impl ClusterMap {
     }
 
     /// The changes that lead from this map to `newer`.
-    fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
+    pub(crate) fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
         fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
             old.keys().filter(|key| !new.contains_key(key)).cloned().collect()
         }
@@ -232,66 +259,6 @@ impl ClusterMap {
         changes.extend(requests.map(|(id, request)| MapChange::ScrubRequest(id, Some(request))));
         changes.push(MapChange::Flags(newer.flags));
         changes
-    }
-}
-
-/// A map and the watches that keep it current, one for each range of keys: a process may not read all of them.
-pub struct MapWatch {
-    map: ClusterMap,
-    watches: Vec<PrefixWatch>,
-}
-
-impl MapWatch {
-    /// Reads the map and watches it from there on.
-    pub async fn start(client: &ClusterClient) -> Result<MapWatch, ClusterError> {
-        let mut entries = Vec::new();
-        let mut watches = Vec::new();
-        for range in keys::MAP_RANGES {
-            let listing = client.list_raw(range).await?;
-            watches.push(client.watch_prefix(range, listing.revision + 1));
-            entries.extend(listing.entries);
-        }
-        Ok(MapWatch { map: ClusterMap::from_entries(&entries), watches })
-    }
-
-    /// The map as of the last change that was returned.
-    pub fn map(&self) -> &ClusterMap {
-        &self.map
-    }
-
-    /// Waits for an event of any range; returns the range, too. Authorised keys and modes are read before the
-    /// records that lead to connections.
-    async fn next_event(&mut self) -> Option<(&'static str, WatchEvent)> {
-        std::future::poll_fn(|context| {
-            for (range, watch) in keys::MAP_RANGES.iter().zip(&mut self.watches).rev() {
-                if let Poll::Ready(event) = Pin::new(watch).poll_next(context) {
-                    return Poll::Ready(event.map(|event| (*range, event)));
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Waits for the next changes and applies them to the map. `None` when the runtime shuts down.
-    pub async fn next(&mut self) -> Option<Vec<MapChange>> {
-        loop {
-            let (range, event) = self.next_event().await?;
-            let changes = match event {
-                WatchEvent::Put { key, value, mod_revision } => {
-                    change(&key, Some((&value, mod_revision))).into_iter().collect()
-                }
-                WatchEvent::Delete { key, .. } => change(&key, None).into_iter().collect(),
-                WatchEvent::Resync { entries, .. } => {
-                    let newer = self.map.with_range(range, ClusterMap::from_entries(&entries));
-                    self.map.changes_to(newer)
-                }
-            };
-            if !changes.is_empty() {
-                changes.iter().cloned().for_each(|change| self.map.apply(change));
-                return Some(changes);
-            }
-        }
     }
 }
 

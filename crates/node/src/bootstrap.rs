@@ -9,6 +9,7 @@ use atoll_admin::pools::check_redundancy;
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_keys::{KeyRing, TransitSettings, random_bytes};
 use atoll_types::OsdId;
+use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::{FrameModes, FramesRecord};
 use atoll_types::identities::{AccessKeyRecord, FIRST_ACCOUNT};
 use atoll_types::join::HostRole;
@@ -387,6 +388,11 @@ pub(crate) async fn write_records(
         let client = host_key(PeerRole::Client, &cluster.host_name());
         ensure(state, &place_of(&directory.make_static_key("client")?), &client).await?;
         add_what_is_new(directory, cluster, state).await?;
+        if !cluster.is_state_embedded() {
+            // The embedded server refuses changes of others' PGs by itself. An etcd cannot.
+            let settings = SettingsRecord { pg_signatures_required: true, ..SettingsRecord::default() };
+            ensure(state, keys::SETTINGS, &settings).await?;
+        }
         write_user(directory, cluster, state).await?;
         let record = ClusterRecord {
             format: RECORD_FORMAT,

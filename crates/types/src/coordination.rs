@@ -48,6 +48,8 @@ pub struct SettingsRecord {
     pub outgoing_networks_of_accounts: String,
     /// Age in days above which health reports a secret. 0: none.
     pub secret_age_days_max: u32,
+    /// True if changes of PGs count only with the signature of a member, or of a host that decides.
+    pub pg_signatures_required: bool,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -88,6 +90,7 @@ impl Default for SettingsRecord {
             outgoing_networks: String::new(),
             outgoing_networks_of_accounts: String::new(),
             secret_age_days_max: 0,
+            pg_signatures_required: false,
         }
     }
 }
@@ -125,6 +128,20 @@ pub struct CoordinatorNotesRecord {
     /// When OSDs failed within the last hour, in Unix milliseconds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures_unix_ms: BTreeMap<OsdId, Vec<u64>>,
+    /// Changes of PGs that were refused lately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_changes: Option<RefusedChangesNote>,
+}
+
+/// Refused changes of PGs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedChangesNote {
+    /// Number of them, since there was a day without.
+    pub count: u64,
+    /// Unix time of the last one, in milliseconds.
+    pub last_unix_ms: u64,
+    /// The last one: its key, and why it was refused.
+    pub last: String,
 }
 
 /// Says that the coordinator, and no operator, has marked an OSD out; so it may mark it in again.
@@ -173,6 +190,7 @@ mod tests {
             down_since_unix_ms: BTreeMap::from([(OsdId(3), 5)]),
             problem_since_unix_ms: BTreeMap::new(),
             failures_unix_ms: BTreeMap::new(),
+            refused_changes: None,
         };
         let text = serde_json::to_string(&notes).unwrap();
         assert_eq!(text, r#"{"format":1,"down_since_unix_ms":{"3":5},"problem_since_unix_ms":{}}"#);

@@ -168,6 +168,13 @@ pub struct OsdUpRecord {
     pub process: Option<ProcessRecord>,
     /// A new random number at every start.
     pub incarnation: u64,
+    /// It signs its changes of PGs. Earlier releases do not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub signs_changes: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// An OSD's usage by one pool.

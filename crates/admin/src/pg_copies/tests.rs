@@ -33,6 +33,7 @@ pub(super) fn map(redundancy: Redundancy, members: u32, up: &[u32]) -> ClusterMa
             process_id: 1,
             process: None,
             incarnation: 1,
+            signs_changes: true,
         };
         map.up.insert(id, up);
     }

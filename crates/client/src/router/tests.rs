@@ -38,6 +38,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         process_id: 1,
         process: None,
         incarnation: 1,
+        signs_changes: true,
     };
     let record = PgRecord {
         format: 1,
