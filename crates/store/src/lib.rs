@@ -58,6 +58,7 @@ mod places;
 mod plan;
 mod read;
 mod recovery;
+mod salvage;
 mod scrub;
 #[doc(hidden)]
 pub mod simulated_disk;
@@ -77,6 +78,7 @@ pub use lookup::{Examined, LoadId, LoadRequest};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};
 pub use read::{ReadData, ReadError};
 pub use recovery::StoreIdentity;
+pub use salvage::{ArchiveError, ArchiveReader, ArchiveRecord, ArchiveWriter, SalvageOptions, Salvaged, salvage};
 pub use scrub::{ScrubError, ScrubResult};
 pub use store::Store;
 pub use validate::validate_shapes;
