@@ -231,7 +231,7 @@ impl Router {
             Target::Pg(pg) => Ok(pg),
             Target::ByName(pool) => {
                 let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
-                Ok(record.pg_of_object(object, |pg| self.map.pgs.contains_key(&pg)))
+                Ok(self.map.pg_of_object(record, object))
             }
         }
     }
@@ -251,7 +251,7 @@ impl Router {
                 known.map_or(pg.first_pg_num(pg_num_first), |(known, _)| known.pg_num_of(pg, pg_num_first));
             Some((pg, pg_num))
         };
-        Ok((0..record.pg_num).filter_map(listed).collect())
+        Ok((0..self.map.pg_num(record)).filter_map(listed).collect())
     }
 
     /// Sends a request to where it belongs now, or leaves it to be tried again.

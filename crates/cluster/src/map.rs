@@ -7,12 +7,13 @@ use std::task::Poll;
 
 use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::FramesRecord;
+use atoll_types::limits::PG_NUM_MAX;
 use atoll_types::record_json::read_record;
 use atoll_types::records::{
     AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PgScrubRecord, PgTargetRecord,
     PoolRecord, ScrubRequestRecord,
 };
-use atoll_types::{OsdId, PgId, PoolId};
+use atoll_types::{ObjectName, OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
 use tokio_stream::Stream;
 
@@ -175,6 +176,19 @@ impl ClusterMap {
     /// Returns true if a key, in hexadecimal, is that of this OSD and was not revoked.
     pub fn is_key_of(&self, osd: OsdId, key: &str) -> bool {
         self.authorized_keys.get(key).is_some_and(|record| record.role == PeerRole::Osd && record.osd == Some(osd))
+    }
+
+    /// The pool's number of PGs after all splits, of its record or so far. It is more than that of the pool's
+    /// record if cluster state was put back from a snapshot that is older than the last split.
+    pub fn pg_num(&self, pool: &PoolRecord) -> u32 {
+        let all = PgId { pool: pool.id, index: 0 }..PgId { pool: pool.id, index: PG_NUM_MAX };
+        let last = self.pgs.range(all).next_back();
+        last.map_or(pool.pg_num, |(pg, _)| pool.pg_num.max((pg.index + 1).next_power_of_two()))
+    }
+
+    /// The PG of an object.
+    pub fn pg_of_object(&self, pool: &PoolRecord, object: &ObjectName) -> PgId {
+        pool.pg_of_object(object, self.pg_num(pool), |pg| self.pgs.contains_key(&pg))
     }
 
     /// The changes that lead from nothing to this map.

@@ -509,8 +509,12 @@ fn are_pgs(number: usize) -> String {
 }
 
 fn missing(view: &View, problems: &mut Vec<Problem>) {
-    let (mut subjects, mut splitting) = (Vec::new(), Vec::new());
+    let (mut subjects, mut splitting, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
     for pool in view.map.pools.values() {
+        let pg_num = view.map.pg_num(pool);
+        if pg_num > pool.pg_num {
+            forgotten.push(format!("pool '{}' ({} of {pg_num})", pool.name, pool.pg_num));
+        }
         let pgs: Vec<PgId> = absent(&view.map, pool).collect();
         let are_split_off = pgs.iter().all(|pg| pg.index >= pool.pg_num_first());
         if !pgs.is_empty() {
@@ -525,6 +529,17 @@ fn missing(view: &View, problems: &mut Vec<Problem>) {
         splitting,
         |number| format!("{} {} PGs that are still to be split off", count(number, "pool"), has(number)),
         "each PG is split within moments when it is active; if this stays, look for problems of these PGs",
+    );
+    add(
+        problems,
+        "POOL_PG_NUM",
+        Severity::Warning,
+        forgotten,
+        |number| {
+            format!("{} {} fewer PGs in the record than the PGs were split to", count(number, "pool"), has(number))
+        },
+        "cluster state was put back from a snapshot before the last split. Their data is found; set the number again, so \
+         that all PGs are split: 'atoll pool set NAME pg_num NUMBER'",
     );
     add(
         problems,

@@ -396,3 +396,22 @@ fn knowledge_from_before_a_split_counts_up_to_the_split() {
     router.connected(6, OsdId(0));
     assert_eq!(sent(&mut router), Some((2, 2, (4, u64::MAX))));
 }
+
+/// Cluster state was put back from a snapshot before a split, which was found in the copies of the PG.
+#[test]
+fn a_pg_that_is_beyond_the_number_of_its_pool_is_found() {
+    let mut router = router();
+    let mut all = changes(0, 4);
+    let Some(MapChange::Pg(_, record)) = all.last().cloned() else { panic!("the last is the PG") };
+    let split_off = PgId { pool: PoolId(1), index: 1 };
+    all.push(MapChange::Pg(split_off, record));
+    router.map_changed(0, all);
+    let object = |name: &str| ObjectName::new(name).unwrap();
+    let of = |name: &str| router.place(Target::ByName(PoolId(1)), &object(name)).unwrap();
+    let names: Vec<String> = (0..9).map(|number| format!("o{number}")).collect();
+    for name in &names {
+        assert_eq!(of(name), atoll_types::pg_of_object(PoolId(1), &object(name), 2));
+    }
+    assert!(names.iter().any(|name| of(name) == split_off));
+    assert_eq!(router.pgs(PoolId(1)).unwrap().len(), 2, "fences and lists reach both");
+}

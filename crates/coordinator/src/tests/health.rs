@@ -138,6 +138,15 @@ fn pgs_that_split_and_pgs_that_a_scrub_could_not_repair() {
     assert!(!codes(&health).contains(&"PG_MISSING"), "the coordinator does not make them");
     assert!(crate::missing_pgs(&view.map).is_empty());
     assert!(!crate::is_settled(&view.map), "the balancer waits");
+    // An older record of the pool, and one of the PGs that were split off already.
+    let of_first = view.map.pgs[&pg(0)].clone();
+    view.map.pgs.insert(pg(first), of_first);
+    assert!(!codes(&evaluate(&view, 1)).contains(&"POOL_PG_NUM"));
+    view.map.pools.get_mut(&PoolId(1)).unwrap().pg_num = first;
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "POOL_PG_NUM").subjects, [format!("pool 'pool1' ({first} of {all})")]);
+    assert!(!crate::is_settled(&view.map), "the balancer waits");
+    view.map.pools.get_mut(&PoolId(1)).unwrap().pg_num = all;
     let scrub = |unrepaired| PgScrubRecord {
         format: 1,
         light_unix_ms: 1,
