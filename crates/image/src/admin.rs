@@ -11,6 +11,7 @@ use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
+use atoll_types::coordination::{ClockRecord, lapse_unix_ms, later_unix_ms};
 use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_types::records::{
@@ -206,6 +207,22 @@ impl ImageAdmin {
     /// Cluster state.
     pub fn state(&self) -> &ClusterClient {
         &self.cluster
+    }
+
+    /// The time at which terms lapse whose end removes data.
+    pub(crate) async fn lapse_unix_ms(&self) -> Result<u64, ImageError> {
+        Ok(lapse_unix_ms(unix_ms(), self.cluster_unix_ms().await?))
+    }
+
+    /// The time at which such a term begins.
+    pub(crate) async fn term_begin_unix_ms(&self) -> Result<u64, ImageError> {
+        Ok(later_unix_ms(unix_ms(), self.cluster_unix_ms().await?))
+    }
+
+    /// The cluster's time, if it was ever written.
+    async fn cluster_unix_ms(&self) -> Result<Option<u64>, ImageError> {
+        let found = self.cluster.get::<ClockRecord>(keys::CLOCK).await?;
+        Ok(found.map(|(clock, _)| clock.unix_ms))
     }
 
     /// Returns the interrupted work on an image that must be repeated, if there is any.

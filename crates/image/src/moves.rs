@@ -255,12 +255,11 @@ fn with_clone(mut old: ImageRecord, clone_id: &str) -> ImageRecord {
 }
 
 pub(crate) fn to_be_purged(image: ImageRecord) -> RemovedImageRecord {
-    let now_ms = unix_ms();
     RemovedImageRecord {
         format: RECORD_FORMAT,
         image,
-        removed_unix_ms: now_ms,
-        purge_unix_ms: now_ms,
+        removed_unix_ms: unix_ms(),
+        purge_unix_ms: 0,
         is_purging: false,
     }
 }

@@ -216,13 +216,13 @@ impl ImageAdmin {
     /// Trims all images that need it, after snapshots of commands that are gone were given up. Returns the names of
     /// those where it has failed, and why.
     pub async fn trim_all(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
-        let mut failed = Vec::new();
+        let (mut failed, now_ms) = (Vec::new(), self.lapse_unix_ms().await?);
         let needs_it = |record: &ImageRecord| {
-            record.snapshots().iter().any(is_given_up)
+            record.snapshots().iter().any(|snapshot| is_given_up(snapshot, now_ms))
                 || record.states.as_ref().is_some_and(|states| states.needs_trimming)
         };
         for record in self.list().await?.into_iter().filter(needs_it) {
-            let trimmed = match self.give_up_snapshots(&record).await {
+            let trimmed = match self.give_up_snapshots(&record, now_ms).await {
                 Ok(()) => self.trim(client, &record.name, &|_, _| {}).await,
                 Err(error) => Err(error),
             };
@@ -234,13 +234,13 @@ impl ImageAdmin {
         Ok(failed)
     }
 
-    async fn give_up_snapshots(&self, record: &ImageRecord) -> Result<(), ImageError> {
-        if !record.snapshots().iter().any(is_given_up) {
+    async fn give_up_snapshots(&self, record: &ImageRecord, now_ms: u64) -> Result<(), ImageError> {
+        if !record.snapshots().iter().any(|snapshot| is_given_up(snapshot, now_ms)) {
             return Ok(());
         }
         let given_up = self.change_clone(&record.name, |record| {
             let states = record.states.get_or_insert_with(ImageStates::default);
-            states.snapshots.retain(|snapshot| !is_given_up(snapshot));
+            states.snapshots.retain(|snapshot| !is_given_up(snapshot, now_ms));
             states.needs_trimming = true;
             Ok(())
         });
@@ -304,8 +304,9 @@ async fn roll_back_held(
     ended.await.map(drop)
 }
 
-fn is_given_up(snapshot: &SnapshotRecord) -> bool {
-    snapshot.is_pending && snapshot.created_unix_ms.saturating_add(PENDING_AT_MOST.as_millis() as u64) < unix_ms()
+fn is_given_up(snapshot: &SnapshotRecord, now_unix_ms: u64) -> bool {
+    let until_ms = snapshot.created_unix_ms.saturating_add(PENDING_AT_MOST.as_millis() as u64);
+    snapshot.is_pending && until_ms < now_unix_ms
 }
 
 /// Adds a snapshot that does not count yet.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_admin_socket::{AUDIT_ROUTE, CLOCK_ROUTE, ask};
 use atoll_audit::LogStatus;
 use atoll_coordinator::health::{Problem, Severity};
-use atoll_s3::CLOCK_DIFFERENCE_MS_MAX;
+use atoll_types::coordination::CLOCK_DIFFERENCE_MS_MAX;
 use serde::de::DeserializeOwned;
 
 use crate::data_dir::DataDir;

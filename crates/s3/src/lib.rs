@@ -51,7 +51,6 @@ mod users;
 mod versions;
 
 pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
-pub use clock::CLOCK_DIFFERENCE_MS_MAX;
 pub use directory::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
 pub use error::GatewayError;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};

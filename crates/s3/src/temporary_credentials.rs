@@ -6,6 +6,7 @@ use std::sync::Arc;
 use atoll_iam::operations::{Change, Outcome, random_text};
 use atoll_iam::{Identities, Record, Session};
 use atoll_keys::{GcmKey, KeyService, SecretKey, random_bytes};
+use atoll_types::coordination::{lapse_unix_ms, later_unix_ms};
 use atoll_types::identities::{PreviousStsKey, StsKeyRecord};
 use atoll_types::records::RECORD_FORMAT;
 use aws_lc_rs::hmac;
@@ -154,12 +155,24 @@ impl TemporaryCredentials {
         TemporaryCredentials { directory, service, keys }
     }
 
+    /// Returns the time at which a session begins: the cluster's, if the clock of this gateway is behind or too far
+    /// ahead.
+    pub(crate) fn begin_unix_ms(&self) -> u64 {
+        let cluster_unix_ms = self.directory.cluster_unix_ms();
+        later_unix_ms(lapse_unix_ms(unix_ms(), cluster_unix_ms), cluster_unix_ms)
+    }
+
+    /// Returns the time by which sessions end: a clock that is behind makes none last longer.
+    fn end_unix_ms(&self) -> u64 {
+        later_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
+    }
+
     /// The cluster's keys, if there are any.
     async fn sts_keys(&self) -> Result<Option<StsKeys>, GatewayError> {
         let identities = self.directory.identities();
         let Some(record) = identities.sts_key() else { return Ok(None) };
         let current = self.keys.unwrap(STS_KEY_CONTEXT, &record.wrapped_key, 0).await?;
-        let now_ms = unix_ms();
+        let now_ms = self.end_unix_ms();
         let previous = match record.previous.as_ref().filter(|previous| now_ms < previous.until_unix_ms) {
             Some(previous) => Some(self.keys.unwrap(STS_KEY_CONTEXT, &previous.wrapped_key, 0).await?),
             None => None,
@@ -194,15 +207,10 @@ impl TemporaryCredentials {
     }
 
     /// The session that a token holds.
-    pub(crate) async fn open_session_token(
-        &self,
-        access_key: &str,
-        token: &str,
-        now_ms: u64,
-    ) -> Result<Session, SessionError> {
+    pub(crate) async fn open_session_token(&self, access_key: &str, token: &str) -> Result<Session, SessionError> {
         let keys = self.sts_keys().await?.ok_or(SessionError::Invalid)?;
         let session = open(keys.of(access_key), access_key, token).ok_or(SessionError::Invalid)?;
-        if session.expires_unix_ms <= now_ms {
+        if session.expires_unix_ms <= self.end_unix_ms() {
             return Err(SessionError::Expired);
         }
         Ok(session)

@@ -174,7 +174,7 @@ impl Users {
     pub(crate) async fn signer(&self, access_key: &str, token: Option<&str>) -> Result<Signer, CallerError> {
         match (is_temporary(access_key), token) {
             (true, Some(token)) => {
-                let session = self.temporary.open_session_token(access_key, token, unix_ms()).await?;
+                let session = self.temporary.open_session_token(access_key, token).await?;
                 Ok(Signer::Session(Box::new(session)))
             }
             (true, None) | (false, Some(_)) => Err(CallerError::InvalidToken),

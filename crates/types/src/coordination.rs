@@ -101,6 +101,24 @@ pub struct ClockRecord {
     pub unix_ms: u64,
 }
 
+/// Largest difference of the clocks of a process and of the cluster, in milliseconds.
+pub const CLOCK_DIFFERENCE_MS_MAX: u64 = 60_000;
+
+/// Returns the time at which terms lapse whose end removes or releases data. A process whose clock is ahead uses the
+/// cluster's time: nothing goes because a clock was moved.
+pub fn lapse_unix_ms(own_unix_ms: u64, cluster_unix_ms: Option<u64>) -> u64 {
+    match cluster_unix_ms {
+        Some(cluster) if own_unix_ms > cluster.saturating_add(CLOCK_DIFFERENCE_MS_MAX) => cluster,
+        _ => own_unix_ms,
+    }
+}
+
+/// Returns the time at which such a term begins, and at which credentials end. A process whose clock is behind uses
+/// the cluster's time: the term would be over by the clocks of others, and the credentials are.
+pub fn later_unix_ms(own_unix_ms: u64, cluster_unix_ms: Option<u64>) -> u64 {
+    own_unix_ms.max(cluster_unix_ms.unwrap_or(0))
+}
+
 /// The current coordinator; the key is tied to its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoordinatorRecord {
@@ -164,6 +182,22 @@ mod tests {
     fn settings_that_are_not_there_have_their_defaults() {
         let settings: SettingsRecord = serde_json::from_str(r#"{"format":1,"osd_down_out_seconds":5}"#).unwrap();
         assert_eq!(settings, SettingsRecord { osd_down_out_seconds: 5, ..SettingsRecord::default() });
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_lets_nothing_lapse() {
+        assert_eq!(lapse_unix_ms(1_000_000, None), 1_000_000);
+        assert_eq!(lapse_unix_ms(1_000_000, Some(950_000)), 1_000_000, "as clocks differ");
+        assert_eq!(lapse_unix_ms(1_000_000, Some(939_999)), 939_999);
+        assert_eq!(lapse_unix_ms(u64::MAX, Some(1)), 1);
+        assert_eq!(lapse_unix_ms(1_000, Some(1_000_000)), 1_000, "one that is behind waits longer by itself");
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_shortens_no_term() {
+        assert_eq!(later_unix_ms(1_000, None), 1_000);
+        assert_eq!(later_unix_ms(1_000, Some(1_000_000)), 1_000_000);
+        assert_eq!(later_unix_ms(1_000_000, Some(1_000)), 1_000_000, "the term is longer");
     }
 
     #[test]

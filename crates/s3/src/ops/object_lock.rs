@@ -1,5 +1,6 @@
 //! Object lock: a bucket's default retention, and the locks of single versions.
 
+use atoll_types::coordination::{lapse_unix_ms, later_unix_ms};
 use atoll_types::records::{BucketObjectLock, BucketRecord, DefaultRetention, RetentionMode, RetentionPeriod};
 use s3s::dto::{
     DefaultRetention as DefaultRetentionAnswer, GetObjectLegalHoldInput, GetObjectLegalHoldOutput,
@@ -14,7 +15,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use super::answers::{timestamp, unix_ms_of};
 use crate::access::Asking;
-use crate::clock::{lapse_unix_ms, unix_ms};
+use crate::clock::unix_ms;
 use crate::error::custom_error;
 use crate::index::Index;
 use crate::object_lock::{ObjectLock, Retention};
@@ -24,7 +25,7 @@ use crate::record::EntryHead;
 const DAYS_MAX: i32 = 36_500;
 const YEARS_MAX: i32 = 100;
 /// Begin of the last year that timestamps can have.
-const YEAR_9999_MS: u64 = 253_370_764_800_000;
+pub(super) const YEAR_9999_MS: u64 = 253_370_764_800_000;
 
 fn malformed() -> S3Error {
     s3_error!(
@@ -223,6 +224,11 @@ impl Service {
     /// Returns the time by which retention lapses.
     pub(super) fn lapse_unix_ms(&self) -> u64 {
         lapse_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
+    }
+
+    /// Returns the time from which a bucket's default retention counts.
+    pub(super) fn retained_from_unix_ms(&self) -> u64 {
+        later_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
     }
 
     pub(super) async fn put_object_retention(

@@ -12,7 +12,6 @@ pub(crate) use issuers::Issuers;
 
 use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
-use crate::clock::unix_ms;
 use crate::temporary_credentials::{Credentials, SESSION_SECONDS_MAX};
 use crate::users::Signer;
 
@@ -76,22 +75,18 @@ async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
         CallerKind::Session { .. } => return Err(QueryError::InvalidClientTokenId),
     };
     let session = Session {
-        // Who seals it gives it one.
+        // Who issues it gives it one, and its times.
         access_key: String::new(),
         account: caller.account.id.clone(),
         principal,
         policies: Vec::new(),
         policy_arns: Vec::new(),
         key_policy: key_policy(signer, &identities),
-        issued_unix_ms: unix_ms(),
-        expires_unix_ms: expiry(seconds),
+        issued_unix_ms: 0,
+        expires_unix_ms: 0,
     };
-    let credentials = issue(request, session).await?;
+    let credentials = issue(request, session, seconds).await?;
     Ok(Answer::new().fields("Credentials", credentials_fields(&credentials)))
-}
-
-fn expiry(seconds: u32) -> u64 {
-    unix_ms() + u64::from(seconds) * 1_000
 }
 
 /// The policy of the service account that begins a session, or that began the one that begins it.
@@ -107,8 +102,11 @@ fn key_policy(signer: &Signer, identities: &Identities) -> Option<String> {
     }
 }
 
-async fn issue(request: &QueryRequest<'_>, session: Session) -> Result<Credentials, QueryError> {
-    let credentials = request.gateway.users.temporary().issue(session).await?;
+async fn issue(request: &QueryRequest<'_>, session: Session, seconds: u32) -> Result<Credentials, QueryError> {
+    let temporary = request.gateway.users.temporary();
+    let issued_unix_ms = temporary.begin_unix_ms();
+    let expires_unix_ms = issued_unix_ms.saturating_add(u64::from(seconds) * 1_000);
+    let credentials = temporary.issue(Session { issued_unix_ms, expires_unix_ms, ..session }).await?;
     match credentials.session_token.len() > TOKEN_CHARS_MAX {
         true => Err(QueryError::PackedPolicyTooLarge),
         false => Ok(credentials),
