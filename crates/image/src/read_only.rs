@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::admin::ImageAdmin;
 use crate::ahead::Ahead;
 use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, state_of};
+use crate::attach::fence_within_limit;
 use crate::audit;
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::pieces::{BLOCK, pieces};
@@ -64,6 +65,12 @@ impl ReadOnlyImage {
             bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
         };
         let Opened { generation, ancestors, back_at, watcher } = watched;
+        if let Some(record) = watcher.raised()
+            && let Err(error) = fence_within_limit(client, &record).await
+        {
+            bridge.run(watcher.end()).await?;
+            return Err(error);
+        }
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
         if let Some(number) = back_at {
             Ahead::find(Rc::clone(&state), number).await?;
