@@ -154,6 +154,42 @@ impl ClusterMap {
         map
     }
 
+    /// Returns this map with a range of keys read again. A record that is there and cannot be read was not removed:
+    /// it stays as it was, as it does when it changes.
+    fn with_range_again(&self, range: &str, entries: &[(String, Vec<u8>, i64)]) -> ClusterMap {
+        let mut newer = ClusterMap::default();
+        for (key, value, revision) in entries {
+            let found = change(key, Some((value, *revision)));
+            if let Some(found) = found.or_else(|| self.present(change(key, None)?)) {
+                newer.apply(found);
+            }
+        }
+        self.with_range(range, newer)
+    }
+
+    /// Returns the record that a change would remove, if it is there.
+    fn present(&self, removal: MapChange) -> Option<MapChange> {
+        Some(match removal {
+            MapChange::Osd(id, _) => MapChange::Osd(id, Some(self.osds.get(&id)?.clone())),
+            MapChange::Up(id, _) => MapChange::Up(id, Some(self.up.get(&id)?.clone())),
+            MapChange::Pool(id, _) => MapChange::Pool(id, Some(self.pools.get(&id)?.clone())),
+            MapChange::RemovedPool(id) => MapChange::RemovedPool(*self.removed_pools.get(&id)?),
+            MapChange::Pg(id, _) => MapChange::Pg(id, Some(self.pgs.get(&id)?.clone())),
+            MapChange::PgTarget(id, _) => MapChange::PgTarget(id, Some(self.pg_targets.get(&id)?.clone())),
+            MapChange::PgScrub(id, _) => MapChange::PgScrub(id, Some(self.pg_scrubs.get(&id)?.clone())),
+            MapChange::ScrubRequest(id, _) => {
+                MapChange::ScrubRequest(id, Some(self.scrub_requests.get(&id)?.clone()))
+            }
+            MapChange::Flags(_) => MapChange::Flags(self.flags.clone()),
+            MapChange::Frames(_) => MapChange::Frames(self.frames),
+            MapChange::Settings(_) => MapChange::Settings(self.settings.clone()),
+            MapChange::AuthorizedKey(key, _) => {
+                let record = self.authorized_keys.get(&key)?.clone();
+                MapChange::AuthorizedKey(key, Some(record))
+            }
+        })
+    }
+
     /// Applies a change.
     pub fn apply(&mut self, change: MapChange) {
         match change {
@@ -283,8 +319,7 @@ impl MapWatch {
                 }
                 WatchEvent::Delete { key, .. } => change(&key, None).into_iter().collect(),
                 WatchEvent::Resync { entries, .. } => {
-                    let newer = self.map.with_range(range, ClusterMap::from_entries(&entries));
-                    self.map.changes_to(newer)
+                    self.map.changes_to(self.map.with_range_again(range, &entries))
                 }
             };
             if !changes.is_empty() {
@@ -346,6 +381,42 @@ mod tests {
         let (flags, settings) = (FlagsRecord::default().format, SettingsRecord::default().format);
         let expected = [(1, 7, 8), (0, 7, 8), (1, 7, settings), (1, flags, 8), (1, 7, 8)];
         assert_eq!(resynced.each_ref().map(kept), expected);
+    }
+
+    /// It would count as removed: a pool with data in it, or the key of an OSD.
+    #[test]
+    fn a_record_that_cannot_be_read_again_stays_as_it_was() {
+        let entry = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec(), 5);
+        let key = r#"{"format":1,"role":"osd","osd":3,"name":"osd.3"}"#;
+        let request = r#"{"format":1,"is_deep":true,"requested_unix_ms":7}"#;
+        let target = r#"{"format":1,"members":[1,2]}"#;
+        let settings = r#"{"format":1,"osd_down_out_seconds":5}"#;
+        let all = [
+            (keys::AUTHORIZED_KEYS, format!("{}aa", keys::AUTHORIZED_KEYS), key),
+            (keys::OSDS_TO_POOLS, keys::pg_target(PgId { pool: PoolId(1), index: 0 }), target),
+            ("/atoll/s", keys::scrub_request(PgId { pool: PoolId(1), index: 0 }), request),
+            ("/atoll/s", keys::SETTINGS.to_owned(), settings),
+        ];
+        let entries: Vec<_> = all.iter().map(|(_, key, value)| entry(key, value)).collect();
+        let map = ClusterMap::from_entries(&entries);
+        let count = |map: &ClusterMap| (map.authorized_keys.len(), map.pg_targets.len(), map.scrub_requests.len());
+        assert_eq!((count(&map), map.settings.osd_down_out_seconds), ((1, 1, 1), 5));
+        for value in ["", "not json", r#"{"format":9}"#] {
+            let mut again = map.clone();
+            for range in keys::MAP_RANGES {
+                let of_range = all.iter().filter(|(at, ..)| *at == range);
+                let unreadable: Vec<_> = of_range.map(|(_, key, _)| entry(key, value)).collect();
+                let newer = again.with_range_again(range, &unreadable);
+                again.changes_to(newer).into_iter().for_each(|change| again.apply(change));
+            }
+            assert_eq!((count(&again), again.settings.osd_down_out_seconds), ((1, 1, 1), 5), "{value}");
+        }
+        // One that is not there was removed.
+        let mut removed = map.clone();
+        for range in keys::MAP_RANGES {
+            removed = removed.with_range_again(range, &[]);
+        }
+        assert_eq!(count(&removed), (0, 0, 0));
     }
 
     #[test]
