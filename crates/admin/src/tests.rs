@@ -25,6 +25,7 @@ use crate::osds::{self, NewLocation, check_drain};
 use crate::peer_keys;
 use crate::pools::{self, NewPool, PoolChange};
 use crate::settings::{self, Setting};
+use crate::wrapped_secrets::destroy_bucket_keys;
 
 mod logins;
 
@@ -296,19 +297,14 @@ async fn pools_are_made_changed_and_removed() {
     assert_eq!(again.id, PoolId(4), "numbers are not given twice");
 }
 
-#[tokio::test]
-async fn a_pool_with_the_data_of_a_bucket_stays() {
-    let state = State::start().await;
-    for name in ["index", "data"] {
-        pools::create(&state.client, &new_pool(name)).await.unwrap();
-    }
-    let bucket = BucketRecord {
+fn bucket(name: &str) -> BucketRecord {
+    BucketRecord {
         format: 1,
         id: "1".into(),
-        name: "photos".into(),
+        name: name.into(),
         owner: String::new(),
         pool: PoolId(1),
-        data_pool: Some(PoolId(2)),
+        data_pool: None,
         index_shards: 1,
         wrapped_key: String::new(),
         created_unix_ms: 0,
@@ -322,11 +318,40 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         public_access_block: None,
         cors: Vec::new(),
         access: None,
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_pool_with_the_data_of_a_bucket_stays() {
+    let state = State::start().await;
+    for name in ["index", "data"] {
+        pools::create(&state.client, &new_pool(name)).await.unwrap();
+    }
+    let bucket = BucketRecord { pool: PoolId(1), data_pool: Some(PoolId(2)), ..bucket("photos") };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {
         assert!(refusal(pools::remove(&state.client, name).await).contains("'photos'"));
     }
+}
+
+/// A second operator would have to approve it, and was not asked.
+#[tokio::test]
+async fn keys_are_not_destroyed_of_a_bucket_that_was_locked_or_replaced_meanwhile() {
+    let state = State::start().await;
+    let client = &state.client;
+    let seen = BucketRecord { wrapped_key: "local:1:aa".into(), ..bucket("photos") };
+    let locked = BucketRecord { object_lock: Some(Default::default()), ..seen.clone() };
+    let other = BucketRecord { id: "2".into(), ..seen.clone() };
+    let now = async || client.get::<BucketRecord>(&keys::bucket("photos")).await.unwrap().unwrap().0;
+    for changed in [&locked, &other] {
+        client.put(&keys::bucket("photos"), changed).await.unwrap();
+        assert!(refusal(destroy_bucket_keys(client, &seen).await).contains("meanwhile"));
+        assert_eq!(&now().await, changed);
+    }
+    client.put(&keys::bucket("photos"), &locked).await.unwrap();
+    destroy_bucket_keys(client, &locked).await.unwrap();
+    let destroyed = now().await;
+    assert_eq!((destroyed.wrapped_key.as_str(), destroyed.key_generation), ("", 1));
 }
 
 #[tokio::test]
