@@ -16,6 +16,7 @@ mod cluster_state;
 mod commands;
 mod copies;
 mod figures;
+mod guarded_stream;
 mod hosts;
 mod known_digests;
 mod listener;

@@ -24,6 +24,7 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
+use crate::guarded_stream::GuardedStream;
 use crate::hosts::{self, HostKey};
 use crate::server::Shared;
 
@@ -46,6 +47,15 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    pub fn new(address: SocketAddr, place: Arc<Place>) -> Self {
+        Peer { address, place }
+    }
+
+    /// Returns true if the other end has authenticated.
+    pub fn is_member(&self) -> bool {
+        self.place.is_member()
+    }
+
     /// Notes that the other end has authenticated.
     pub fn log_in(&self) {
         self.place.log_in();
@@ -77,7 +87,7 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared
                     note(SecurityEvent::TooManyConnections, address.ip(), detail);
                 }
                 tokio::spawn(async move {
-                    let peer = Peer { address, place: Arc::clone(&place) };
+                    let peer = Peer::new(address, Arc::clone(&place));
                     tokio::select! {
                         () = serve_connection(stream, peer, &tls, shared, routers) => {}
                         () = ends_early(&place) => {}
@@ -105,6 +115,7 @@ async fn ends_early(place: &Place) {
 }
 
 async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<Shared>, routers: Routers) {
+    let stream = GuardedStream::new(stream, peer.clone());
     let (stream, key) = match tokio::time::timeout(HEADER_LIMIT, handshake(stream, tls)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
@@ -143,7 +154,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<
 }
 
 /// The handshake. A caller that asks for the protocol of hosts has to show a key, which is returned.
-async fn handshake(stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, Option<HostKey>)> {
+async fn handshake(stream: GuardedStream, tls: &Tls) -> io::Result<(TlsStream<GuardedStream>, Option<HostKey>)> {
     let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     let is_host = begun.client_hello().alpn().is_some_and(|mut asked| asked.any(|name| name == hosts::ALPN));
     if !is_host {
