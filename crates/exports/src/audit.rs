@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use atoll_audit::{note_change, note_refusal};
+use atoll_audit::{Bounded, PATH_BYTES_MAX, cut_fields, note_change, note_refusal};
 use atoll_reactor::PeerAddress;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ const ATTACH: &str = "AttachImage";
 #[derive(Serialize)]
 struct Record<'a> {
     /// `IMAGE` or `IMAGE@SNAPSHOT`.
-    image: &'a str,
+    image: Bounded<'a>,
     /// `read` or `write`; absent if it was refused before that was known.
     access: Option<&'a str>,
     /// The address of a host, or the number of a process of this host.
@@ -26,17 +26,24 @@ struct Record<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     nvme_host: Option<&'a str>,
     error: Option<String>,
+    /// Names of fields that were cut.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cut: Vec<&'static str>,
 }
 
 impl<'a> Record<'a> {
-    fn new(image: &'a str, is_written: Option<bool>, client: &'a Client, error: Option<&OpenError>) -> Self {
+    fn new(image: &'a str, is_written: Option<bool>, client: &'a Client, error: Option<&str>) -> Self {
+        // A client may name an image that there is not, and errors repeat names.
+        let (image, error) = (Bounded::new(image, PATH_BYTES_MAX), error.unwrap_or_default());
+        let error = Bounded::new(error, PATH_BYTES_MAX);
         Record {
             image,
             access: is_written.map(|is_written| if is_written { "write" } else { "read" }),
             client: client.address.to_string(),
             certificate: client.certificate_names(),
             nvme_host: client.nvme_host.as_deref(),
-            error: error.map(ToString::to_string),
+            error: (!error.text().is_empty()).then(|| error.text().to_owned()),
+            cut: cut_fields(&[("image", image), ("error", error)]),
         }
     }
 }
@@ -55,10 +62,15 @@ pub(crate) fn attached(image: &str, is_written: bool, client: &Client) {
 
 /// A connection of a client has not got an image.
 pub(crate) fn refused(image: &str, client: &Client, error: &OpenError) {
-    note_refusal(SOURCE, ATTACH, address(client), &Record::new(image, None, client, Some(error)));
+    note_refusal(SOURCE, ATTACH, address(client), &Record::new(image, None, client, Some(&error.message)));
 }
 
 /// A connection of a client that had an image is over.
 pub(crate) fn detached(image: &str, is_written: bool, client: &Client) {
     note_change(SOURCE, "DetachImage", &Record::new(image, Some(is_written), client, None));
+}
+
+/// A connection of a client loses an image, because its right was taken away.
+pub(crate) fn revoked(image: &str, client: &Client, why: &str) {
+    note_change(SOURCE, "RevokeImage", &Record::new(image, None, client, Some(why)));
 }

@@ -14,6 +14,7 @@ use crate::audit;
 use crate::clients::Client;
 use crate::drain::{ConnectionRequests, Drain};
 use crate::questions::Questions;
+use crate::rights::{Attached, Attachments};
 
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
@@ -52,6 +53,7 @@ pub struct Exports {
     exports: RefCell<HashMap<String, Export>>,
     drain: Rc<Drain>,
     questions: Questions,
+    attachments: Rc<Attachments>,
 }
 
 /// An image as one more connection has it; to be given back by [`Exports::release`].
@@ -104,7 +106,28 @@ impl Exports {
             exports: RefCell::default(),
             drain: Rc::default(),
             questions: Questions::default(),
+            attachments: Rc::default(),
         }
+    }
+
+    /// Ends the attachments of clients whose right to an image is taken away. Runs as long as the thread.
+    pub async fn follow_rights(self: Rc<Self>) {
+        let mut records = self.admin.follow_records();
+        loop {
+            let next = self.bridge.run(async move {
+                let next = records.next().await;
+                (next, records)
+            });
+            let (next, rest) = next.await;
+            records = rest;
+            let Some(changed) = next else { return };
+            changed.iter().for_each(|record| self.attachments.follow(record));
+        }
+    }
+
+    /// Has `end` called when a client that is attached to an image loses its right to it.
+    pub fn attach(&self, record: &ImageRecord, client: &Client, end: impl Fn() + 'static) -> Attached {
+        self.attachments.add(record, client, end)
     }
 
     /// Questions of strangers.
@@ -122,7 +145,8 @@ impl Exports {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let ask = self.bridge.run(async move { describe(&admin, &wanted).await });
         let described = self.questions.image(name, client, ask).await.inspect_err(|error| {
-            if error.kind == OpenErrorKind::NotAllowed {
+            // Also one who tries names.
+            if matches!(error.kind, OpenErrorKind::NotAllowed | OpenErrorKind::Unknown) {
                 audit::refused(name, client, error);
             }
         })?;

@@ -14,6 +14,7 @@ mod places;
 mod questions;
 mod request_memory;
 mod requests;
+mod rights;
 mod transport;
 
 pub use byte_budget::{ByteBudget, ByteGrant};
@@ -25,4 +26,5 @@ pub use places::enter;
 pub use questions::Questions;
 pub use request_memory::{PATIENCE_MS, REQUEST_BYTES_ALL, RequestMemory, UNGRANTED_BYTES_MAX};
 pub use requests::{Running, follow_in_flight};
+pub use rights::Attached;
 pub use transport::{Channel, Transport};

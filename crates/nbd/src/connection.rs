@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use atoll_connection_limits::Place;
 use atoll_exports::{
-    ByteBudget, ByteGrant, Client, ConnectionRequests, ImageMetrics, OpenError, PATIENCE_MS, Running, Transport,
-    UNGRANTED_BYTES_MAX,
+    Attached, ByteBudget, ByteGrant, Client, ConnectionRequests, Description, ImageMetrics, OpenError,
+    PATIENCE_MS, Running, Transport, UNGRANTED_BYTES_MAX,
 };
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::current_span::within;
@@ -62,6 +62,7 @@ struct Opened {
     device: Rc<OpenImage>,
     client: Client,
     requests: Rc<ConnectionRequests>,
+    attached: Attached,
 }
 
 /// Serves a client to its end.
@@ -132,7 +133,8 @@ impl Connection {
 
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
-        if let Some(Opened { name, device, client, requests }) = self.opened.borrow_mut().take() {
+        if let Some(Opened { name, device, client, requests, attached }) = self.opened.borrow_mut().take() {
+            drop(attached);
             requests.end();
             self.server.exports.release(name, device, &client);
         }
@@ -316,7 +318,17 @@ impl Connection {
         }
     }
 
-    async fn open(&self, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
+    /// Has the connection end when the client's right to an image is taken away.
+    fn attach(self: &Rc<Self>, described: &Description, client: &Client) -> Attached {
+        let connection = Rc::downgrade(self);
+        self.server.exports.attach(&described.record, client, move || {
+            if let Some(connection) = connection.upgrade() {
+                connection.transport.abort();
+            }
+        })
+    }
+
+    async fn open(self: &Rc<Self>, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
         let client = self.client();
         let (size_bytes, read_only) = match purpose {
             OpenPurpose::Inspect => {
@@ -325,11 +337,13 @@ impl Connection {
             }
             OpenPurpose::Serve => {
                 let described = self.server.exports.describe(name, &client).await?;
+                let attached = self.attach(&described, &client);
                 let device = self.server.exports.open(name, &client, &described, &PURPOSE.into()).await?;
                 *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
                 let about = (device.size_bytes(), device.is_read_only());
                 let requests = Rc::new(self.server.exports.requests(name, client.clone()));
-                *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, client, requests });
+                let name = name.to_owned();
+                *self.opened.borrow_mut() = Some(Opened { name, device, client, requests, attached });
                 self.place.log_in();
                 about
             }

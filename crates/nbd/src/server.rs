@@ -61,6 +61,7 @@ impl NbdServer {
             server.runtime.spawn(Rc::clone(&server).follow_certificates(identity));
         }
         server.runtime.spawn(follow_in_flight(server.runtime.clone()));
+        server.runtime.spawn(Rc::clone(&server.exports).follow_rights());
         Ok(server)
     }
 

@@ -16,6 +16,7 @@ use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_types::records::ImageRecord;
 
 use crate::association::Association;
 use crate::connection;
@@ -117,6 +118,7 @@ impl NvmeTarget {
         });
         target.runtime.spawn(follow_in_flight(target.runtime.clone()));
         target.runtime.spawn(Rc::clone(&target).watch());
+        target.runtime.spawn(Rc::clone(&target.exports).follow_rights());
         target
     }
 
@@ -260,7 +262,34 @@ impl NvmeTarget {
             is_gone: false,
         };
         let subject = Subject::Namespace { namespace, id: identity.id };
-        Ok(self.add(request, caller, subject, identity.serial, (opened.device, opened.generation)))
+        let device = (opened.device, opened.generation);
+        let association = self.add(request, caller, subject, identity.serial, device);
+        self.attach(&association, image, &opened.record).await?;
+        Ok(association)
+    }
+
+    /// Has a controller end when its host's right to the image is taken away.
+    async fn attach(
+        self: &Rc<Self>,
+        association: &Association,
+        image: &str,
+        record: &ImageRecord,
+    ) -> Result<(), ConnectRefusal> {
+        let (target, number) = (Rc::downgrade(self), association.controller_id);
+        let end = move || {
+            if let Some(target) = target.upgrade() {
+                target.end(number);
+            }
+        };
+        association.is_attached(self.exports.attach(record, &association.client, end));
+        // To open the image took a while.
+        match self.exports.describe(image, &association.client).await {
+            Err(error) if error.kind == OpenErrorKind::NotAllowed => {
+                self.end(number);
+                Err(refused(&error))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add(
