@@ -25,6 +25,7 @@ mod join_token;
 pub mod key;
 mod key_policy;
 pub mod laboratory;
+mod log_lines;
 pub mod metrics;
 pub mod nbd;
 pub mod nvme;
