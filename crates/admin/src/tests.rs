@@ -510,6 +510,32 @@ async fn a_second_operator_approves_once() {
     assert!(refusal(act(&ann).await).contains("a second operator"), "it was good once");
 }
 
+/// Who asks may be able to give another a password, or a role.
+#[tokio::test]
+async fn who_was_changed_after_a_request_does_not_approve_it() {
+    let state = State::start().await;
+    let client = &state.client;
+    for (name, role) in [
+        ("ann", OperatorRole::Admin),
+        ("bob", OperatorRole::Admin),
+        ("carl", OperatorRole::Admin),
+        ("eve", OperatorRole::Storage),
+    ] {
+        operators::create(client, name, &role.into(), "a long password", Reach::All).await.unwrap();
+    }
+    let [ann, bob, carl, eve] = ["ann", "bob", "carl", "eve"].map(ProvedOperator::by_session);
+    assert!(approvals::require(client, "x", &ann).await.is_err());
+    let (id, _) = approvals::list(client).await.unwrap().remove(0);
+    operators::set(client, "bob", None, Some("another long password"), Reach::All).await.unwrap();
+    operators::set(client, "eve", Some(&OperatorRole::Admin.into()), None, Reach::All).await.unwrap();
+    for operator in [&bob, &eve] {
+        assert!(refusal(approvals::decide(client, &id, operator, true).await).contains("after the request"));
+    }
+    operators::end_sessions(client, "carl").await.unwrap();
+    approvals::decide(client, &id, &carl, true).await.unwrap();
+    assert_eq!(approvals::require(client, "x", &ann).await.unwrap(), "carl");
+}
+
 #[tokio::test]
 async fn denied_and_expired_requests_are_not_executed() {
     let state = State::start().await;
