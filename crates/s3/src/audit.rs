@@ -1,7 +1,11 @@
 //! The record of a request in the audit log (docs/reference/formats.md, "Audit log").
 
+use std::collections::BTreeSet;
+
 use atoll_audit::{Bounded, DocumentChange};
+use atoll_types::records::BucketRecord;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// One of the objects that DeleteObjects was to delete.
 #[derive(Debug, Serialize)]
@@ -44,6 +48,53 @@ impl AuditedDeletions {
     }
 }
 
+/// A setting of a bucket that a request has changed.
+#[derive(Debug, Serialize)]
+pub(crate) struct AuditedSetting {
+    /// Its name in the bucket's record.
+    pub setting: String,
+    /// Null if it was not there.
+    pub before: Value,
+    /// Null if it is not there any more.
+    pub after: Value,
+}
+
+/// Fields of a bucket's record that no setting is in, or secrets. Changes of policies have a field of their own.
+const NO_SETTINGS: [&str; 5] = ["format", "key_generation", "named_keys", "unsealed_permit", "wrapped_key"];
+const OF_POLICY: [&str; 2] = ["policy", "policy_principals"];
+/// Most bytes of a line for the value of a setting, as JSON.
+const SETTING_BYTES_MAX: usize = 4 << 10;
+
+impl AuditedSetting {
+    /// All that differ between two states of a bucket.
+    pub fn changed(before: &BucketRecord, after: &BucketRecord) -> Vec<Self> {
+        let (mut before, mut after) = (settings_of(before), settings_of(after));
+        let names: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
+        let changed = names.into_iter().filter_map(|setting| {
+            let (before, after) = (before.remove(&setting), after.remove(&setting));
+            (before != after).then(|| AuditedSetting { setting, before: bounded(before), after: bounded(after) })
+        });
+        changed.collect()
+    }
+}
+
+fn settings_of(record: &BucketRecord) -> Map<String, Value> {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(record) else { return Map::new() };
+    fields.retain(|name, _| !NO_SETTINGS.contains(&&name[..]));
+    if let Some(Value::Object(access)) = fields.get_mut("access") {
+        access.retain(|name, _| !OF_POLICY.contains(&&name[..]));
+    }
+    fields
+}
+
+fn bounded(value: Option<Value>) -> Value {
+    let value = value.unwrap_or_default();
+    match value.to_string().len() {
+        ..=SETTING_BYTES_MAX => value,
+        bytes => format!("left out: {bytes} bytes").into(),
+    }
+}
+
 /// Caller, request and outcome. No secret is in it: of a URL it has the path only.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuditRecord<'a> {
@@ -70,6 +121,9 @@ pub(crate) struct AuditRecord<'a> {
     /// The number of those for which the line has no room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted_unlisted: Option<usize>,
+    /// Settings of buckets that it has changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<&'a [AuditedSetting]>,
     /// Changes of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<&'a [DocumentChange]>,

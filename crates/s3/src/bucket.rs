@@ -12,6 +12,7 @@ use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 use crate::look_ups::{UnheardNames, Wanted};
+use crate::seen_buckets;
 
 /// Longest time that a bucket's record may be out of date on the data path: a policy set by another gateway does
 /// not count yet, and a bucket that it made again can still look missing, for this long. A deleted bucket is
@@ -143,6 +144,7 @@ impl Buckets {
     /// The bucket of this name, perhaps [`RECORD_TTL`] out of date.
     pub(crate) async fn get(&self, name: &str) -> Result<Arc<Bucket>, GatewayError> {
         if let Some(bucket) = self.records.get(name) {
+            self.see(&bucket.record)?;
             return Ok(bucket);
         }
         let asked = self.directory.bucket(name);
@@ -153,7 +155,17 @@ impl Buckets {
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
         let bucket = Arc::new(Bucket::new(record, &self.directory.identities()));
         self.records.insert(name, bucket.clone());
+        self.see(&bucket.record)?;
         Ok(bucket)
+    }
+
+    /// Refuses a bucket that has taken the name of one that the same request has seen.
+    pub(crate) fn see(&self, record: &BucketRecord) -> Result<(), GatewayError> {
+        if seen_buckets::is_same(record) {
+            return Ok(());
+        }
+        self.forget(&record.name);
+        Err(GatewayError::NoSuchBucket(record.name.clone()))
     }
 
     /// Returns the key that wraps the data keys of objects that name no other key.
@@ -208,8 +220,12 @@ impl Buckets {
         if !record.named_keys.contains_key(key_name) {
             let context = named_key_context(&record.id, key_name);
             let wrapped = self.service.wrap_with(Some(key_name), &context, &SecretKey::random()).await?;
-            self.change(&record.name, |record| {
-                record.named_keys.entry(key_name.to_owned()).or_insert_with(|| wrapped.clone());
+            self.try_change(&record.name, |current| {
+                if current.id != record.id {
+                    return Err(GatewayError::NoSuchBucket(record.name.clone()));
+                }
+                current.named_keys.entry(key_name.to_owned()).or_insert_with(|| wrapped.clone());
+                Ok(())
             })
             .await?;
         }
@@ -220,7 +236,9 @@ impl Buckets {
     pub(crate) async fn fresh(&self, name: &str) -> Result<BucketRecord, GatewayError> {
         self.forget(name);
         let record = self.directory.bucket(name).await?;
-        record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))
+        let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
+        self.see(&record)?;
+        Ok(record)
     }
 
     /// Changes a bucket's record.
@@ -243,6 +261,7 @@ impl Buckets {
             let mut new = old.clone();
             change(&mut new)?;
             if new == old || self.directory.update_bucket(&old, &new).await.map_err(GatewayError::from)? {
+                seen_buckets::changed(&old, &new);
                 self.forget(name);
                 return Ok(new);
             }

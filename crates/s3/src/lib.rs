@@ -40,6 +40,7 @@ mod ops;
 mod query;
 mod query_api;
 mod record;
+mod seen_buckets;
 mod shell;
 mod sightings;
 mod signature_v2;

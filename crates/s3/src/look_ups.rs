@@ -1,20 +1,34 @@
 //! Look-ups of unknown buckets and access keys. Without a budget, and for a recent miss, the copy that watches keep
 //! is the answer: cluster state is not asked.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::time::Instant;
 
 use atoll_connection_limits::{ALL_BUDGET, LookUp, LookUps};
 use tokio::task_local;
 
+use crate::seen_buckets::Seen;
+
+/// The request that a task serves.
+struct Asked {
+    /// The address of its sender.
+    asker: Option<IpAddr>,
+    seen: RefCell<Seen>,
+}
+
 task_local! {
-    /// The address of the sender of the request that this task serves.
-    static ASKER: Option<IpAddr>;
+    static ASKED: Asked;
 }
 
 /// Serves a request of this address.
 pub(crate) async fn asked_from<F: Future>(address: Option<IpAddr>, answer: F) -> F::Output {
-    ASKER.scope(address, answer).await
+    ASKED.scope(Asked { asker: address, seen: RefCell::default() }, answer).await
+}
+
+/// Gives the buckets that the request of this task has seen; `None` beside requests.
+pub(crate) fn with_seen<T>(use_seen: impl FnOnce(&mut Seen) -> T) -> Option<T> {
+    ASKED.try_with(|asked| use_seen(&mut asked.seen.borrow_mut())).ok()
 }
 
 /// Kind of a name.
@@ -47,7 +61,7 @@ impl UnheardNames {
         (wanted, name): (Wanted, &str),
         ask: impl Future<Output = Result<Option<T>, E>>,
     ) -> Result<Option<T>, E> {
-        let address = ASKER.try_with(|address| *address).unwrap_or_default();
+        let address = ASKED.try_with(|asked| asked.asker).unwrap_or_default();
         let name = wanted.name(name);
         if self.0.begin(&name, address, Instant::now()) != LookUp::Ask {
             return Ok(None);

@@ -1,6 +1,7 @@
 //! A request while it is served: its operation, its caller, and its progress. Its metrics, its line in the audit
 //! log, and its report if it is slow or traced are made from that.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -18,8 +19,9 @@ use atoll_types::TraceContext;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
-use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions};
+use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions, AuditedSetting};
 use crate::metrics;
+use crate::query::parameter;
 use crate::shell::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
@@ -40,7 +42,6 @@ struct Asked {
     uri: Uri,
     arrival: Arrival,
     user_agent: Option<HeaderValue>,
-    copy_source: Option<HeaderValue>,
     part_of: Option<PartOf>,
 }
 
@@ -65,9 +66,13 @@ pub(crate) struct Observed {
     action: OnceLock<String>,
     /// The ARN that the action is about.
     subject: OnceLock<String>,
+    /// The source of a copy.
+    copy_source: OnceLock<HeaderValue>,
     /// The version that was made, or that the answer is about.
     version_id: OnceLock<String>,
     deleted: OnceLock<AuditedDeletions>,
+    /// Settings of buckets that it has changed.
+    settings: OnceLock<Vec<AuditedSetting>>,
     /// Changes of policies.
     policies: OnceLock<Vec<DocumentChange>>,
     /// It changes buckets or identities, and may.
@@ -104,8 +109,10 @@ impl Observed {
             caller: OnceLock::new(),
             action: OnceLock::new(),
             subject: OnceLock::new(),
+            copy_source: OnceLock::new(),
             version_id: OnceLock::new(),
             deleted: OnceLock::new(),
+            settings: OnceLock::new(),
             policies: OnceLock::new(),
             is_change: AtomicBool::new(false),
             status: OnceLock::new(),
@@ -146,6 +153,13 @@ impl Observed {
         let _ = self.subject.set(subject.to_owned());
     }
 
+    /// Sets the source of a copy that these headers name, if none did before.
+    pub(crate) fn copies_from(&self, headers: &HeaderMap) {
+        if let Some(source) = headers.get(COPY_SOURCE) {
+            let _ = self.copy_source.set(source.clone());
+        }
+    }
+
     /// Which version the answer is about.
     pub(crate) fn is_of_version(&self, version_id: &str) {
         let _ = self.version_id.set(version_id.to_owned());
@@ -154,6 +168,13 @@ impl Observed {
     /// Sets the deletions of one request with many keys.
     pub(crate) fn deletes(&self, deleted: Vec<AuditedDeletion>) {
         let _ = self.deleted.set(AuditedDeletions::new(deleted));
+    }
+
+    /// Sets the settings of buckets that it has changed.
+    pub(crate) fn changes_settings(&self, changes: Vec<AuditedSetting>) {
+        if !changes.is_empty() {
+            let _ = self.settings.set(changes);
+        }
     }
 
     /// Sets the changes of policies.
@@ -169,12 +190,12 @@ impl Observed {
     /// Sets the request, and its caller.
     pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
         let trace_parent = || TraceParent::parse(request.headers().get(TRACE_PARENT)?.to_str().ok()?);
+        self.copies_from(request.headers());
         let _ = self.asked.set(Asked {
             method: request.method().clone(),
             uri: request.uri().clone(),
             arrival,
             user_agent: request.headers().get(USER_AGENT).cloned(),
-            copy_source: request.headers().get(COPY_SOURCE).cloned(),
             part_of: traces::is_on()
                 .then(trace_parent)
                 .flatten()
@@ -221,6 +242,11 @@ impl Observed {
     }
 }
 
+/// Returns a header's value, which need not be text.
+fn text_of(value: &HeaderValue) -> Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
+}
+
 /// Rate of transfers above which a request is not slow: the client's time for its data does not count.
 const NOT_SLOW_BYTES_PER_US: u64 = 20;
 
@@ -249,14 +275,12 @@ impl Observed {
         let client = asked.and_then(|asked| asked.arrival.client).map(|client| client.ip());
         let method = asked.map(|asked| Bounded::new(asked.method.as_str(), METHOD_BYTES_MAX));
         let path = Bounded::new(self.path(), PATH_BYTES_MAX);
-        let user_agent = asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok());
-        let user_agent = user_agent.map(|agent| Bounded::new(agent, AGENT_BYTES_MAX));
-        let copy_source = asked.and_then(|asked| asked.copy_source.as_ref()?.to_str().ok());
-        let copy_source = copy_source.map(|source| Bounded::new(source, PATH_BYTES_MAX));
-        let version_id = self.version_id.get().map(|id| &id[..]).or_else(|| {
-            let query = asked?.uri.query()?;
-            query.split('&').find_map(|one| one.strip_prefix("versionId="))
-        });
+        let user_agent = asked.and_then(|asked| asked.user_agent.as_ref()).map(text_of);
+        let user_agent = user_agent.as_deref().map(|agent| Bounded::new(agent, AGENT_BYTES_MAX));
+        let copy_source = self.copy_source.get().map(text_of);
+        let copy_source = copy_source.as_deref().map(|source| Bounded::new(source, PATH_BYTES_MAX));
+        let named_version = asked.and_then(|asked| parameter(&asked.uri, "versionId"));
+        let version_id = self.version_id.get().map(String::as_str).or(named_version.as_deref());
         let version_id = version_id.map(|id| Bounded::new(id, VERSION_BYTES_MAX));
         let subject = self.subject.get().map(|subject| Bounded::new(subject, PATH_BYTES_MAX));
         let record = AuditRecord {
@@ -273,6 +297,7 @@ impl Observed {
             copy_source,
             deleted: self.deleted.get().map(|deleted| &deleted.listed[..]),
             deleted_unlisted: self.deleted.get().map(|deleted| deleted.unlisted).filter(|count| *count > 0),
+            settings: self.settings.get().map(|settings| &settings[..]),
             policies: self.policies.get().map(|policies| &policies[..]),
             account: caller.map(|caller| &caller.account.id[..]),
             principal: caller.map(|caller| caller.arn()),

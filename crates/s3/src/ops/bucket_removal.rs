@@ -70,6 +70,7 @@ impl Service {
         let name = request.input.bucket;
         let record = self.directory.bucket(&name).await.map_err(GatewayError::from)?;
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.clone()))?;
+        self.buckets.see(&record)?;
         let index = self.index_of(record);
 
         let token = hex::encode(atoll_keys::random_bytes::<8>());

@@ -30,6 +30,7 @@ use crate::names::index_object;
 use crate::observed::Observed;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
+use crate::seen_buckets::take_changes;
 
 pub(super) const HEALTH_PATH: &str = "/-/health";
 /// Its name in metrics.
@@ -114,6 +115,8 @@ async fn answer_unmeasured(
     let marks = Marks::of(request.uri());
     let (mut parts, body) = request.into_parts();
     let admitted = admit(gateway, &mut parts, &marks);
+    // A presigned URL may name it, too.
+    observed.copies_from(&parts.headers);
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
     let is_signed = admitted.as_ref().is_ok_and(Authentication::is_signed);
@@ -150,6 +153,7 @@ async fn answer_unmeasured(
         Ok(_) if [Method::PUT, Method::POST].contains(&parts.method) => call_operation(gateway, parts, body).await,
         Ok(_) => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
+    observed.changes_settings(take_changes());
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
     // HTTP/2 ends the stream alone.
