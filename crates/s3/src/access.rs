@@ -12,6 +12,6 @@ pub(crate) use actions::{
     LIST_BUCKET, Rule, SET_TAGS, Target, extra_rules, rule_of,
 };
 pub(crate) use conditions::RequestConditions;
-pub(crate) use gate::{FORM, FormRequest, Gate};
+pub(crate) use gate::{FORM, FormRequest, Gate, region_of_header};
 pub(crate) use key_use::{KeyUse, SealedFor};
 pub(crate) use permit::{Asked, Asking, GRANT_TO_OTHERS, Permit, access_denied};

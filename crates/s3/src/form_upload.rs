@@ -85,6 +85,9 @@ pub(crate) async fn upload(
     let key = expanded(fields.required("key")?, file_name.as_deref());
     fields.set("key", key.clone());
     fields.set("bucket", bucket.clone());
+    if let Some(observed) = &observed {
+        observed.is_about(&format!("arn:aws:s3:::{bucket}/{key}"));
+    }
     let (caller, authentication, allowed) = check_policy(gateway, &fields).await?;
     if named_bucket.is_some_and(|named| named != bucket) {
         return Err(s3_error!(InvalidArgument, "The form names another bucket than its URL"));
@@ -92,7 +95,7 @@ pub(crate) async fn upload(
     if key.is_empty() {
         return Err(s3_error!(UserKeyMustBeSpecified, "The bucket POST must contain a key that is not empty"));
     }
-    let headers = put_request::headers(&fields)?;
+    let headers = put_request::headers(&fields, &parts.headers)?;
     let request = FormRequest {
         access_key: caller.as_ref().map(|caller| caller.access_key.as_str()),
         authentication,

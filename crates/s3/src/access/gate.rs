@@ -21,14 +21,22 @@ use crate::ops::{Service, parse_key_id};
 use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, Document, is_aws_chunked};
 
-/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
-pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
-    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
-    let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;
-    let scope = scope.split([',', ' ']).next()?;
+/// The region in the scope of a signature: `KEY/20260101/REGION/s3/aws4_request`.
+fn region_of_scope(scope: &str) -> Option<&str> {
     // An access key may contain slashes.
-    scope.rsplit('/').nth(2).map(str::to_owned)
+    scope.split([',', ' ']).next()?.rsplit('/').nth(2)
+}
+
+/// The region of a signature in a header.
+pub(crate) fn region_of_header(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
+    region_of_scope(value.split_once("Credential=")?.1)
+}
+
+/// The region of a signature in a header or a URL.
+fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let of_header = region_of_header(headers).map(str::to_owned);
+    of_header.or_else(|| region_of_scope(&parameter(uri, "X-Amz-Credential")?).map(str::to_owned))
 }
 
 /// The session token of temporary credentials.
@@ -118,8 +126,8 @@ impl Gate {
             None => None,
         };
         let named_key = self.named_key(form.headers, caller.as_deref());
-        let (authentication, pending) = (form.authentication, Vec::new());
-        let permit = Permit { caller, authentication, operation: FORM, pending, named_key };
+        let (authentication, pending, region) = (form.authentication, Vec::new(), self.0.region.clone());
+        let permit = Permit { caller, authentication, operation: FORM, pending, named_key, region };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
         let mut pending = Vec::new();
@@ -149,7 +157,8 @@ impl Gate {
         if [bucket.record.owner.as_bytes(), account.as_bytes()].contains(&expected.as_bytes()) {
             return Ok(());
         }
-        Err(s3_error!(AccessDenied, "The bucket belongs to somebody else than {header} says"))
+        // As for who has no right: the answer confirms no guess of an owner.
+        Err(access_denied())
     }
 
     async fn check_owners(&self, context: &S3AccessContext<'_>) -> S3Result<()> {
@@ -245,8 +254,8 @@ impl S3Access for Gate {
         }
         self.check_owners(context).await?;
         let named_key = self.named_key(context.headers(), caller.as_deref());
-        let operation = known.operation;
-        let mut permit = Permit { caller, authentication, operation, pending: Vec::new(), named_key };
+        let (operation, region) = (known.operation, self.0.region.clone());
+        let mut permit = Permit { caller, authentication, operation, pending: Vec::new(), named_key, region };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();

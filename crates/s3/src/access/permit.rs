@@ -45,6 +45,8 @@ pub(crate) struct Permit {
     pub pending: Vec<Rule>,
     /// The key for SSE-KMS that its headers name.
     pub named_key: Option<NamedKey>,
+    /// The gateway's region.
+    pub region: String,
 }
 
 impl Permit {
@@ -166,6 +168,7 @@ impl<'a> Asking<'a> {
             uri: self.uri,
             arrival: self.arrival,
             authentication: self.permit.authentication,
+            region: &self.permit.region,
             operation: self.permit.operation,
             now_ms: unix_ms(),
             resource_account: asked.and_then(|asked| asked.bucket.owner_account.as_deref()),

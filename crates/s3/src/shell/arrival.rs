@@ -77,18 +77,34 @@ impl Origin {
             Some(_) => schemes.all(|scheme| scheme.eq_ignore_ascii_case("https")),
             None => own.is_encrypted,
         };
-        // Each proxy appends whom it talked to, so from the end the first stranger is the client.
-        let named: Vec<&str> = items(headers, &FORWARDED_FOR).collect();
-        let addresses = named.iter().rev().map_while(|text| text.parse::<IpAddr>().ok());
-        let stranger = addresses.into_iter().find(|address| !trusted.contain(*address));
+        let client = match last_stranger(headers, trusted) {
+            Some(Ok(address)) => Some(SocketAddr::new(address, 0)),
+            Some(Err(Unreadable)) => None,
+            None => Some(speaker),
+        };
         // Between a proxy and us, and not between the client and anybody.
         let tls_version = None;
-        Arrival {
-            is_encrypted,
-            tls_version,
-            client: Some(stranger.map_or(speaker, |address| SocketAddr::new(address, 0))),
-        }
+        Arrival { is_encrypted, tls_version, client }
     }
+}
+
+/// An item of `X-Forwarded-For` that is no address. It is a stranger's, and not the proxy's: the proxy's own may be
+/// one that policies trust.
+struct Unreadable;
+
+/// Returns the client by `X-Forwarded-For`: each proxy appends whom it talked to, so it is the first stranger from
+/// the end.
+fn last_stranger(headers: &HeaderMap, trusted: &TrustedProxies) -> Option<Result<IpAddr, Unreadable>> {
+    let named: Vec<&str> = items(headers, &FORWARDED_FOR).filter(|item| !item.is_empty()).collect();
+    let mut addresses = named.iter().rev().map(|item| address_of(item).ok_or(Unreadable));
+    addresses.find(|found| !matches!(found, Ok(address) if trusted.contain(*address)))
+}
+
+/// Returns the address in an item: some proxies write it with a port, or in brackets.
+fn address_of(item: &str) -> Option<IpAddr> {
+    let in_brackets = item.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let alone = in_brackets.unwrap_or(item).parse().ok();
+    alone.or_else(|| item.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
 /// The items of a header that is a list, over all its lines.
@@ -152,13 +168,20 @@ mod tests {
     fn a_client_cannot_invent_an_address() {
         let proxy = Some("10.1.2.3:99");
         for (line, client) in [
-            ("1.1.1.1, 192.0.2.7", "192.0.2.7:0"),
-            ("1.1.1.1, 192.0.2.7, 10.9.9.9", "192.0.2.7:0"),
-            ("1.1.1.1, nonsense, 10.9.9.9", "10.1.2.3:99"),
-            ("2001:db8::7", "[2001:db8::7]:0"),
-            ("", "10.1.2.3:99"),
+            ("1.1.1.1, 192.0.2.7", Some("192.0.2.7:0")),
+            ("1.1.1.1, 192.0.2.7, 10.9.9.9", Some("192.0.2.7:0")),
+            ("1.1.1.1, 192.0.2.7:4711, 10.9.9.9:80", Some("192.0.2.7:0")),
+            ("1.1.1.1, 192.0.2.7, , ", Some("192.0.2.7:0")),
+            ("1.1.1.1, nonsense, 10.9.9.9", None),
+            ("1.1.1.1, unknown", None),
+            ("nonsense, 192.0.2.7", Some("192.0.2.7:0")),
+            ("2001:db8::7", Some("[2001:db8::7]:0")),
+            ("[2001:db8::7]", Some("[2001:db8::7]:0")),
+            ("1.1.1.1, [2001:db8::7]:4711", Some("[2001:db8::7]:0")),
+            ("10.9.9.9", Some("10.1.2.3:99")),
+            ("", Some("10.1.2.3:99")),
         ] {
-            assert_eq!(arrival(false, proxy, &[(&FORWARDED_FOR, line)]).1.as_deref(), Some(client), "{line}");
+            assert_eq!(arrival(false, proxy, &[(&FORWARDED_FOR, line)]).1.as_deref(), client, "{line}");
         }
     }
 
