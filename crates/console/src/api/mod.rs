@@ -22,7 +22,8 @@ use atoll_audit::{AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger,
 use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Extension, State};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -49,6 +50,8 @@ pub(crate) use sessions::Sessions;
 const COOKIE_NAME: &str = "atoll_session";
 /// Name of calls of the admin API in audit logs.
 pub const AUDIT_SOURCE: &str = "admin";
+/// Largest body of a call: policies are the longest that there are.
+const BODY_BYTES_MAX: usize = 256 << 10;
 const CSRF_HEADER: &str = "x-atoll-csrf";
 /// Header of calls without a user at the page: the call is no use of the session.
 const IDLE_HEADER: &str = "x-atoll-idle";
@@ -56,7 +59,7 @@ const IDLE_HEADER: &str = "x-atoll-idle";
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     let document = || async { ([(CONTENT_TYPE, "application/json")], document::TEXT) };
     let api = Router::new().route("/api/openapi.json", get(document)).route("/api/v1/{*call}", any(call));
-    api.merge(oidc::routes())
+    api.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).merge(oidc::routes())
 }
 
 async fn call(
@@ -65,8 +68,10 @@ async fn call(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let (body, unread) =
+        body.map_or_else(|error| (Bytes::new(), Some(Refusal::unread_body(&error))), |body| (body, None));
     let call = Call {
         shared,
         peer: peer.map(|peer| peer.0),
@@ -79,7 +84,11 @@ async fn call(
         tried_user: OnceLock::new(),
         allowed: OnceLock::new(),
     };
-    let answer = if call.is_unaudited() { Err(Refusal::unaudited()) } else { call.answer().await };
+    let answer = match unread {
+        _ if call.is_unaudited() => Err(Refusal::unaudited()),
+        Some(refusal) => Err(refusal),
+        None => call.answer().await,
+    };
     let mut response = answer.unwrap_or_else(Refusal::into_response);
     call.audit(response.status());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -122,7 +131,9 @@ impl Call {
     }
 
     fn audit(&self, status: StatusCode) {
-        let Some(log) = self.shared.audit.as_ref().filter(|_| self.is_recorded()) else { return };
+        // Who looks where it may not is recorded, too.
+        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let Some(log) = self.shared.audit.as_ref().filter(|_| is_denied || self.is_recorded()) else { return };
         let address = self.address();
         let method = Bounded::new(self.method.as_str(), METHOD_BYTES_MAX);
         let path = Bounded::new(self.uri.path(), PATH_BYTES_MAX);
