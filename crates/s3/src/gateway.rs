@@ -24,14 +24,20 @@ use crate::key_cache::KeyCache;
 use crate::look_ups::UnheardNames;
 use crate::metrics;
 use crate::ops::{Operations, Service};
+use crate::orphans::{Search, SearchReport};
 use crate::query_api::Issuers;
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy, Workers};
-use crate::sightings::Standing;
+use crate::sightings::{Sightings, Standing};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
 /// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
 pub(crate) const XML_BYTES_MAX: usize = 4 << 20;
+
+/// Objects without a record that are remembered from one search to the next.
+const UNNAMED_MAX: usize = 100_000;
+/// Pause after each read of the search for them, which has no hurry.
+const SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often access to the key service is looked after.
 const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);
@@ -83,6 +89,8 @@ pub struct GatewayConfig {
     pub audit: Option<AuditLog>,
     /// Pause between two walks of the garbage collector; `None` for no collector.
     pub collect_interval: Option<Duration>,
+    /// Pause between two searches for data that no record names, if there is a collector.
+    pub search_interval: Duration,
 }
 
 impl GatewayConfig {
@@ -109,6 +117,7 @@ impl GatewayConfig {
             identity_lifetime: Duration::from_secs(30),
             audit: None,
             collect_interval: Some(Duration::from_secs(30)),
+            search_interval: Duration::from_secs(6 * 3_600),
         }
     }
 }
@@ -120,6 +129,8 @@ pub struct CollectorReport {
     pub records: u64,
     /// Bytes of data removed.
     pub bytes: u64,
+    /// Objects that no record named, and that were removed.
+    pub orphans: u64,
     /// Buckets or records that failed; they are tried again on the next walk.
     pub failures: u64,
 }
@@ -164,6 +175,7 @@ impl Gateway {
             abandoned_after: config.abandoned_after,
             standing: Standing::new(),
             collector: Mutex::new(Memory::new()),
+            unnamed: Mutex::new(Sightings::new(UNNAMED_MAX)),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(users.clone());
@@ -211,6 +223,10 @@ impl Gateway {
             let gateway = self.clone();
             workers.first().spawn(async move { gateway.collect_forever(interval).await })
         });
+        let search = self.config.collect_interval.map(|_| {
+            let gateway = self.clone();
+            workers.first().spawn(async move { gateway.search_forever().await })
+        });
         let keys = self.service.keys.clone();
         let maintenance = tokio::spawn(async move {
             loop {
@@ -222,14 +238,40 @@ impl Gateway {
         });
         shell::serve(self, &workers, listeners, shutdown).await;
         maintenance.abort();
-        if let Some(collector) = collector {
-            collector.abort();
-        }
+        collector.into_iter().chain(search).for_each(|task| task.abort());
     }
 
     /// One walk of the garbage collector, to be called on one of the [`Workers`].
     pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
         collect(&self.service).await
+    }
+
+    /// One search for data that no record names, because its gateway died, to be called on one of the [`Workers`].
+    /// It rests for `pause` after each read. Objects that two searches find, at least
+    /// [`GatewayConfig::abandoned_after`] apart, are left to the collector.
+    pub async fn search_orphans(&self, pause: Duration) -> Result<SearchReport, GatewayError> {
+        let mut unnamed = self.service.unnamed.lock().await;
+        let search = Search {
+            unnamed: &mut unnamed,
+            abandoned_after: self.service.abandoned_after,
+            pause,
+            report: SearchReport::default(),
+        };
+        let records = self.service.directory.buckets().await?.into_iter();
+        Ok(search.run(records.map(|record| self.service.index_of(record))).await)
+    }
+
+    async fn search_forever(&self) {
+        // Soon after the start, since a gateway has died perhaps; then a second time to be sure.
+        let soon = self.config.abandoned_after;
+        for interval in [soon, soon].into_iter().chain(std::iter::repeat(self.config.search_interval)) {
+            tokio::time::sleep(interval).await;
+            match self.search_orphans(SEARCH_PAUSE).await {
+                Ok(report) if report.suspects == 0 && report.failures == 0 => {}
+                Ok(report) => tracing::info!(?report, "searched for data that nothing names"),
+                Err(error) => tracing::warn!(%error, "the search for data that nothing names fails"),
+            }
+        }
     }
 
     async fn collect_forever(&self, interval: Duration) {

@@ -14,7 +14,7 @@ use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::data::Unfinished;
 use crate::error::GatewayError;
-use crate::names::{DELETING_KEY, VERSIONING_KEY, entry_key, index_object, shard_of};
+use crate::names::{DELETING_KEY, VERSIONING_KEY, beside_prefix, entry_key, index_object, shard_of};
 use crate::versions::{versioning_generation, versioning_value};
 
 /// How often and how long a change waits for a deletion of its bucket to be decided.
@@ -51,8 +51,24 @@ impl Index {
         self.bucket.record.index_shards.max(1)
     }
 
+    /// Returns true if small data has objects beside the index.
+    pub(crate) fn is_data_with_index(&self) -> bool {
+        self.bucket.record.data_pool() == self.bucket.record.pool
+    }
+
     pub(crate) fn object(&self, shard: u32) -> ObjectName {
         index_object(&self.bucket.record.id, shard)
+    }
+
+    /// The objects beside an index object, after one of them; and the name after which there may be more.
+    pub(crate) async fn list_beside(
+        &self,
+        shard: u32,
+        after: Option<ObjectName>,
+    ) -> Result<(Vec<ObjectName>, Option<ObjectName>), GatewayError> {
+        let (pool, object) = (self.bucket.record.pool, self.object(shard));
+        let prefix = beside_prefix(&object);
+        Ok(self.store.list_beside(pool, object, prefix, after).await?)
     }
 
     pub(crate) fn shard_of(&self, key: &str) -> u32 {
@@ -143,7 +159,8 @@ impl Index {
     }
 
     /// Sends a change, and with it the data that it names, if that goes beside the index and is not there yet. Both
-    /// are under way at once: the change is refused unless the PG has the data in its history before it.
+    /// are under way at once: the change is refused unless the PG has the data in its history before it. So it is,
+    /// however late it comes, after the data was removed.
     async fn send_change(
         &self,
         object: &ObjectName,
@@ -152,13 +169,13 @@ impl Index {
     ) -> Result<(), ClientError> {
         let pool = self.bucket.record.pool;
         let change = |conditions| self.store.change(pool, object.clone(), conditions, mutations.clone());
-        let unwritten = data.and_then(|data| data.write_beside(pool, object).map(|write| (data, write)));
-        let Some((data, write)) = unwritten else { return change(conditions).await };
+        let beside = data.and_then(|data| data.beside().cloned().map(|beside| (data, beside)));
+        let Some((data, beside)) = beside else { return change(conditions).await };
 
-        let has_data = Condition::OtherExists { object: write.object.clone() };
-        let with_data = [&conditions[..], &[has_data]].concat();
+        let with_data = [&conditions[..], &[Condition::OtherExists { object: beside }]].concat();
+        let Some(write) = data.write_beside() else { return change(with_data).await };
         // The data is sent first.
-        let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data));
+        let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data.clone()));
         if written.is_ok() || changed.is_ok() {
             data.note_beside();
         }
@@ -166,7 +183,7 @@ impl Index {
             // The data had to wait, for metadata that was not in memory.
             Err(error) if error.failed_condition().map(usize::from) == Some(conditions.len()) => {
                 written?;
-                change(conditions).await
+                change(with_data).await
             }
             result => result,
         }
@@ -190,7 +207,8 @@ impl Index {
         let publishing = tokio::spawn(carry(async move {
             let changed = index.change_with(&key, conditions, mutations, Some(&mut data)).await;
             match changed {
-                Err(GatewayError::ConditionFailed(number)) if number == own => {
+                // The conditions behind those of the caller are of the data: it was given up, or is gone.
+                Err(GatewayError::ConditionFailed(number)) if number >= own => {
                     Err((GatewayError::Abandoned, None))
                 }
                 Err(error) if error.is_definite() => Err((error, Some(data))),

@@ -54,7 +54,7 @@ use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::shell::Arrival;
-use crate::sightings::Standing;
+use crate::sightings::{Sightings, Standing};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
@@ -83,6 +83,8 @@ pub(crate) struct Service {
     /// Marks and notes of requests, whose gateways may be gone.
     pub standing: Standing,
     pub collector: Mutex<Memory>,
+    /// Objects beside indexes that had no record at the latest search.
+    pub unnamed: Mutex<Sightings>,
 }
 
 /// A cheap handle on the operations, which s3s calls.

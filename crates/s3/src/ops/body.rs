@@ -8,7 +8,7 @@ use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use super::Service;
 use crate::collector::renewal_interval;
-use crate::data::{Budget, DataWriter, Intent, Unfinished};
+use crate::data::{Budget, DataWriter, Unfinished};
 use crate::digest::{BodyDigest, Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
 use crate::error::{GatewayError, custom_error};
@@ -73,16 +73,11 @@ impl Target<'_> {
     /// Returns the writer of a body of at most `bytes_max`.
     pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
         let place = match self.purpose {
-            Purpose::Object => {
-                let record = &self.index.bucket.record;
-                Place::of_object(bytes_max, record.data_pool() == record.pool)
-            }
+            Purpose::Object => Place::of_object(bytes_max, self.index.is_data_with_index()),
             Purpose::Part => Place::Chunks,
         };
-        let (store, budget) = (service.store.clone(), self.budget.clone());
         let interval = renewal_interval(service.abandoned_after);
-        let intent = |piece| Intent::new(self.index, self.object_key, piece, interval);
-        DataWriter::new(store, budget, &self.index.bucket, self.key, place, bytes_max, intent)
+        DataWriter::new(self.index, self.object_key, self.budget.clone(), self.key, place, bytes_max, interval)
     }
 }
 
