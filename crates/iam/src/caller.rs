@@ -1,6 +1,7 @@
 //! The signer of a request, with its policies.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::policy::Policy;
@@ -65,6 +66,21 @@ pub struct Caller {
     pub tags: BTreeMap<String, String>,
 }
 
+struct Arn<'a>(&'a Caller);
+
+impl fmt::Display for Arn<'_> {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let account = &self.0.account.id;
+        match &self.0.kind {
+            CallerKind::Root => write!(text, "arn:aws:iam::{account}:root"),
+            CallerKind::User { name, path, .. } => write!(text, "arn:aws:iam::{account}:user{path}{name}"),
+            CallerKind::Session { role, session_name, .. } => {
+                write!(text, "arn:aws:sts::{account}:assumed-role/{role}/{session_name}")
+            }
+        }
+    }
+}
+
 impl Caller {
     /// All policies that this caller is subject to, with their names.
     pub fn all_policies(&self) -> impl Iterator<Item = &(String, Arc<Policy>)> {
@@ -74,14 +90,12 @@ impl Caller {
     /// Its ARN, as `aws:PrincipalArn`-like policies and GetCallerIdentity show it: of a session the
     /// `assumed-role` ARN.
     pub fn arn(&self) -> String {
-        let account = &self.account.id;
-        match &self.kind {
-            CallerKind::Root => format!("arn:aws:iam::{account}:root"),
-            CallerKind::User { name, path, .. } => format!("arn:aws:iam::{account}:user{path}{name}"),
-            CallerKind::Session { role, session_name, .. } => {
-                format!("arn:aws:sts::{account}:assumed-role/{role}/{session_name}")
-            }
-        }
+        self.display_arn().to_string()
+    }
+
+    /// The same, to be written somewhere.
+    pub fn display_arn(&self) -> impl fmt::Display {
+        Arn(self)
     }
 
     /// `aws:PrincipalArn`: of a session the role's ARN, otherwise [`Caller::arn`].

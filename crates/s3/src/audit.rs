@@ -1,7 +1,10 @@
 //! The record of a request in the audit log (docs/reference/formats.md, "Audit log").
 
+use std::net::IpAddr;
+
 use atoll_audit::{Bounded, DocumentChange};
-use serde::Serialize;
+use atoll_iam::Caller;
+use serde::{Serialize, Serializer};
 
 /// One of the objects that DeleteObjects was to delete.
 #[derive(Debug, Serialize)]
@@ -75,9 +78,10 @@ pub(crate) struct AuditRecord<'a> {
     pub policies: Option<&'a [DocumentChange]>,
     pub account: Option<&'a str>,
     /// The ARN of the user, role or root that has signed.
-    pub principal: Option<String>,
+    #[serde(serialize_with = "as_arn")]
+    pub principal: Option<&'a Caller>,
     pub access_key: Option<&'a str>,
-    pub client: Option<String>,
+    pub client: Option<IpAddr>,
     pub is_encrypted: Option<bool>,
     pub user_agent: Option<Bounded<'a>>,
     /// Absent if the client left before there was one.
@@ -90,9 +94,61 @@ pub(crate) struct AuditRecord<'a> {
     pub cut: Vec<&'static str>,
 }
 
+fn as_arn<S: Serializer>(caller: &Option<&Caller>, serializer: S) -> Result<S::Ok, S::Error> {
+    match caller {
+        Some(caller) => serializer.collect_str(&caller.display_arn()),
+        None => serializer.serialize_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use atoll_iam::{Account, CallerKind};
+
     use super::*;
+
+    fn caller(kind: CallerKind) -> Caller {
+        let account = Account { id: "1".into(), canonical_id: "c".into(), name: "n".into() };
+        Caller {
+            account: Arc::new(account),
+            kind,
+            access_key: "AK".into(),
+            policies: Vec::new(),
+            session_policies: Vec::new(),
+            key_policy: None,
+            session_issued_unix_ms: None,
+            tags: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_caller_is_its_arn_and_its_address() {
+        #[derive(Serialize)]
+        struct Record<'a> {
+            #[serde(serialize_with = "as_arn")]
+            principal: Option<&'a Caller>,
+            client: Option<IpAddr>,
+        }
+        let kinds = [
+            CallerKind::Root,
+            CallerKind::User { id: "AIDA".into(), name: "an\"n".into(), path: "/team/".into() },
+        ];
+        for kind in kinds {
+            for client in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "fe80::1"] {
+                let caller = caller(kind.clone());
+                let client: IpAddr = client.parse().unwrap();
+                let line =
+                    serde_json::to_string(&Record { principal: Some(&caller), client: Some(client) }).unwrap();
+                let plain = serde_json::json!({ "principal": caller.arn(), "client": client.to_string() });
+                assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), plain);
+            }
+        }
+        let nobody = serde_json::to_string(&Record { principal: None, client: None }).unwrap();
+        assert_eq!(nobody, r#"{"principal":null,"client":null}"#);
+    }
 
     #[test]
     fn a_line_has_room_for_some_keys_only() {
