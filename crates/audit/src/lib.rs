@@ -15,6 +15,7 @@ mod documents;
 mod file;
 mod of_process;
 mod queue;
+mod repeats;
 mod rooms;
 mod sampling;
 mod sending;
@@ -41,7 +42,9 @@ use chain::ChainKey;
 pub use chain::Head;
 pub use documents::DocumentChange;
 use file::{LogFile, with_suffix};
-pub use of_process::{ProcessLog, is_refusing, note, note_change, note_refusal, of_process, set_of_process};
+pub use of_process::{
+    ProcessLog, is_refusing, note, note_change, note_like_others, note_refusal, of_process, set_of_process,
+};
 use queue::{Added, Queue};
 pub use rooms::{OwnRooms, RoomSizes, files_of_rooms};
 use rooms::{Room, Rooms};

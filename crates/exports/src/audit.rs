@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use atoll_audit::{note_change, note_refusal};
+use atoll_audit::{note_like_others, note_refusal};
+use atoll_connection_limits::network_of;
 use atoll_reactor::PeerAddress;
 use serde::Serialize;
 
@@ -50,7 +51,7 @@ fn address(client: &Client) -> Option<IpAddr> {
 
 /// A connection of a client has an image.
 pub(crate) fn attached(image: &str, is_written: bool, client: &Client) {
-    note_change(SOURCE, ATTACH, &Record::new(image, Some(is_written), client, None));
+    note(image, is_written, client, ATTACH);
 }
 
 /// A connection of a client has not got an image.
@@ -60,5 +61,14 @@ pub(crate) fn refused(image: &str, client: &Client, error: &OpenError) {
 
 /// A connection of a client that had an image is over.
 pub(crate) fn detached(image: &str, is_written: bool, client: &Client) {
-    note_change(SOURCE, "DetachImage", &Record::new(image, Some(is_written), client, None));
+    note(image, is_written, client, "DetachImage");
+}
+
+fn note(image: &str, is_written: bool, client: &Client, operation: &'static str) {
+    let record = Record::new(image, Some(is_written), client, None);
+    // Processes of this host are one caller: each of a loop has a number of its own.
+    let caller = address(client).map_or_else(|| "local".into(), |address| network_of(address).to_string());
+    let proved = (&record.certificate, record.nvme_host);
+    let name = format!("{image} {} {caller} {proved:?}", record.access.unwrap_or_default());
+    note_like_others(SOURCE, operation, &name, &record);
 }

@@ -6,6 +6,7 @@
 //! the data path: while the supervisor of the processes is slow, the cluster is not.
 
 mod at_rest;
+mod audit_health;
 mod backup;
 mod backup_seal;
 mod bootstrap;
@@ -41,6 +42,7 @@ mod supervise;
 mod tls_identity;
 
 pub use at_rest::{UnlockWith, osd_of_device};
+pub use audit_health::{NO_LOG, audit_run_of_process, silent_audit_problems};
 pub use backup::{MadeBackup, back_up, note_backup, restore};
 pub use backup_seal::{BackupOpener, BackupSeal};
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES};

@@ -20,7 +20,7 @@ const LOST_TOLD_MS: u64 = 24 * 60 * 60 * 1_000;
 const AWAY_MS: u64 = 60_000;
 
 /// A process signs its log at least every half an hour, and says so in cluster state soon after.
-const SILENT_MS: u64 = 75 * 60 * 1_000;
+pub(crate) const SILENT_MS: u64 = 75 * 60 * 1_000;
 
 /// Asks the processes of this host for their problems.
 pub async fn process_problems(directory: &DataDir) -> Vec<Problem> {
