@@ -51,6 +51,7 @@ mod temporary_credentials;
 mod trailers;
 mod users;
 mod versions;
+mod wiping;
 
 pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
 pub use clock::CLOCK_DIFFERENCE_MS_MAX;
@@ -66,3 +67,4 @@ pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedPr
 pub use store::DataStore;
 pub use temporary_credentials::{Credentials, STS_KEY_CONTEXT, make_sts_key, rotate_sts_key};
 pub use users::{new_access_key, new_user, user_key_context};
+pub use wiping::{WipesFreedMemory, is_freed_memory_wiped};

@@ -4,6 +4,7 @@ mod admission;
 mod answer;
 mod arrival;
 mod certificates;
+mod client_keys;
 mod connection;
 mod cross_origin;
 mod document;

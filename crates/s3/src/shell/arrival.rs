@@ -5,8 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use atoll_connection_limits::Place;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
+
+use super::client_keys::ClientKeys;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -51,6 +54,9 @@ impl TrustedProxies {
         self.0.iter().any(|proxy| proxy.0.contains(&address.to_canonical()))
     }
 }
+
+/// Owner of a connection, as far as known, its place, and the keys that it brings.
+pub(super) type Whose = (Origin, Arc<Place>, Arc<ClientKeys>);
 
 /// Facts about a connection before its requests are read.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
-use atoll_connection_limits::Place;
 use atoll_metrics::current_span::within;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
@@ -16,7 +15,7 @@ use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
 use super::admission::{Refused, admit};
 use super::answer::{REQUEST_ID, add_element, put_right};
-use super::arrival::{Arrival, Origin};
+use super::arrival::{Arrival, Whose};
 use super::cross_origin;
 use super::document::Document;
 use super::guarded_body::GuardedBody;
@@ -77,9 +76,10 @@ fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival)
 /// Answers one request, and measures it.
 pub(super) async fn answer(
     gateway: &Gateway,
-    (origin, place): (Origin, Arc<Place>),
+    (origin, place, keys): Whose,
     mut request: Request<Incoming>,
 ) -> Response<MeasuredBody<Body>> {
+    keys.look_at(request.headers(), is_form(request.method(), request.headers()));
     let observed = Observed::begin(gateway.config.audit.clone(), Some(place));
     request.extensions_mut().insert(Arc::clone(&observed));
     let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
