@@ -21,31 +21,30 @@ CIRCLES = {
     "admin": (3, 3),  # of 33
     "audit": (10, 10),  # of 15
     "bench": (3, 6),  # of 48
-    "cluster": (14, 20),  # of 48
-    "console": (18, 22),  # of 43
+    "cluster": (6, 6),  # of 52
+    "console": (2, 4),  # of 50
     "coordinator": (2, 4),  # of 11
     "ec": (3, 3),  # of 7
-    "exports": (3, 5),  # of 12
+    "exports": (2, 2),  # of 13
     "fabric": (5, 5),  # of 20
     "files": (2, 2),  # of 5
-    "iam": (14, 28),  # of 50
+    "iam": (3, 6),  # of 55
     "image": (4, 11),  # of 48
     "keys": (2, 4),  # of 15
     "lab": (4, 6),  # of 49
     "md5": (2, 2),  # of 3
     "nbd": (2, 2),  # of 15
-    "node": (9, 15),  # of 35
+    "node": (3, 3),  # of 38
     "nvme": (5, 10),  # of 36
-    "osd": (3, 8),  # of 42
+    "osd": (3, 5),  # of 43
     "outgoing": (2, 2),  # of 7
     "pg": (42, 42),  # of 67
     "placement": (4, 4),  # of 7
-    "preflight": (7, 7),  # of 23
     "reactor": (9, 9),  # of 22
-    "s3": (24, 36),  # of 123
+    "s3": (2, 4),  # of 121
     "sim": (14, 14),  # of 33
     "storage": (4, 4),  # of 8
-    "store": (15, 23),  # of 54
+    "store": (4, 16),  # of 57
     "types": (5, 11),  # of 40
     "wire": (3, 3),  # of 11
     "atoll": (5, 11),  # of 95

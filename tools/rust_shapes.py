@@ -17,7 +17,7 @@ import module_circles
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 60
 # Places of each kind that are there.
-LIMITS = {"long functions": 30, "tuple parameters": 74}
+LIMITS = {"long functions": 30, "tuple parameters": 36}
 
 FUNCTION = re.compile(r"\bfn\s+(\w+)")
 TUPLE = re.compile(r"^\s*(?:mut\s+)?\(")
@@ -36,7 +36,9 @@ def parameters(text, start):
                 begin, depth = index + 1, 1
             continue
         depth += (letter in "([{") - (letter in ")]}")
-        if depth == 0 or (depth == 1 and letter == ","):
+        # A comma between the arguments of a type ends no parameter.
+        angles += (letter == "<") - (letter == ">" and text[index - 1] not in "-=")
+        if depth == 0 or (depth == 1 and angles == 0 and letter == ","):
             found.append(text[begin:index])
             begin = index + 1
         if depth == 0:

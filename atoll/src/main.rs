@@ -3,6 +3,7 @@
 // They panic when nobody reads; `print_line!` and `print_note!` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod allocator;
 mod cli;
 mod commands;
 mod memory;
@@ -14,7 +15,7 @@ use atoll_terminal::print_note;
 /// allocator returns that memory and requests it again, which costs a third of an OSD's CPU in zeroed pages;
 /// jemalloc keeps it for the next seconds' writes.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: allocator::WipingAllocator = allocator::WipingAllocator;
 
 fn main() -> std::process::ExitCode {
     memory::protect();

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atoll_terminal::{CLEARED, is_closed, kept, print_line, print_note};
+use atoll_terminal::{clear, is_closed, kept, print_line, print_note};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use crate::commands::explain;
@@ -71,7 +71,8 @@ pub fn run(pause: Duration, mut list: impl FnMut() -> anyhow::Result<ExitCode>) 
 fn show(seen: &Result<String, String>, is_first: bool) {
     let (Ok(text) | Err(text)) = seen;
     if std::io::stdout().is_terminal() {
-        print_line!("{CLEARED}{}", text.trim_end());
+        clear();
+        print_line!("{}", text.trim_end());
     } else if seen.is_err() {
         print_note!("{text}");
     } else if let Ok(document) = serde_json::from_str::<serde_json::Value>(text) {

@@ -4,9 +4,12 @@ something, in a file or at a collector; no secret is in it."""
 import http.server
 import json
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 from lib.logs import audit_lines, audited, changes_of, known_lines
+from lib.nbd import NbdError
 from lib.ports import free_port
 from lib.verdicts import intact
 from lib.waiting import wait_for
@@ -202,6 +205,41 @@ def test_a_line_says_what_was_done(kept):
     assert len(third["key"]) == 1024 and third["error"], line
 
 
+def sent(method, url, body=None, **headers):
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def add_copy_source(request, **_):
+    request.params["X-Amz-Copy-Source"] = "versions/a"
+
+
+def test_a_line_says_what_was_done_however_it_was_asked_for(kept):
+    """A name of a parameter can be spelled otherwise, a copy's source be in a URL, and a key in a form."""
+    client = kept.s3()
+    made = client.put_object(Bucket="versions", Key="a", Body=b"a")["VersionId"]
+    place = {"Bucket": "versions", "Key": "a"}
+    url = client.generate_presigned_url("get_object_retention", place | {"VersionId": made})
+    sent("GET", url.replace("versionId=", "version%49d="))
+    assert of_operation(kept, "GetObjectRetention")[-1]["version_id"] == made
+    client.meta.events.register("before-sign.s3.PutObject", add_copy_source)
+    copied = len(of_operation(kept, "CopyObject"))
+    assert sent("PUT", client.generate_presigned_url("put_object", place | {"Key": "c"})) == 200
+    wait_for("the copy's line", lambda: len(of_operation(kept, "CopyObject")) > copied, 10)
+    assert of_operation(kept, "CopyObject")[-1]["copy_source"] == "versions/a"
+    form = client.generate_presigned_post("versions", "of a form/${filename}")
+    fields = [f'name="{name}"\r\n\r\n{value}' for name, value in form["fields"].items()]
+    parts = [*fields, 'name="file"; filename="x"\r\n\r\nbytes']
+    body = "".join(f"--end\r\nContent-Disposition: form-data; {part}\r\n" for part in parts) + "--end--\r\n"
+    assert sent("POST", form["url"], body.encode(), content_type="multipart/form-data; boundary=end") == 204
+    assert of_operation(kept, "PostObject")[-1]["subject"] == "arn:aws:s3:::versions/of a form/x"
+
+
 def test_the_logs_of_a_host_are_whole(kept):
     """Also after a gateway was killed, whose successor begins another chain."""
     kept.restarted("gateway", kept.kill("gateway"))
@@ -255,6 +293,16 @@ def test_commands_are_in_the_log_with_their_users_and_ends(kept):
     assert not [line for line in lines if line.get("command") == "atoll image ls"]
 
 
+def test_who_tries_names_of_images_is_in_the_log(kept):
+    for name in ("of-nobody", "x" * 2_000):
+        with pytest.raises(NbdError):
+            kept.nbd(name)
+    [refused] = of_log(kept, "nbd", "AttachImage", image="of-nobody")
+    assert "of-nobody" in refused["error"] and refused["access"] is None, refused
+    [cut] = of_log(kept, "nbd", "AttachImage", image="x" * 1_024)
+    assert "image" in cut["cut"] and len(cut["error"]) <= 1_024, cut
+
+
 @pytest.mark.needs("nbdinfo")
 def test_attachments_of_images_are_in_the_log(kept, scenario):
     kept.create_image("attached", "1M")
@@ -294,6 +342,19 @@ def test_changes_of_policies_are_in_the_log(kept):
     assert change["before_sha256"] is None and len(change["after_sha256"]) == 64
     [line] = of_operation(kept, "DeleteBucketPolicy")
     assert line["policies"][0]["removed"] == [allow] and line["policies"][0]["after_sha256"] is None, line
+
+
+def test_changes_of_buckets_are_in_the_log(kept):
+    client = kept.s3()
+    client.put_public_access_block(Bucket="versions", PublicAccessBlockConfiguration={"BlockPublicPolicy": True})
+    client.put_bucket_ownership_controls(
+        Bucket="versions", OwnershipControls={"Rules": [{"ObjectOwnership": "ObjectWriter"}]}
+    )
+    client.put_bucket_acl(Bucket="versions", ACL="authenticated-read")
+    [change] = of_operation(kept, "PutPublicAccessBlock")[-1]["settings"]
+    assert change["setting"] == "public_access_block" and change["after"]["block_public_policy"] is True, change
+    [change] = of_operation(kept, "PutBucketAcl")[-1]["settings"]
+    assert change["setting"] == "access" and "acl" not in change["before"] and change["after"]["acl"], change
 
 
 def test_another_host_finds_a_log_that_was_made_anew(kept, scenario):

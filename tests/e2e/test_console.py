@@ -197,7 +197,7 @@ def test_a_wrong_password_is_slowed(address, note):
 
 def test_a_name_that_no_operator_can_have_is_refused(cluster, address):
     """Neither the pauses after wrong passwords nor the audit log keep it."""
-    answer = Caller(address).log_in(User("x" * (1 << 20), "wrong"))
+    answer = Caller(address).log_in(User("x" * (200 << 10), "wrong"))
     assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
     assert "x" * 65 not in (cluster.data / "log" / "admin-audit.jsonl").read_text()
 
@@ -549,7 +549,7 @@ def test_what_has_no_page_is_done_by_calls_as_by_commands(cluster, admin, image)
 
 
 def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader):
-    """With who made them and what became of them; those that only look are not."""
+    """With who made them and what became of them; those that only look are not, unless they are refused."""
     path = cluster.data / "log" / "admin-audit.jsonl"
 
     def lines():
@@ -562,11 +562,27 @@ def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader
     assert admin.call("PUT", "/api/v1/flags/nodeepscrub", {}).status == 200
     assert reader.call("DELETE", "/api/v1/flags/nodeepscrub").status == 403
     assert admin.call("DELETE", "/api/v1/flags/nodeepscrub").status == 200
-    wait_for("three lines", lambda: len(lines()) == before + 3, 10)
+    assert reader.call("GET", "/api/v1/operators").status == 403
+    wait_for("four lines", lambda: len(lines()) == before + 4, 10)
     told = [(line["user"], line["method"], line["path"], line["status"]) for line in lines()[before:]]
     flag = "/api/v1/flags/nodeepscrub"
-    assert told == [("ann", "PUT", flag, 200), ("rob", "DELETE", flag, 403), ("ann", "DELETE", flag, 200)]
+    assert told == [
+        ("ann", "PUT", flag, 200),
+        ("rob", "DELETE", flag, 403),
+        ("ann", "DELETE", flag, 200),
+        ("rob", "GET", "/api/v1/operators", 403),
+    ]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_body_that_is_too_long_is_refused_and_in_the_audit_log(cluster, admin):
+    strangers = cluster.data / "log" / "admin-audit-strangers.jsonl"
+    # Beside others it is counted in a line of them.
+    refused = lambda: sum(line.get("refusals", 1) for line in request_lines(strangers))
+    before = refused()
+    answer = admin.call("POST", "/api/v1/pools", {"name": "x" * (257 << 10)})
+    assert (answer.status, answer.document["code"]) == (413, "INVALID"), answer
+    wait_for("the refusal", lambda: refused() > before, 30)
 
 
 def secrets_of(cluster, address):

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.cluster import MIB
@@ -100,9 +101,10 @@ def test_it_is_said_why_pgs_do_not_serve(put_back):
 def test_nothing_is_accepted_by_mistake(put_back):
     """Without --yes it is said what is lost; a PG that serves, and shards of different times, are refused."""
     cluster = put_back.cluster
-    for pg in put_back.decided.values():
-        refused = cluster.cli(*pg["accept_command"].split()[1:], ok=(1,)).stderr
-        assert "add --yes" in refused and "older copy" in refused, refused
+    accept = lambda pg: cluster.cli(*pg["accept_command"].split()[1:], ok=(1,)).stderr
+    with ThreadPoolExecutor(8) as pool:
+        for refused in pool.map(accept, put_back.decided.values()):
+            assert "add --yes" in refused and "older copy" in refused, refused
     heads = lambda pg: [copy["told"]["head"] for copy in pg["copies"] if copy["osd"] != 1]
     coded = [pg for pg in put_back.decided.values() if pg["pool"] == "coded" and heads(pg)[0] != heads(pg)[1]]
     coded = coded[0]["pg"]
@@ -115,9 +117,11 @@ def test_nothing_is_accepted_by_mistake(put_back):
 def test_what_was_accepted_serves_what_it_has(put_back):
     """Every PG serves again. What was written before the copies were made is read, and deep scrubs find nothing."""
     cluster = put_back.cluster
-    for pg in put_back.decided.values():
-        accepted = cluster.json(*pg["accept_command"].split()[1:], "--yes", timeout=90)
-        assert accepted["is_active"] and accepted["losses"], accepted
+    accept = lambda pg: cluster.json(*pg["accept_command"].split()[1:], "--yes", timeout=90)
+    # Each waits until its PG serves.
+    with ThreadPoolExecutor(8) as pool:
+        for accepted in pool.map(accept, put_back.decided.values()):
+            assert accepted["is_active"] and accepted["losses"], accepted
     # What OSDs tell is a second old.
     wait_for("all PGs serve", lambda: "all PGs serve" in cluster.cli("pg", "why").stdout, 5)
     put_back.check()

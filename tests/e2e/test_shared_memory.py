@@ -1,9 +1,12 @@
 """Shared memory between processes of one host: who uses it, and what becomes of it when a peer does wrong or dies."""
 
+import os
+
 import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
 from lib.relay import Relay
+from lib.shared_rings import offer
 from lib.transports import (
     announced_records,
     change_frames,
@@ -38,6 +41,31 @@ def test_processes_of_one_host_share_memory(cluster):
     wait_for("status counts the links", lambda: links(cluster).get("shm", 0) >= 6, 15)
     assert set(links(cluster)) == {"shm"}, f"{links(cluster)}"
     assert "shm (connections to OSDs)" in cluster.cli("status").stdout, cluster.cli("status").stdout
+
+
+def answer_to(user, name):
+    """The answer to an offer of memory by a process of a user, and the number of doorbells that come with it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(user, user, user)
+            _, _, answer, doorbells = offer(name)
+            os.write(writing, answer + bytes([len(doorbells)]))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        answer = said.read()
+    os.waitpid(child, 0)
+    return tuple(answer)
+
+
+def test_an_osd_shares_no_memory_with_another_user(cluster, records):
+    """A process of another user than the OSD's gets neither memory nor doorbell; one of the same user gets both."""
+    for record in records[0]:
+        assert answer_to(os.geteuid(), record["local_name"]) == (1, 1)
+        assert answer_to(65534, record["local_name"]) == (0, 0)
 
 
 def test_who_is_not_offered_any_uses_unix_sockets(cluster, records):

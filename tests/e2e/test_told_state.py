@@ -126,11 +126,19 @@ class Mounted:
 def create_buckets(cluster, count):
     """Creates buckets until one is refused; returns how many came to be, and the refusal."""
     s3 = cluster.s3(read_timeout=ANSWER_SECONDS_MAX)
-    for number in range(count):
+
+    def create(number):
         try:
-            s3.create_bucket(Bucket=f"b-{time.monotonic_ns()}")
+            s3.create_bucket(Bucket=f"b-{time.monotonic_ns()}-{number}")
         except ClientError as error:
-            return number, error
+            return error
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        for first in range(0, count, 8):
+            refusals = list(pool.map(create, range(first, min(first + 8, count))))
+            if any(refusals):
+                return first + refusals.count(None), next(filter(None, refusals))
     return count, None
 
 

@@ -7,6 +7,7 @@ The directories are tests/e2e/fixtures/*.tar.xz; tools/upgrade_fixture.py makes 
 import json
 import struct
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.identities import Account, FirstAccount, code_of, counts_everywhere, policy
@@ -36,6 +37,15 @@ class Earlier:
         settings |= {"state_listen": address, "state_endpoints": [f"http://{address}"]}
         path.write_text(json.dumps(settings))
         self.seconds = self.cluster.up()
+        self.verified = None
+
+    def begin(self):
+        """Verifies it: the image is attached when the lock of the killed server has run out."""
+        try:
+            self.verified = self.content.verify(self.cluster)
+        except Exception as error:
+            self.verified = error
+        return self
 
     def check_stores(self):
         """With the cluster stopped."""
@@ -46,9 +56,28 @@ class Earlier:
             )
 
 
+@pytest.fixture(scope="module")
+def starting(scenario):
+    """Starts a directory in the background, if it is not started: the next ones while one is tested."""
+    pool, begun = ThreadPoolExecutor(2), {}
+
+    def start(fixture):
+        if fixture not in begun:
+            begun[fixture] = pool.submit(lambda: Earlier(scenario, fixture).begin())
+        return begun[fixture]
+
+    yield start
+    pool.shutdown(cancel_futures=True)
+
+
 @pytest.fixture(scope="module", params=FOUND, ids=lambda path: path.name.split(".")[0])
-def earlier(scenario, request):
-    earlier = Earlier(scenario, request.param)
+def earlier(request, starting):
+    own = [item for item in request.session.items if item.module is request.module]
+    selected = {item.callspec.params["earlier"] for item in own if "earlier" in item.fixturenames}
+    for following in FOUND:
+        if following in selected:
+            starting(following)
+    earlier = starting(request.param).result()
     yield earlier
     earlier.cluster.kill_all()
 
@@ -69,7 +98,9 @@ def test_there_are_data_directories_of_earlier_releases():
 
 def test_every_byte_is_there(earlier, note):
     """This release starts on it, and every byte is there."""
-    note(f"healthy after {earlier.seconds:.1f} s; {earlier.content.verify(earlier.cluster)}")
+    if isinstance(earlier.verified, Exception):
+        raise earlier.verified
+    note(f"healthy after {earlier.seconds:.1f} s; {earlier.verified}")
 
 
 def test_its_first_key_is_root_of_the_first_account(earlier):

@@ -1,12 +1,17 @@
 """What other users of a machine, and those who find a core dump, get: files and sockets are their owner's whatever the
 umask is, a data directory that others may enter is refused, and no memory with keys is dumped."""
 
+import base64
+import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 
+import boto3
 import pytest
+from botocore.client import Config
 from lib.operator import refused_start
 from lib.waiting import wait_for
 
@@ -97,6 +102,77 @@ def test_a_core_that_is_made_by_force_has_no_keys(cluster, scenario):
     assert done.returncode == 0 and len(dump) > 4096, done.stdout + done.stderr
     hidden = secrets_of(cluster)
     assert len(hidden) >= 3 and not [number for number, secret in enumerate(hidden) if secret in dump]
+
+
+def memory_of(pid):
+    """Pieces of all memory of a process that it may write to. They overlap, so that nothing is cut in each."""
+    piece_bytes, overlap_bytes = 8 << 20, 256
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps.read().splitlines():
+            addresses, modes = line.split()[:2]
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            for at in range(begin, end if modes.startswith("rw") else begin, piece_bytes):
+                # It may be unmapped meanwhile.
+                with contextlib.suppress(OSError):
+                    memory.seek(at)
+                    yield memory.read(min(piece_bytes + overlap_bytes, end - at))
+
+
+def found_in(pid, needles):
+    return {name for piece in memory_of(pid) for name, needle in needles.items() if needle in piece}
+
+
+def test_a_gateway_forgets_the_keys_of_clients(cluster):
+    """Keys that clients bring with their requests (SSE-C), for objects, parts and copies. When the connection has
+    ended, neither their bytes nor their text are in the memory of the gateway."""
+    if os.geteuid() != 0:
+        pytest.skip("it takes root")
+    pid = cluster.process_ids()["gateway"]
+    keys = {name: secrets.token_bytes(32) for name in ("one", "another")}
+    needles = {f"{name}, bytes": key for name, key in keys.items()}
+    needles |= {f"{name}, text": base64.b64encode(key) for name, key in keys.items()}
+    one, another = ({"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key} for key in keys.values())
+    of_source = {f"CopySource{name}": value for name, value in one.items()}
+    client = s3_over_tls(cluster)
+    client.create_bucket(Bucket="customers")
+    body = os.urandom(200_000)
+    for size in (100, 5_000, 200_000):
+        client.put_object(Bucket="customers", Key="k", Body=body[:size], **one)
+        assert client.get_object(Bucket="customers", Key="k", **one)["Body"].read() == body[:size]
+        source = {"Bucket": "customers", "Key": "k"}
+        client.copy_object(Bucket="customers", Key="copy", CopySource=source, **of_source, **another)
+        assert client.get_object(Bucket="customers", Key="copy", **another)["Body"].read() == body[:size]
+    upload = client.create_multipart_upload(Bucket="customers", Key="parts", **one)
+    part = {"Bucket": "customers", "Key": "parts", "UploadId": upload["UploadId"]}
+    client.upload_part(**part, PartNumber=1, Body=body, **one)
+    client.abort_multipart_upload(**part)
+    client.close()
+    known = {"access key": cluster.credentials()["access_key"].encode()}
+    assert found_in(pid, known) == set(known), "the search finds what is there"
+
+    other = s3_over_tls(cluster)
+
+    def left():
+        """After some other requests: what a thread has left on its stack is overwritten by the next ones."""
+        for _ in range(40):
+            other.put_object(Bucket="customers", Key="other", Body=body[:5_000])
+            other.get_object(Bucket="customers", Key="other")["Body"].read()
+        return found_in(pid, needles)
+
+    wait_for("the keys are forgotten", lambda: not left(), 20)
+
+
+def s3_over_tls(cluster):
+    credentials = cluster.credentials()
+    return boto3.client(
+        "s3",
+        endpoint_url=f"https://127.0.0.1:{cluster.s3_tls_port}",
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        aws_access_key_id=credentials["access_key"],
+        aws_secret_access_key=credentials["secret_key"],
+        verify=str(cluster.data / "tls" / "ca.crt"),
+    )
 
 
 def test_no_process_leaves_a_core(cluster):

@@ -4,6 +4,7 @@ other sites or the provider send."""
 import json
 import time
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.authority import Authority
@@ -267,13 +268,51 @@ def refused(answer, begun):
     return answer.body
 
 
-@pytest.mark.parametrize("name", TRICKS)
-def test_nobody_else_gets_in(visitor, provider, address, name):
-    path = TRICKS[name](provider, visitor.at_provider(provider, visitor.begin()))
+def tricked_path(visitor, provider, trick):
+    """Where the browser comes back to, with an answer of a provider that plays a trick on this log-in only."""
+    path = visitor.at_provider(provider, visitor.begin())
+    return trick(provider.tricked(path), path)
+
+
+def refused_and_then_let_in(visitor, provider, trick):
+    path = tricked_path(visitor, provider, trick)
     begun = time.monotonic()
     assert refused(visitor.get(path), begun) == FAILED_PAGE
+    logged_in(Visitor(visitor.address, visitor.source[0]), provider)
+
+
+def slowed_and_then_let_in(visitor, provider, trick):
+    answers = [visitor.get(tricked_path(visitor, provider, trick)) for _ in range(4)]
+    assert [answer.status for answer in answers] == [403, 403, 403, 429], answers
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+    wait_for("the pause is over", lambda: visitor.log_in(provider).status == 303, 30)
+
+
+@pytest.fixture(scope="module")
+def outcomes(server, configured, address):
+    """What becomes of each trick, and of one that is played again and again. All at once, since each answer takes a
+    second; each from an address of its own, since failures are slowed by address."""
+    provider = server.provider
     provider.forget_tricks()
-    logged_in(Visitor(address), provider)
+    provider.person = {"sub": "s-1", "preferred_username": "ann", "groups": ["disks", "everybody"]}
+    jobs = {"again and again": (slowed_and_then_let_in, with_tokens(nonce=None))}
+    jobs |= {name: (refused_and_then_let_in, trick) for name, trick in TRICKS.items()}
+    with ThreadPoolExecutor(8) as pool:
+        visitors = [Visitor(address, f"127.1.0.{number + 1}") for number in range(len(jobs))]
+        return {
+            name: pool.submit(call, visitor, provider, trick)
+            for visitor, (name, (call, trick)) in zip(visitors, jobs.items(), strict=True)
+        }
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_nobody_else_gets_in(outcomes, name):
+    outcomes[name].result()
+
+
+def test_failures_are_slowed_by_address(outcomes):
+    """After three of them for some seconds; others get in meanwhile."""
+    outcomes["again and again"].result()
 
 
 def test_an_answer_counts_once_and_in_its_browser(visitor, provider, address):
@@ -313,28 +352,20 @@ def test_nobody_is_sent_elsewhere(visitor, provider, address):
         assert evil.encode() not in begun.body and "evil" not in begun.location, f"{begun}"
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(begun.location).query)
         assert query["redirect_uri"] == [address.origin + CALLBACK] and query["state"] != ["known"]
-    for host in ("evil.example", "evil.example:8443", "127.0.0.1:1", f"{address.origin[8:]}@evil.example", "a/b", ""):
-        begun = time.monotonic()
-        refused(visitor.begin(Host=host), begun)
+    hosts = ("evil.example", "evil.example:8443", "127.0.0.1:1", f"{address.origin[8:]}@evil.example", "a/b", "")
+    begun = time.monotonic()
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        for answer in pool.map(lambda host: Visitor(address).begin(Host=host), hosts):
+            refused(answer, begun)
     path = visitor.at_provider(provider, visitor.begin()) + f"&return_to={evil}"
     assert visitor.get(path).location == "/"
 
 
-def test_failures_are_slowed_by_address(visitor, provider, address):
-    provider.more_claims = {"nonce": None}
-    statuses = []
-    for _ in range(4):
-        statuses.append(visitor.log_in(provider))
-    assert [answer.status for answer in statuses] == [403, 403, 403, 429], statuses
-    assert 1 <= int(statuses[-1].headers["Retry-After"]) <= 60
-    provider.forget_tricks()
-    wait_for("the pause is over", lambda: visitor.log_in(provider).status == 303, 30)
-
-
 def test_requests_without_a_log_in_shut_nobody_out(visitor, provider, address):
     """Another site can make a browser ask for the callback, and that counts as no attempt."""
-    for number in range(5):
-        assert Visitor(address).get(f"{CALLBACK}?code=a&state={number}").status == 403
+    with ThreadPoolExecutor(5) as pool:
+        answers = pool.map(lambda number: Visitor(address).get(f"{CALLBACK}?code=a&state={number}"), range(5))
+        assert [answer.status for answer in answers] == [403] * 5
     logged_in(visitor, provider)
 
 

@@ -19,6 +19,8 @@ from lib.waiting import wait_for
 
 HOST = host_name("1")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+# The head of a frame for the whole connection.
+WINDOW_UPDATE = b"\0\0\4\x08\0\0\0\0\0"
 # What somebody who is let in may wait meanwhile, on a machine that does other things as well.
 SERVED_SECONDS_MAX = 8
 # A stranger's connections beyond this would be closed on no listener.
@@ -104,6 +106,44 @@ def test_nobody_stays_without_a_log_in(address, ports):
     context.set_alpn_protocols(["h2"])
     with Held(ports["admin"], 8, context, PREFACE) as held:
         wait_for("all are closed", lambda: held.open() == 0, 40)
+
+
+def frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def unended_log_in(stream, size):
+    """A request of HTTP/2 whose body does not end."""
+    path, host = b"/api/v1/session", b"127.0.0.1"
+    head = b"\x83\x87\x04" + bytes([len(path)]) + path + b"\x01" + bytes([len(host)]) + host
+    return frame(1, 4, stream, head) + frame(0, 0, stream, b" " * 16_384) * (size // 16_384)
+
+
+def await_window(connection):
+    """Until the server takes more than the 64 KiB that HTTP/2 begins with."""
+    answer = b""
+    while WINDOW_UPDATE not in answer:
+        part = connection.recv(65536)
+        assert part, answer
+        answer += part
+
+
+def test_requests_that_do_not_end_take_little_memory(address, admin, ports):
+    """The server keeps each until it is whole: the connection is cut off long before its time is over."""
+    context = ssl.create_default_context(cafile=address.ca_file)
+    context.set_alpn_protocols(["h2"])
+    requests = [unended_log_in(2 * number + 1, 32 << 10) for number in range(24)]
+    with Held(ports["admin"], 1, context, PREFACE) as held:
+        await_window(held.sockets[0])
+        with contextlib.suppress(OSError):
+            held.sockets[0].sendall(b"".join(requests))
+        wait_for("it is cut off", lambda: held.open() == 0, 10)
+    with Held(ports["admin"], 1, context, PREFACE) as held:
+        await_window(held.sockets[0])
+        held.sockets[0].sendall(b"".join(requests[:8]))
+        time.sleep(1)
+        assert held.open() == 1, "a few are no reason"
+    assert admin.call("GET", "/api/v1/health").status == 200
 
 
 def log_in_from_elsewhere(address, user):

@@ -14,6 +14,8 @@ from lib.waiting import wait_for
 
 # A flood of a second or two. Unbounded, it would be 60 MB of lines.
 REQUESTS, CONNECTION_REQUESTS, PATH_BYTES = 1_000, 100, 60_000
+# Fewer bytes than the admin server takes from a connection without a log-in.
+STRANGER_BYTES = 400_000
 GROWTH_BYTES_MAX = 256 << 10
 
 
@@ -35,13 +37,14 @@ def size_bytes(cluster, door):
 
 
 def flood(port, head, context=None):
-    """Requests without any login, and their answers."""
-    for _ in range(REQUESTS // CONNECTION_REQUESTS):
+    """Requests without any login, and their answers. A connection may not send more before it has logged in."""
+    requests = min(CONNECTION_REQUESTS, STRANGER_BYTES // len(head))
+    for _ in range(-(-REQUESTS // requests)):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context:
                 connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
-            for _ in range(CONNECTION_REQUESTS):
+            for _ in range(requests):
                 ask(connection, head)
             connection.close()
 

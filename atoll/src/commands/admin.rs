@@ -111,7 +111,7 @@ impl RunCommands for InProcess {
         let words = command.words.iter().chain(&command.operands).cloned();
         note_changes(&Author::of_console(user), words);
         let done = outcome.as_ref().map(drop).map_err(explain);
-        note_of_console(user, (&command.words, &command.operands), done);
+        note_of_console(user, &command.words, &command.operands, done);
         outcome.map_err(|error| failure(&error))?;
         serde_json::from_str(&printed).map_err(|error| CommandFailure {
             kind: FailureKind::Unavailable,

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use atoll_audit::{KnownHead, Verdict, files_of_rooms};
 use atoll_cluster::keys;
+use atoll_node::NO_LOG;
 use atoll_terminal::print_line;
 use atoll_types::audit::AuditHeadRecord;
 use clap::{Args, Subcommand};
@@ -175,7 +176,7 @@ fn heads(arguments: &HeadsArguments) -> anyhow::Result<()> {
         connected(&arguments.output, async |_, client| Ok(client.list::<AuditHeadRecord>(&prefix).await?))?;
     // The latest head of each log.
     let mut latest: BTreeMap<(String, String), AuditHeadRecord> = BTreeMap::new();
-    for (_, record, _) in listed.entries {
+    for (_, record, _) in listed.entries.into_iter().filter(|(_, record, _)| record.log != NO_LOG) {
         let name = (record.host.clone(), record.log.clone());
         let is_newer = latest.get(&name).is_none_or(|known| known.unix_ms < record.unix_ms);
         if is_newer {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use atoll_audit::{AuditLog, Head, ProcessLog, of_process};
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, keys};
 use atoll_coordinator::unix_ms;
+use atoll_node::{NO_LOG, audit_run_of_process};
 use atoll_types::audit::AuditHeadRecord;
 use atoll_types::records::RECORD_FORMAT;
 
@@ -16,6 +17,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(10);
 /// Additional pause after cluster state did not take a signature.
 const AGAIN_PAUSE: Duration = Duration::from_secs(50);
 const HOUR_MS: u64 = 3_600_000;
+/// How often a process says that it has no log.
+const NONE_PAUSE: Duration = Duration::from_secs(1_800);
 /// Age at which records are removed.
 const KEPT_HOURS: u64 = 32 * 24;
 /// How often that is looked at.
@@ -39,6 +42,22 @@ pub async fn publish(client: &ClusterClient, who: &ProcessLog, heads: &[Head]) -
         };
         client.put(&keys::audit_head(&who.host, &head.run, unix_ms / HOUR_MS), &record).await?;
     }
+    Ok(())
+}
+
+/// Repeats the latest line under the name of the process, or that there is no log.
+async fn publish_of_process(
+    client: &ClusterClient,
+    who: &ProcessLog,
+    latest: Option<&Head>,
+) -> Result<(), ClusterError> {
+    let none =
+        || Head { log: NO_LOG.into(), run: String::new(), key: String::new(), number: 0, digest: String::new() };
+    let (Head { log, run, key, number, digest }, unix_ms) = (latest.cloned().unwrap_or_else(none), unix_ms());
+    let (host, process) = (who.host.clone(), who.process.clone());
+    let record = AuditHeadRecord { format: RECORD_FORMAT, host, process, log, run, key, number, digest, unix_ms };
+    let run = audit_run_of_process(&who.process);
+    client.put(&keys::audit_head(&who.host, &run, unix_ms / HOUR_MS), &record).await?;
     Ok(())
 }
 
@@ -73,12 +92,16 @@ async fn publish_for_ever(options: &ConnectOptions, who: &ProcessLog) {
     let mut published: BTreeMap<String, u64> = BTreeMap::new();
     let mut client: Option<ClusterClient> = None;
     let mut trimmed = None;
+    // When it was said last that there is no log, or none yet.
+    let mut said_none: Option<Instant> = None;
     loop {
-        tokio::time::sleep(LOOK_PAUSE).await;
-        let heads = of_process().map(|log| log.heads()).unwrap_or_default();
+        let log = of_process();
+        let is_none_due = said_none.is_none_or(|at| log.is_none() && at.elapsed() >= NONE_PAUSE);
+        let heads = log.map(|log| log.heads()).unwrap_or_default();
         let is_new = |head: &Head| published.get(&head.run).is_none_or(|number| *number < head.number);
         let new: Vec<Head> = heads.into_iter().filter(is_new).collect();
-        if new.is_empty() {
+        if new.is_empty() && !is_none_due {
+            tokio::time::sleep(LOOK_PAUSE).await;
             continue;
         }
         let said = async {
@@ -87,6 +110,7 @@ async fn publish_for_ever(options: &ConnectOptions, who: &ProcessLog) {
                 None => ClusterClient::connect(options).await?,
             };
             publish(&connected, who, &new).await?;
+            publish_of_process(&connected, who, new.last()).await?;
             if trimmed.is_none_or(|at: Instant| at.elapsed() >= TRIM_PAUSE) {
                 trim(&connected, &who.host).await?;
                 trimmed = Some(Instant::now());
@@ -95,7 +119,10 @@ async fn publish_for_ever(options: &ConnectOptions, who: &ProcessLog) {
         };
         match said.await {
             Ok(connected) => {
-                of_process().iter().for_each(AuditLog::is_heard);
+                said_none = Some(Instant::now());
+                if !new.is_empty() {
+                    of_process().iter().for_each(AuditLog::is_heard);
+                }
                 client = Some(connected);
                 published.extend(new.into_iter().map(|head| (head.run, head.number)));
             }

@@ -203,7 +203,7 @@ impl AuditedCommand {
 }
 
 /// Says that an operator of the console has had a command run. `operands` are names that any user may have chosen.
-pub fn note_of_console(user: &str, (words, operands): (&[String], &[String]), done: Result<(), String>) {
+pub fn note_of_console(user: &str, words: &[String], operands: &[String], done: Result<(), String>) {
     let called: Vec<&str> = words.iter().map(String::as_str).take_while(|word| !word.starts_with('-')).collect();
     if only_looks(&called) {
         return;

@@ -16,6 +16,7 @@ use tracing_subscriber::prelude::*;
 use super::arguments::DataArgument;
 use super::audit_heads;
 use super::audit_log::{daemon_log, follow_key_uses, own_log};
+use super::log_lines::LogLines;
 use super::open_cluster::OpenCluster;
 
 /// Time after which the key service is asked again.
@@ -46,7 +47,7 @@ pub fn log_filter() -> anyhow::Result<Targets> {
 /// Logs to standard error, ends with the parent if that is asked for, opens the data directory, and serves the admin
 /// socket under the process' name.
 pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<OpenCluster> {
-    let log = layer().with_writer(std::io::stderr).with_ansi(false);
+    let log = layer().with_writer(LogLines).with_ansi(false);
     tracing_subscriber::registry().with(log).with(log_filter()?).init();
     // A daemon with a dead thread would neither serve nor be restarted.
     let print = std::panic::take_hook();

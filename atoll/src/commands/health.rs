@@ -10,7 +10,7 @@ use atoll_coordinator::health::{Health, HealthStatus, Problem, Severity, evaluat
 use atoll_coordinator::{View, unix_ms};
 use atoll_node::{
     NodeError, host_problems, login_problems, old_secret_problems, process_problems, secret_ages,
-    signature_problems,
+    signature_problems, silent_audit_problems,
 };
 use atoll_terminal::print_line;
 use clap::Args;
@@ -71,6 +71,7 @@ async fn look(open: &OpenCluster) -> Health {
         let mut problems = signature_problems(&open.directory, &open.cluster, &state).await;
         problems.extend(login_problems(&state).await);
         problems.extend(policy_problems(&state).await);
+        problems.extend(silent_audit_problems(&state, &open.cluster.host_name(), unix_ms()).await);
         problems.extend(secret_problems(open, &view, &state).await);
         anyhow::Ok((view, problems))
     };

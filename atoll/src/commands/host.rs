@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use atoll_admin::hosts::{self, Host, Taken};
+use atoll_authority::{Published, fingerprint};
 use atoll_cluster::ClusterClient;
-use atoll_node::{OtherLogin, renew_identity, rotate_login};
+use atoll_node::{OtherLogin, look_at_pin, pin, renew_identity, rotate_login};
 use atoll_terminal::{print_line, print_note};
 use atoll_types::join::HostRole;
 use clap::Subcommand;
@@ -87,6 +88,26 @@ they shared is changed there, and no longer valid.")]
         #[arg(long)]
         force: bool,
     },
+    /// Show the key of signed records that this host accepts, or accept the one that signs now
+    #[command(after_help = "\
+Examples:
+  atoll host pin                              compare the fingerprints with those of a host with the key service
+  atoll host pin --yes --fingerprint 1f0c-...
+
+A host without keys/kms.json remembers the public key that signs pools, settings and process keys, and follows its
+successors. After 'atoll up --new-key kms', or when a host has seen a false key first, it refuses all of them: then the
+right key has to be named here. Take its fingerprint from 'atoll host pin' on a host with keys/kms.json. Restart the
+processes of this host afterwards ('atoll down', 'atoll up').")]
+    Pin {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Accept the key that signs now, in place of the remembered one
+        #[arg(long)]
+        yes: bool,
+        /// Accept only the key with this fingerprint
+        #[arg(long, requires = "yes")]
+        fingerprint: Option<String>,
+    },
     /// Give this host's servers another private key for TLS, and a certificate for it
     #[command(after_help = "\
 Gateways, NBD servers and the admin server load it by themselves; open connections stay. Clients trust it by
@@ -118,6 +139,9 @@ pub fn run(command: &HostCommand) -> anyhow::Result<()> {
         HostCommand::Rotate { output, force } => {
             connected(output, async |open, state| rotate(open, &state, output, *force).await)
         }
+        HostCommand::Pin { output, yes, fingerprint } => connected(output, async |open, state| {
+            pin_key(open, &state, output, *yes, fingerprint.as_deref()).await
+        }),
         HostCommand::RenewTls(output) => {
             let open = OpenCluster::open(&output.data)?;
             let certificate = renew_identity(&open.directory, &open.cluster)?;
@@ -127,6 +151,62 @@ pub fn run(command: &HostCommand) -> anyhow::Result<()> {
             print_line!("{} is for another private key from now on", certificate.display());
             Ok(())
         }
+    }
+}
+
+async fn pin_key(
+    open: &OpenCluster,
+    state: &ClusterClient,
+    output: &OutputArguments,
+    yes: bool,
+    wanted: Option<&str>,
+) -> anyhow::Result<()> {
+    let found = look_at_pin(&open.directory, &mut open.cluster.clone(), state).await?;
+    let (signs, follows) = match &found.published {
+        Published::Follows(key) => (Some(key), true),
+        Published::Another(key) => (Some(key), false),
+        Published::None => (None, false),
+    };
+    let name = |key: &String| fingerprint(key).unwrap_or_else(|| "unreadable".into());
+    let (pinned, signing) = (found.pinned.as_ref().map(name), signs.map(name));
+    if let (Some(wanted), Some(signing)) = (wanted, &signing)
+        && wanted != signing
+    {
+        bail!("the key that signs now has the fingerprint {signing}, and not {wanted}: nothing was changed");
+    }
+    let accepted = signs.filter(|_| yes && !found.is_verified && found.pinned.as_ref() != signs);
+    if let Some(key) = accepted {
+        pin(&open.directory, key)?;
+    }
+    let (is_accepted, is_verified) = (follows || accepted.is_some(), found.is_verified);
+    if output.json {
+        print_json(&json!({
+            "pinned": pinned, "signs": signing, "is_accepted": is_accepted, "is_verified": is_verified,
+        }))?;
+    } else {
+        print_line!("this host remembers   {}", pinned.as_deref().unwrap_or("no key"));
+        print_line!("cluster state shows   {}", signing.as_deref().unwrap_or("no key"));
+        match (is_verified, follows) {
+            (true, true) => print_line!("the key service of this host has confirmed it"),
+            (false, true) => print_line!("it is the remembered key, or that one has signed that it follows"),
+            (_, false) => {}
+        }
+    }
+    if accepted.is_some() {
+        print_note!("restart the processes of this host: 'atoll down', then 'atoll up'");
+    }
+    match (is_accepted, signs) {
+        (true, _) => Ok(()),
+        (false, None) => {
+            bail!("cluster state shows no key: the cluster does not sign for all ('atoll cluster sign')")
+        }
+        (false, Some(_)) if is_verified => {
+            bail!("the key service of this host has not made that key: it is false")
+        }
+        (false, Some(_)) => bail!(
+            "this host refuses records of that key. If a host with the key service shows the same ('atoll host pin' there), \
+             repeat it with --yes"
+        ),
     }
 }
 

@@ -430,7 +430,7 @@ fn finish_rewrap(output: &OutputArguments, report: RewrapReport) -> anyhow::Resu
 
 async fn forget(output: &OutputArguments, bucket: Option<&str>) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    let buckets = forget_bucket_keys(&open.connect().await?, bucket, false).await?;
+    let buckets = forget_bucket_keys(&open.connect().await?, bucket).await?;
     match output.json {
         true => print_json(&json!({ "buckets": buckets })),
         false => {

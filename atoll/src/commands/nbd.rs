@@ -7,8 +7,9 @@ use anyhow::Context;
 use atoll_client::LocalClient;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_nbd::protocol::TlsPolicy;
-use atoll_nbd::{NbdServer, TlsChoice, TlsFiles, TlsMode};
+use atoll_nbd::{NbdServer, TlsChoice, TlsMode};
 use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_tls::TlsFiles;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::audit_log::ImageAuditArguments;

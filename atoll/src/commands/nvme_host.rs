@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use atoll_admin::nvme_hosts;
-use atoll_nvme::protocol::{DhchapSecret, HashFunction, HostSecrets};
+use atoll_credentials::nvme::{DhchapSecret, HashFunction, HostSecrets};
 use atoll_terminal::{print_line, print_note};
 use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord};
 use clap::{Args, Subcommand, ValueEnum};

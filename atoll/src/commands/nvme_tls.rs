@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use atoll_admin::nvme_hosts;
-use atoll_nvme::protocol::HashFunction;
-use atoll_nvme::tls::TlsKey;
+use atoll_credentials::nvme::{HashFunction, TlsKey};
 use atoll_terminal::{print_line, print_note};
 use atoll_types::nvme_hosts::NvmeTlsRecord;
 use clap::{Args, ValueEnum};

@@ -75,6 +75,8 @@ pub enum SettingArgument {
     OutgoingNetworksOfAccounts,
     /// Age in days after which 'atoll health' reports secrets; 0: none
     SecretAgeDaysMax,
+    /// Let changes of PGs count only with the signature of a member, or of a host that decides: true or false
+    PgSignaturesRequired,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -110,6 +112,7 @@ enum SettingKind {
     TraceEndpoint,
     TraceSlow,
     OutgoingNetworks(Chooser),
+    PgSignaturesRequired,
     FrameMode(FrameScope),
     RekeySeconds,
     Transport(PeerRole),
@@ -135,6 +138,7 @@ impl SettingArgument {
             SettingArgument::OutgoingNetworks => SettingKind::OutgoingNetworks(Chooser::Operator),
             SettingArgument::OutgoingNetworksOfAccounts => SettingKind::OutgoingNetworks(Chooser::Account),
             SettingArgument::SecretAgeDaysMax => SettingKind::Number(Setting::SecretAgeDaysMax),
+            SettingArgument::PgSignaturesRequired => SettingKind::PgSignaturesRequired,
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(FrameScope::Role(PeerRole::Osd)),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(FrameScope::Role(PeerRole::Client)),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(FrameScope::Role(PeerRole::Gateway)),
@@ -196,6 +200,9 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
         SettingKind::OutgoingNetworks(chooser) => {
             settings::set_outgoing_networks(state, chooser, value).await?;
         }
+        SettingKind::PgSignaturesRequired => {
+            settings::set_pg_signatures_required(state, is_true()?).await?;
+        }
         SettingKind::RekeySeconds => {
             settings::set_rekey_seconds(state, number()?).await?;
         }
@@ -253,6 +260,11 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
             "secret_age_days_max",
             &settings.secret_age_days_max,
             "health reports older secrets, in days; 0: none",
+        ),
+        row(
+            "pg_signatures_required",
+            &settings.pg_signatures_required,
+            "changes of PGs count with a member's signature only",
         ),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),

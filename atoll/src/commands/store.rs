@@ -1,20 +1,22 @@
 //! Looking at the store on a device that no OSD uses.
 
+mod archive;
+mod devices;
+
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
-use atoll_node::{DataDir, osd_of_device};
-use atoll_osd::{DamagedStore, DeviceKey, OpenError, ReadOnlyDevice};
+use anyhow::Context;
+use atoll_osd::DamagedStore;
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use atoll_types::{ObjectName, PgId};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
+use self::archive::{StoreExportArguments, StoreImportArguments};
+use self::devices::{StoreDevices, context, log_and_key, open, without_store};
 use super::arguments::parse_object_name;
-use super::osd::{UnlockArguments, unlock_with};
 use super::output::{print_json, progress_bar};
 
 #[derive(Subcommand)]
@@ -60,6 +62,10 @@ missing, or it failed, 2 wrong usage.")]
         #[arg(long)]
         json: bool,
     },
+    /// Export the readable objects of a store, also of one that does not open, into a file
+    Export(StoreExportArguments),
+    /// Put the objects of a file of 'atoll store export' back into the cluster
+    Import(StoreImportArguments),
     /// Print the content of a store
     #[command(after_help = "\
 Examples:
@@ -83,66 +89,17 @@ Stop the OSD first. With --json each line is one record.")]
     },
 }
 
-#[derive(Args)]
-pub struct StoreDevices {
-    /// The OSD's block device or file
-    #[arg(long, value_name = "PATH")]
-    pub device: PathBuf,
-    /// The device with its log, if it has its own
-    #[arg(long, value_name = "PATH")]
-    pub wal_device: Option<PathBuf>,
-    /// The data directory with the secret that unlocks the device, and the key service's file, if the device is
-    /// elsewhere
-    #[arg(long, value_name = "DIR", env = "ATOLL_DATA", default_value = "./atoll-data")]
-    pub data_directory: PathBuf,
-    #[command(flatten)]
-    pub unlock: UnlockArguments,
-}
-
 /// Runs a store command.
 pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
     match command {
         StoreCommand::Check { devices, data, json } => check_store(devices, CheckOptions { data: *data }, *json),
         StoreCommand::AcceptDamage { devices, yes, json } => accept_damage(devices, *yes, *json),
+        StoreCommand::Export(arguments) => archive::export(arguments),
+        StoreCommand::Import(arguments) => archive::import(arguments),
         StoreCommand::Dump { devices, pg, object, json } => {
             dump_store(devices, &DumpOptions { pg: *pg, object: object.clone() }, *json)
         }
     }
-}
-
-/// Opens the devices, unlocked as the OSD would.
-fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
-    let (log, key) = log_and_key(devices)?;
-    Ok(ReadOnlyDevice::open(&devices.device, log.as_deref(), key.as_ref())?)
-}
-
-/// Returns the log device, if there is one, and the key that unlocks both.
-fn log_and_key(devices: &StoreDevices) -> anyhow::Result<(Option<PathBuf>, Option<DeviceKey>)> {
-    let directory = DataDir::new(&devices.data_directory);
-    let osd = osd_of_device(&devices.device, &directory);
-    let remembered = osd.as_ref().map(|(directory, osd)| directory.unlock_with(*osd)).transpose()?.flatten();
-    let own_log = osd.as_ref().and_then(|(directory, osd)| directory.wal_device(*osd));
-    let log = devices.wal_device.clone().or(own_log);
-    let directory = osd.map_or(directory, |(directory, _)| directory);
-    let unlock_with = unlock_with(&devices.unlock).or(remembered);
-    Ok((log, unlock_with.map(|choice| choice.device_key(&directory)).transpose()?))
-}
-
-/// Describes a device without a store, without advice to destroy its content: it may be the wrong device, or one
-/// whose LUKS2 header is lost.
-fn without_store(error: OpenError) -> anyhow::Error {
-    match error {
-        OpenError::NotAStore => anyhow!(
-            "there is no Atoll store on this device (no valid superblock): is it the right one? An encrypted device whose \
-             LUKS2 header is lost looks like this, too ('cryptsetup luksHeaderRestore' brings the header back)"
-        ),
-        other => other.into(),
-    }
-}
-
-/// Returns the beginning of the message of a failure.
-fn context(devices: &StoreDevices) -> String {
-    format!("the store on {}", devices.device.display())
 }
 
 // ---- damage ---------------------------------------------------------------------------------

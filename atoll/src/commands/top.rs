@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_console::{Point, Samples, Subject, Unanswered, rates};
 use atoll_coordinator::unix_ms;
-use atoll_terminal::{CLEARED, print_line};
+use atoll_terminal::{clear, print_line};
 use atoll_types::size::format_size;
 use clap::Args;
 use serde_json::json;
@@ -119,7 +119,7 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)], unanswered: &[Un
         return Ok(());
     }
     if std::io::stdout().is_terminal() {
-        print_line!("{CLEARED}");
+        clear();
     }
     let count = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.0}"));
     let size = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format_size(value as u64));

@@ -272,10 +272,12 @@ struct LiveStatus {
 impl LiveStatus {
     fn show(&self, directory: &DataDir, progress: Progress<'_>) {
         let is_terminal = std::io::stderr().is_terminal();
-        let clear = if is_terminal { "\r\x1b[K" } else { "" };
+        if is_terminal && !matches!(progress, Progress::Healthy(..)) {
+            write_status(format_args!("\r\x1b[K"));
+        }
         match progress {
-            Progress::Step(step) => print_note!("{clear}atoll: {step}"),
-            Progress::Died { name, how } => print_note!("{clear}atoll: {name} died ({how}); restarting it"),
+            Progress::Step(step) => print_note!("atoll: {step}"),
+            Progress::Died { name, how } => print_note!("atoll: {name} died ({how}); restarting it"),
             Progress::Healthy(cluster, osds_down) => {
                 print_welcome(directory, cluster);
                 if !osds_down.is_empty() {
@@ -285,7 +287,7 @@ impl LiveStatus {
             }
             Progress::Tick(processes) if is_terminal => {
                 let usage = self.usage.lock().map(|text| text.clone()).unwrap_or_default();
-                write_status(format_args!("{clear}{} {usage}", summary(processes)));
+                write_status(format_args!("{} {usage}", summary(processes)));
             }
             Progress::Tick(_) => {}
         }

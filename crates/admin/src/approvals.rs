@@ -127,10 +127,11 @@ pub async fn decide(
             operator.0
         ));
     }
-    // Who asks could make one for that.
-    if is_approved && own.created_unix_ms > record.requested_unix_ms {
+    // Who asks could make one for that, or take one over.
+    if is_approved && record.approvers.get(&operator.0) != Some(&own.proof()) {
         return AdminError::refused(format!(
-            "the operator '{}' was made after the request; take it back ('atoll approval deny {id}') and ask again",
+            "the operator '{}' was made, or got a role or a password, after the request; take it back ('atoll approval deny \
+             {id}') and ask again",
             operator.0
         ));
     }
@@ -182,10 +183,9 @@ fn waits<T>(id: &str) -> Result<T, AdminError> {
 }
 
 async fn ask(client: &ClusterClient, action: &str, operator: &ProvedOperator) -> Result<String, AdminError> {
-    let all = operators::list(client).await?;
-    let is_other =
-        |(name, record): &(String, OperatorRecord)| *name != operator.0 && record.role.has(OperatorRole::Admin);
-    if !all.iter().any(is_other) {
+    let mut others = operators::list(client).await?;
+    others.retain(|(name, record)| *name != operator.0 && record.role.has(OperatorRole::Admin));
+    if others.is_empty() {
         return AdminError::refused(format!(
             "a second operator has to approve it, and there is none with the role admin beside '{}'; 'atoll operator create \
              NAME --role admin' makes one, for another person",
@@ -199,6 +199,7 @@ async fn ask(client: &ClusterClient, action: &str, operator: &ProvedOperator) ->
         requested_by: operator.0.clone(),
         requested_unix_ms,
         expires_unix_ms: requested_unix_ms + LIFETIME_MS,
+        approvers: others.into_iter().map(|(name, record)| (name, record.proof())).collect(),
         decision: None,
     };
     client.create(&keys::approval(&id), &record).await?;

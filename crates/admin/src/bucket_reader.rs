@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::unix_ms;
-use atoll_gateway::IdentityStore;
+use atoll_credentials::Credentials;
 use atoll_iam::{Session, SessionPrincipal};
+use atoll_identities::IdentityStore;
 use atoll_keys::KeyService;
-use atoll_s3::Credentials;
 use atoll_types::records::BucketRecord;
 
 use crate::error::AdminError;

@@ -1,9 +1,9 @@
 //! Buckets: which there are, and whether new objects in them are sealed.
 
 use atoll_cluster::{ClusterClient, keys};
+use atoll_credentials::unsealed_permit_context;
 use atoll_iam::Identities;
 use atoll_keys::{KeyService, SecretKey};
-use atoll_s3::unsealed_permit_context;
 use atoll_types::PoolId;
 use atoll_types::records::{BucketEncryption, BucketRecord};
 use serde::Serialize;
@@ -67,17 +67,28 @@ pub async fn set_sealing(
 ) -> Result<BucketSummary, AdminError> {
     let no_bucket = || AdminError::NoSuchBucket(name.to_owned());
     let (record, _) = client.get::<BucketRecord>(&keys::bucket(name)).await?.ok_or_else(no_bucket)?;
-    if !is_sealed && record.default_encryption.is_some() {
-        return AdminError::refused(format!(
+    let refuse_encrypted = |record: &BucketRecord| match !is_sealed && record.default_encryption.is_some() {
+        true => AdminError::refused(format!(
             "an S3 client has set a default encryption for bucket '{name}', which its objects are sealed by; remove it \
              first: aws s3api delete-bucket-encryption --bucket {name}"
-        ));
-    }
+        )),
+        false => Ok(()),
+    };
+    refuse_encrypted(&record)?;
     let permit = match is_sealed {
         true => None,
         false => Some(service.wrap(&unsealed_permit_context(&record.id), &SecretKey::random()).await?),
     };
-    change_bucket(client, name, |record| record.unsealed_permit = permit.clone()).await?;
+    let id = record.id;
+    let changed = change_bucket(client, name, |record| {
+        refuse_encrypted(record)?;
+        if record.id != id {
+            return Err(no_bucket());
+        }
+        record.unsealed_permit.clone_from(&permit);
+        Ok(())
+    });
+    changed.await?;
     let (record, _) = client.get::<BucketRecord>(&keys::bucket(name)).await?.ok_or_else(no_bucket)?;
     Ok(BucketSummary::new(&record, &current(client).await?))
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use atoll_audit::DocumentChange;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
-use atoll_gateway::{ChangeCondition, IdentityError, IdentityStore};
 use atoll_iam::operations::{
     Answer, Context, IamError, NewAccessKey, Operation, Parameters, PolicyChange, RANDOM_BYTES, policy_changes,
 };
@@ -16,6 +15,7 @@ use atoll_iam::{
     AWS_MANAGED_POLICIES, AccountEntry, Caller, ConditionValues, Decision, Identities, KeyLookup, KeyQuestion,
     Policy, PolicyKind, Question, ResourceSide, arn, decide, decide_key,
 };
+use atoll_identities::{ChangeCondition, IdentityError, IdentityStore};
 use atoll_keys::{KeyService, random_bytes};
 use atoll_types::access::ObjectOwnership;
 use atoll_types::identities::{FIRST_ACCOUNT, LastUsedRecord};
@@ -98,7 +98,7 @@ pub async fn perform(
 ) -> Result<Answer, AdminError> {
     let operation = Operation::find(operation)?;
     let new_access_key: Option<NewAccessKey> = match operation.needs_access_key() {
-        true => Some(atoll_s3::new_access_key(service).await?),
+        true => Some(atoll_credentials::new_access_key(service).await?),
         false => None,
     };
     let last_used = match operation.asks_last_use(&parameters) {

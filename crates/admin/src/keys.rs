@@ -167,18 +167,19 @@ pub async fn destroy(
     let below = buckets.into_iter().map(|(_, bucket, _)| bucket).filter(|bucket| is_below(bucket, key));
     check_retained(client, below, &format!("key destroy --key {name}"), &consent).await?;
     service.destroy(name).await?;
+    // Both, whichever fails: the key is gone, and this cannot be done again.
+    let forgotten = crate::wrapped_secrets::forget_bucket_keys(client, None).await;
     key_policies::forget(client, service, name).await?;
-    crate::wrapped_secrets::forget_bucket_keys(client, None, false).await?;
-    Ok(())
+    forgotten.map(drop)
 }
 
 /// Destroys the keys of a bucket, and with them all that is in it.
 pub async fn destroy_of_bucket(client: &ClusterClient, name: &str, consent: Consent) -> Result<(), AdminError> {
     let found = client.get::<BucketRecord>(&atoll_cluster::keys::bucket(name)).await?;
     let (bucket, _) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
-    check_retained(client, std::iter::once(bucket), &format!("key destroy --bucket {name}"), &consent).await?;
-    crate::wrapped_secrets::forget_bucket_keys(client, Some(name), true).await?;
-    Ok(())
+    let action = format!("key destroy --bucket {name}");
+    check_retained(client, std::iter::once(bucket.clone()), &action, &consent).await?;
+    crate::wrapped_secrets::destroy_bucket_keys(client, &bucket).await
 }
 
 /// Returns true if a key has wrapped one of a bucket's own.

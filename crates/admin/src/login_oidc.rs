@@ -115,7 +115,7 @@ async fn changed(
     let old_skew = before.map_or(OIDC_SKEW_SECONDS_DEFAULT, |before| before.skew_seconds);
     let secret = match &change.secret {
         SecretChange::Public => None,
-        SecretChange::New(secret) => Some(seal(service, (&issuer, &client_id), secret).await?),
+        SecretChange::New(secret) => Some(seal(service, &issuer, &client_id, secret).await?),
         SecretChange::Keep => match before {
             // It is for nobody else's eyes.
             Some(before) if (&before.issuer, &before.client_id) == (&issuer, &client_id) => before.secret.clone(),
@@ -248,7 +248,8 @@ pub async fn remove(client: &ClusterClient) -> Result<(), AdminError> {
 
 async fn seal(
     service: &dyn KeyService,
-    (issuer, client_id): (&str, &str),
+    issuer: &str,
+    client_id: &str,
     secret: &str,
 ) -> Result<WrappedClientSecret, AdminError> {
     let is_fit = |c: char| c.is_ascii_graphic();

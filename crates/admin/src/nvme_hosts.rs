@@ -2,11 +2,9 @@
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::unix_ms;
+use atoll_credentials::nvme::{HostSecrets, SecretRole, TlsKey, wrap_secret, wrap_tls_key};
 use atoll_keys::KeyService;
-use atoll_nvme::protocol::{HostSecrets, NQN_BYTES_MAX};
-use atoll_nvme::tls::TlsKey;
-use atoll_nvme::{SecretRole, wrap_secret, wrap_tls_key};
-use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord};
+use atoll_types::nvme_hosts::{NQN_BYTES_MAX, NvmeHostRecord, NvmeTlsRecord};
 use atoll_types::records::RECORD_FORMAT;
 
 use crate::AdminError;

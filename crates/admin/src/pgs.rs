@@ -104,7 +104,7 @@ pub async fn query(client: &ClusterClient, pg: PgId) -> Result<PgDetails, AdminE
 pub async fn map_object(client: &ClusterClient, object: &ObjectName, pool: &str) -> Result<PgStatus, AdminError> {
     let map = read_map(client).await?;
     let pool = find_pool(&map, pool)?;
-    let pg = pool.pg_of_object(object, |pg| map.pgs.contains_key(&pg));
+    let pg = map.pg_of_object(pool, object);
     let status = statuses(&map).into_iter().find(|status| status.pg == pg);
     status.ok_or(AdminError::PgNotMade(pg))
 }

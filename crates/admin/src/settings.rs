@@ -11,7 +11,7 @@ use atoll_types::frames::{FrameMode, FrameScope, FramesRecord};
 use atoll_types::operators::{
     API_TOKEN_DAYS_MAX, LoginSettingsRecord, OperatorRole, OperatorRoles, SESSION_SECONDS_MAX, SESSION_SECONDS_MIN,
 };
-use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
+use atoll_types::records::{ClusterFlag, FlagsRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
 use atoll_types::transports::Transport;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -273,6 +273,31 @@ pub async fn set_trace_slow(client: &ClusterClient, is_on: bool) -> Result<Setti
         record.trace_slow = is_on;
     };
     change(client, keys::SETTINGS, edit).await
+}
+
+/// Changes whether changes of PGs need a signature. They do only when all OSDs sign theirs.
+pub async fn set_pg_signatures_required(
+    client: &ClusterClient,
+    is_on: bool,
+) -> Result<SettingsRecord, AdminError> {
+    let up = client.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
+    let old: Vec<String> =
+        up.iter().filter(|(_, up, _)| !up.signs_changes).map(|(_, up, _)| up.id.to_string()).collect();
+    if is_on && !old.is_empty() {
+        return AdminError::refused(format!(
+            "{} of an earlier release, which does not sign its changes of PGs: restart each with this release first",
+            list_are(&old)
+        ));
+    }
+    let edit = |record: &mut SettingsRecord| {
+        record.format = RECORD_FORMAT;
+        record.pg_signatures_required = is_on;
+    };
+    change(client, keys::SETTINGS, edit).await
+}
+
+fn list_are(names: &[String]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
 /// Changes how long sessions of operators, or tokens, last.

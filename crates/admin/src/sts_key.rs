@@ -2,10 +2,10 @@
 
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::unix_ms;
-use atoll_gateway::IdentityStore;
+use atoll_credentials::{STS_KEY_CONTEXT, make_sts_key, rotate_sts_key};
 use atoll_iam::Identities;
+use atoll_identities::IdentityStore;
 use atoll_keys::{KeyService, SecretKey};
-use atoll_s3::{STS_KEY_CONTEXT, make_sts_key, rotate_sts_key};
 
 use crate::error::AdminError;
 use crate::identities::refused;

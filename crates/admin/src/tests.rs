@@ -25,6 +25,7 @@ use crate::osds::{self, NewLocation, check_drain};
 use crate::peer_keys;
 use crate::pools::{self, NewPool, PoolChange};
 use crate::settings::{self, Setting};
+use crate::wrapped_secrets::destroy_bucket_keys;
 
 mod logins;
 
@@ -54,6 +55,7 @@ fn up(id: u32) -> OsdUpRecord {
         process_id: 1,
         process: None,
         incarnation: 1,
+        signs_changes: true,
     }
 }
 
@@ -296,19 +298,14 @@ async fn pools_are_made_changed_and_removed() {
     assert_eq!(again.id, PoolId(4), "numbers are not given twice");
 }
 
-#[tokio::test]
-async fn a_pool_with_the_data_of_a_bucket_stays() {
-    let state = State::start().await;
-    for name in ["index", "data"] {
-        pools::create(&state.client, &new_pool(name)).await.unwrap();
-    }
-    let bucket = BucketRecord {
+fn bucket(name: &str) -> BucketRecord {
+    BucketRecord {
         format: 1,
         id: "1".into(),
-        name: "photos".into(),
+        name: name.into(),
         owner: String::new(),
         pool: PoolId(1),
-        data_pool: Some(PoolId(2)),
+        data_pool: None,
         index_shards: 1,
         wrapped_key: String::new(),
         created_unix_ms: 0,
@@ -322,11 +319,40 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         public_access_block: None,
         cors: Vec::new(),
         access: None,
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_pool_with_the_data_of_a_bucket_stays() {
+    let state = State::start().await;
+    for name in ["index", "data"] {
+        pools::create(&state.client, &new_pool(name)).await.unwrap();
+    }
+    let bucket = BucketRecord { pool: PoolId(1), data_pool: Some(PoolId(2)), ..bucket("photos") };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {
         assert!(refusal(pools::remove(&state.client, name).await).contains("'photos'"));
     }
+}
+
+/// A second operator would have to approve it, and was not asked.
+#[tokio::test]
+async fn keys_are_not_destroyed_of_a_bucket_that_was_locked_or_replaced_meanwhile() {
+    let state = State::start().await;
+    let client = &state.client;
+    let seen = BucketRecord { wrapped_key: "local:1:aa".into(), ..bucket("photos") };
+    let locked = BucketRecord { object_lock: Some(Default::default()), ..seen.clone() };
+    let other = BucketRecord { id: "2".into(), ..seen.clone() };
+    let now = async || client.get::<BucketRecord>(&keys::bucket("photos")).await.unwrap().unwrap().0;
+    for changed in [&locked, &other] {
+        client.put(&keys::bucket("photos"), changed).await.unwrap();
+        assert!(refusal(destroy_bucket_keys(client, &seen).await).contains("meanwhile"));
+        assert_eq!(&now().await, changed);
+    }
+    client.put(&keys::bucket("photos"), &locked).await.unwrap();
+    destroy_bucket_keys(client, &locked).await.unwrap();
+    let destroyed = now().await;
+    assert_eq!((destroyed.wrapped_key.as_str(), destroyed.key_generation), ("", 1));
 }
 
 #[tokio::test]
@@ -435,6 +461,20 @@ async fn frame_modes_are_set_by_role() {
     assert_eq!((map.frames.modes, map.frames.rekey_seconds), (set.modes, 60));
 }
 
+/// An OSD of an earlier release could change no PG any more.
+#[tokio::test]
+async fn signatures_are_required_when_all_osds_sign() {
+    let state = State::start().await;
+    let key = keys::osd_up(OsdId(1));
+    state.client.put(&keys::osd_up(OsdId(0)), &up(0)).await.unwrap();
+    state.client.put(&key, &OsdUpRecord { signs_changes: false, ..up(1) }).await.unwrap();
+    assert!(refusal(settings::set_pg_signatures_required(&state.client, true).await).contains("osd.1 is of an"));
+    settings::set_pg_signatures_required(&state.client, false).await.unwrap();
+    state.client.put(&key, &up(1)).await.unwrap();
+    let set = settings::set_pg_signatures_required(&state.client, true).await.unwrap();
+    assert!(set.pg_signatures_required);
+}
+
 #[tokio::test]
 async fn erasure_codes_are_validated_and_kept() {
     let state = State::start().await;
@@ -508,6 +548,32 @@ async fn a_second_operator_approves_once() {
     assert!(refusal(other).contains("a second operator"), "it is for what it says");
     assert_eq!(act(&ann).await.unwrap(), "bob");
     assert!(refusal(act(&ann).await).contains("a second operator"), "it was good once");
+}
+
+/// The requester may be able to give another a password, or a role.
+#[tokio::test]
+async fn who_was_changed_after_a_request_does_not_approve_it() {
+    let state = State::start().await;
+    let client = &state.client;
+    for (name, role) in [
+        ("ann", OperatorRole::Admin),
+        ("bob", OperatorRole::Admin),
+        ("carl", OperatorRole::Admin),
+        ("eve", OperatorRole::Storage),
+    ] {
+        operators::create(client, name, &role.into(), "a long password", Reach::All).await.unwrap();
+    }
+    let [ann, bob, carl, eve] = ["ann", "bob", "carl", "eve"].map(ProvedOperator::by_session);
+    assert!(approvals::require(client, "x", &ann).await.is_err());
+    let (id, _) = approvals::list(client).await.unwrap().remove(0);
+    operators::set(client, "bob", None, Some("another long password"), Reach::All).await.unwrap();
+    operators::set(client, "eve", Some(&OperatorRole::Admin.into()), None, Reach::All).await.unwrap();
+    for operator in [&bob, &eve] {
+        assert!(refusal(approvals::decide(client, &id, operator, true).await).contains("after the request"));
+    }
+    operators::end_sessions(client, "carl").await.unwrap();
+    approvals::decide(client, &id, &carl, true).await.unwrap();
+    assert_eq!(approvals::require(client, "x", &ann).await.unwrap(), "carl");
 }
 
 #[tokio::test]

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use atoll_cluster::{ClusterClient, ClusterError, Contention, keys};
-use atoll_image::image_key_context;
-use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
-use atoll_nvme::{SecretRole, secret_part_context};
-use atoll_s3::{
+use atoll_credentials::nvme::{SecretRole, secret_part_context};
+use atoll_credentials::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
+use atoll_image::image_key_context;
+use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
 use atoll_types::login_oidc::OidcRecord;
 use atoll_types::nvme_hosts::{NvmeHostRecord, NvmeTlsRecord, WrappedNvmeSecret};
@@ -360,45 +360,57 @@ impl Walk<'_> {
     }
 }
 
-/// Makes all gateways forget the keys of a bucket that they have unwrapped, or of all buckets; with
-/// `destroy` the bucket's keys themselves are forgotten, and with them whatever is in it.
-pub async fn forget_bucket_keys(
-    state: &ClusterClient,
-    bucket: Option<&str>,
-    destroy: bool,
-) -> Result<u64, AdminError> {
-    let names = match bucket {
-        Some(name) => vec![name.to_owned()],
-        None => {
-            state.list::<BucketRecord>(keys::BUCKETS).await?.entries.into_iter().map(|(_, b, _)| b.name).collect()
-        }
+/// Makes all gateways forget the keys of a bucket that they have unwrapped, or of all buckets. Returns the number of
+/// buckets.
+pub async fn forget_bucket_keys(state: &ClusterClient, bucket: Option<&str>) -> Result<u64, AdminError> {
+    let forget = |record: &mut BucketRecord| {
+        record.key_generation += 1;
+        Ok(())
     };
+    if let Some(name) = bucket {
+        return change_bucket(state, name, forget).await.map(|()| 1);
+    }
     let mut changed = 0;
-    for name in names {
-        change_bucket(state, &name, |record| {
-            record.key_generation += 1;
-            if destroy {
-                record.unsealed_permit = None;
-                record.secrets().into_iter().for_each(|(_, wrapped)| wrapped.clear());
-            }
-        })
-        .await?;
-        changed += 1;
+    for (_, bucket, _) in state.list::<BucketRecord>(keys::BUCKETS).await?.entries {
+        match change_bucket(state, &bucket.name, forget).await {
+            Ok(()) => changed += 1,
+            // It was removed meanwhile: its keys are needed no more, and those of the others are to be forgotten.
+            Err(AdminError::NoSuchBucket(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(changed)
+}
+
+/// Destroys the keys of a bucket, and with them whatever is in it, if it still is the bucket that was looked at
+/// and has no object lock that was not there then.
+pub(crate) async fn destroy_bucket_keys(state: &ClusterClient, seen: &BucketRecord) -> Result<(), AdminError> {
+    change_bucket(state, &seen.name, |record| {
+        if record.id != seen.id || (record.object_lock.is_some() && seen.object_lock.is_none()) {
+            return AdminError::refused(format!(
+                "the bucket '{}' has got object lock meanwhile, or is another one; look at it again",
+                seen.name
+            ));
+        }
+        record.key_generation += 1;
+        record.unsealed_permit = None;
+        record.secrets().into_iter().for_each(|(_, wrapped)| wrapped.clear());
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) async fn change_bucket(
     state: &ClusterClient,
     name: &str,
-    change: impl Fn(&mut BucketRecord),
+    change: impl Fn(&mut BucketRecord) -> Result<(), AdminError>,
 ) -> Result<(), AdminError> {
     let key = keys::bucket(name);
     let mut contention = Contention::default();
     loop {
         let found = state.get::<BucketRecord>(&key).await?;
         let (mut record, revision) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
-        change(&mut record);
+        change(&mut record)?;
         match state.compare_and_swap(&key, revision, &record).await {
             Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
             other => return Ok(other.map(drop)?),

@@ -2,6 +2,7 @@
 //! some lines have a signature of the latest digest. A process has a key of its own for that, which is in its
 //! memory only, so its lines cannot be signed after its end.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -17,6 +18,9 @@ pub(crate) const HEAD: &str = "ChainHead";
 const PURPOSE: &[u8] = b"atoll audit head 1";
 /// Lines after which there is a signature, however little time has passed.
 const HEAD_LINES_MAX: u64 = 4_096;
+
+/// Bytes that a place adds to a line, and some more.
+const PLACE_BYTES_MAX: usize = 160;
 
 pub(crate) type Digest = [u8; 32];
 
@@ -149,12 +153,28 @@ impl Chain {
 
     /// A line with its place in the chain.
     pub fn link(&mut self, line: &str) -> String {
+        let mut linked = String::new();
+        self.link_into(line, &mut linked);
+        linked
+    }
+
+    /// Adds a line with its place in the chain to a text.
+    pub fn link_into(&mut self, line: &str, text: &mut String) {
         let object = line.strip_suffix("}\n").expect("records are objects with fields");
-        let base = format!(r#"{object},"run":"{}","number":{}"#, self.run, self.place.next);
-        self.place.latest = digest_of(&self.place.latest, &base);
+        let begin = text.len();
+        text.reserve(line.len() + PLACE_BYTES_MAX);
+        text.push_str(object);
+        text.push_str(",\"run\":\"");
+        text.push_str(&self.run);
+        write!(text, "\",\"number\":{}", self.place.next).expect("a String takes everything");
+        self.place.latest = digest_of(&self.place.latest, &text[begin..]);
         self.place.next += 1;
         self.place.unsigned += 1;
-        format!("{base},\"chain\":\"{}\"}}\n", hex::encode(self.place.latest))
+        let mut digits = [0; 2 * size_of::<Digest>()];
+        hex::encode_to_slice(self.place.latest, &mut digits).expect("two digits for each byte");
+        text.push_str(",\"chain\":\"");
+        text.push_str(std::str::from_utf8(&digits).expect("digits are ASCII"));
+        text.push_str("\"}\n");
     }
 
     /// Returns true if enough lines have no signature for one to be due.
@@ -182,5 +202,30 @@ impl Chain {
         // A signature need not be signed.
         self.place.unsigned = 0;
         Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The format as it is documented, made in the plain way.
+    #[test]
+    fn a_line_has_its_place_byte_for_byte() {
+        let mut chain = Chain::of_run(&ChainKey::random().unwrap(), "00112233aabbccdd");
+        let (mut latest, mut text, mut expected) = ([0; 32], String::from("before\n"), String::from("before\n"));
+        for number in 0..2_000 {
+            let object =
+                serde_json::json!({ "user": format!("a\u{e9}\n\"{number}"), "path": "/".repeat(number % 99) });
+            let line = crate::line_of(&object);
+            assert_eq!(line, format!("{object}\n"));
+            chain.link_into(&line, &mut text);
+            let object = object.to_string();
+            let base =
+                format!("{},\"run\":\"00112233aabbccdd\",\"number\":{number}", object.strip_suffix('}').unwrap());
+            latest = digest_of(&latest, &base);
+            expected.push_str(&format!("{base},\"chain\":\"{}\"}}\n", hex::encode(latest)));
+        }
+        assert!(text == expected, "the text differs");
     }
 }

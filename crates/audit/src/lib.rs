@@ -14,6 +14,8 @@ mod collector;
 mod documents;
 mod file;
 mod of_process;
+mod queue;
+mod repeats;
 mod rooms;
 mod sampling;
 mod sending;
@@ -22,11 +24,11 @@ mod status;
 mod verify;
 mod writer;
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,7 +42,10 @@ use chain::ChainKey;
 pub use chain::Head;
 pub use documents::DocumentChange;
 use file::{LogFile, with_suffix};
-pub use of_process::{ProcessLog, is_refusing, note, note_change, note_refusal, of_process, set_of_process};
+pub use of_process::{
+    ProcessLog, is_refusing, note, note_change, note_like_others, note_refusal, of_process, set_of_process,
+};
+use queue::{Added, Queue};
 pub use rooms::{OwnRooms, RoomSizes, files_of_rooms};
 use rooms::{Room, Rooms};
 use sampling::Sampling;
@@ -49,15 +54,10 @@ use sending::{open_spools, send_spooled};
 use status::SharedStatus;
 pub use status::{CollectorAway, LogStatus, log_statuses};
 pub use verify::{KnownHead, RunVerdict, Verdict};
-use writer::{Chained, Heads, Line, Writer};
+use writer::{Chained, Heads, Writer};
 
 /// Processes of one data directory that write audit logs of one kind.
 const PROCESSES_MAX: u32 = 16;
-/// Lines that wait until they are written.
-const WAITING_MAX: usize = 16_384;
-/// Those of them that are about strangers: these never make others wait.
-const STRANGERS_WAITING_MAX: usize = WAITING_MAX / 4;
-
 /// How often one looks whether a log has ended.
 const END_POLL: Duration = Duration::from_millis(2);
 /// Time that a log waits for its collector when it ends.
@@ -146,9 +146,8 @@ pub const SPOOL_BYTES_MAX: u64 = 1 << 30;
 pub struct AuditLog(Arc<Inner>);
 
 struct Inner {
-    sender: SyncSender<Line>,
+    queue: Arc<Queue<Room>>,
     sampling: Arc<Mutex<Sampling>>,
-    strangers_waiting: Arc<AtomicUsize>,
     status: Arc<SharedStatus>,
     heads: Heads,
     is_over: Arc<AtomicBool>,
@@ -159,6 +158,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
+        self.queue.close();
     }
 }
 
@@ -252,9 +252,9 @@ impl AuditLog {
     fn start(config: &LogConfig, rooms: Rooms<Box<dyn Sink>>, status: Arc<SharedStatus>) -> std::io::Result<Self> {
         let key = ChainKey::random()?;
         tracing::info!("the audit log of {} is chained under key {}", config.source, key.public());
-        let (sender, waiting) = sync_channel(WAITING_MAX);
+        let queue = Arc::new(Queue::new());
         let sampling = Arc::new(Mutex::new(Sampling::new(Instant::now())));
-        let (strangers_waiting, heads, is_over) = <(Arc<AtomicUsize>, Heads, Arc<AtomicBool>)>::default();
+        let (heads, is_over) = <(Heads, Arc<AtomicBool>)>::default();
         let begin = |sink| Chained::begin(sink, &key, config.source);
         let mut writer = Writer {
             source: config.source,
@@ -262,25 +262,15 @@ impl AuditLog {
             signed_at: Instant::now(),
             wanted_at: Instant::now(),
             synced_at: Instant::now(),
-            waiting,
+            queue: Arc::clone(&queue),
             sampling: Arc::clone(&sampling),
-            strangers_waiting: Arc::clone(&strangers_waiting),
             on_failure: config.on_failure,
             status: Arc::clone(&status),
             heads: Arc::clone(&heads),
             is_over: Arc::clone(&is_over),
         };
         let thread = Mutex::new(Some(spawn("audit-log", move || writer.run())?));
-        let inner = Inner {
-            sender,
-            sampling,
-            strangers_waiting,
-            status,
-            heads,
-            is_over,
-            thread,
-            senders: Mutex::default(),
-        };
+        let inner = Inner { queue, sampling, status, heads, is_over, thread, senders: Mutex::default() };
         Ok(AuditLog(Arc::new(inner)))
     }
 
@@ -337,13 +327,10 @@ impl AuditLog {
     }
 
     fn add_to(&self, room: Room, record: &impl Serialize) {
-        match self.0.sender.try_send(Line { text: line_of(record), room }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(line)) => {
-                // An error means that the thread is gone, which ends the process.
-                let _ = self.0.sender.send(line);
-            }
-            Err(TrySendError::Disconnected(_)) => drop(REGISTERED.lost.inc()),
+        let added = with_line(record, |line| self.0.queue.add(line, room));
+        // The thread is gone, which ends the process.
+        if added != Added::Waits {
+            REGISTERED.lost.inc();
         }
     }
 
@@ -367,14 +354,7 @@ impl AuditLog {
     }
 
     fn try_add_of_stranger(&self, record: &impl Serialize) -> bool {
-        let waiting = &self.0.strangers_waiting;
-        if waiting.fetch_add(1, Ordering::Relaxed) < STRANGERS_WAITING_MAX
-            && self.0.sender.try_send(Line { text: line_of(record), room: Room::Strangers }).is_ok()
-        {
-            return true;
-        }
-        waiting.fetch_sub(1, Ordering::Relaxed);
-        false
+        with_line(record, |line| self.0.queue.add_of_stranger(line, Room::Strangers)) == Added::Waits
     }
 }
 
@@ -389,11 +369,29 @@ fn are_finished(threads: &[JoinHandle<()>], deadline: Instant) -> bool {
     true
 }
 
+/// Room for a line that a thread keeps for the next one.
+const KEPT_LINE_BYTES: usize = 16 << 10;
+
+thread_local! {
+    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls with a record, which is an object with fields, as a line.
+fn with_line<T>(record: &impl Serialize, call: impl FnOnce(&str) -> T) -> T {
+    // Taken away, so that a record may note another one while it becomes a line.
+    let mut line = LINE.take();
+    line.clear();
+    serde_json::to_writer(&mut line, record).expect("records are texts and numbers, which become JSON");
+    line.push(b'\n');
+    let result = call(std::str::from_utf8(&line).expect("JSON is UTF-8"));
+    line.shrink_to(KEPT_LINE_BYTES);
+    LINE.set(line);
+    result
+}
+
 /// A record, which is an object with fields, as a line.
 fn line_of(record: &impl Serialize) -> String {
-    let mut line = serde_json::to_string(record).expect("records are texts and numbers, which become JSON");
-    line.push('\n');
-    line
+    with_line(record, str::to_owned)
 }
 
 #[cfg(test)]

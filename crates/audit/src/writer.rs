@@ -1,14 +1,14 @@
 //! The thread that writes lines, each with its place in a chain, and the number of refusals that have none.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use crate::chain::{Chain, ChainKey, Head, Place};
+use crate::queue::{GATHERED_BYTES, Lines, Queue};
 use crate::rooms::{Room, Rooms};
 use crate::sampling::{Sampling, Unlisted};
 use crate::status::SharedStatus;
@@ -16,11 +16,6 @@ use crate::{OnFailure, REGISTERED, Sink, line_of};
 
 /// Lines that are written together.
 const BATCH_MAX: usize = 1_024;
-/// Bytes after which no more are added to them.
-const BATCH_BYTES: usize = 256 << 10;
-/// Lines that come this long after another are written with it. The thread is not woken for them: to wake it for each
-/// line costs more than the line.
-const GATHER_PAUSE: Duration = Duration::from_millis(5);
 /// How often lines are signed.
 const HEAD_PAUSE: Duration = Duration::from_secs(60);
 /// Time after which there is a signature with or without new lines.
@@ -29,11 +24,6 @@ const WANTED_PAUSE: Duration = Duration::from_secs(1_800);
 const SYNC_PAUSE: Duration = Duration::from_millis(100);
 /// How often lines that cannot be written are tried again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
-
-pub(crate) struct Line {
-    pub text: String,
-    pub room: Room,
-}
 
 /// Lines that are to be written together.
 struct Batch {
@@ -55,6 +45,8 @@ pub(crate) struct Chained {
     chain: Chain,
     source: &'static str,
     batch: Option<Batch>,
+    /// Memory for the text of the next batch.
+    spare: String,
     /// Lines that were lost, and that no line speaks of.
     untold_lost: u64,
     is_durable: bool,
@@ -67,9 +59,8 @@ pub(crate) type Heads = Arc<Mutex<BTreeMap<String, Head>>>;
 pub(crate) struct Writer {
     pub source: &'static str,
     pub rooms: Rooms<Chained>,
-    pub waiting: Receiver<Line>,
+    pub queue: Arc<Queue<Room>>,
     pub sampling: Arc<Mutex<Sampling>>,
-    pub strangers_waiting: Arc<AtomicUsize>,
     pub signed_at: Instant,
     /// When there was a signature whether or not there were lines.
     pub wanted_at: Instant,
@@ -104,12 +95,30 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
+/// Calls when it goes out of scope.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 impl Chained {
     /// Begins a chain with the next written lines.
     pub fn begin(sink: Box<dyn Sink>, key: &Arc<ChainKey>, source: &'static str) -> std::io::Result<Self> {
         let (chain, log) = (Chain::new(key, source)?, sink.name().unwrap_or_else(|| source.to_owned()));
-        let mut chained =
-            Chained { sink, log, chain, source, batch: None, untold_lost: 0, is_durable: true, head: None };
+        let mut chained = Chained {
+            sink,
+            log,
+            chain,
+            source,
+            batch: None,
+            spare: String::new(),
+            untold_lost: 0,
+            is_durable: true,
+            head: None,
+        };
         chained.batch();
         Ok(chained)
     }
@@ -118,7 +127,8 @@ impl Chained {
     fn batch(&mut self) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             let before = self.chain.place();
-            let mut batch = Batch { text: String::new(), lines: 0, records: 0, before, told_lost: 0 };
+            let text = std::mem::take(&mut self.spare);
+            let mut batch = Batch { text, lines: 0, records: 0, before, told_lost: 0 };
             if let Some(line) = self.chain.beginning(unix_ms()) {
                 batch.text.push_str(&line);
                 batch.lines += 1;
@@ -130,7 +140,7 @@ impl Chained {
                     operation: "LostLines",
                     lines: self.untold_lost,
                 };
-                batch.text.push_str(&self.chain.link(&line_of(&lost)));
+                self.chain.link_into(&line_of(&lost), &mut batch.text);
                 batch.lines += 1;
                 batch.told_lost = self.untold_lost;
             }
@@ -151,9 +161,8 @@ impl Chained {
 
     fn push(&mut self, line: &str) {
         self.batch();
-        let linked = self.chain.link(line);
-        let batch = self.batch();
-        batch.text.push_str(&linked);
+        let batch = self.batch.as_mut().expect("it was made just now");
+        self.chain.link_into(line, &mut batch.text);
         batch.lines += 1;
         batch.records += 1;
         if self.chain.is_head_due() {
@@ -182,7 +191,11 @@ impl Chained {
         REGISTERED.written.inc_by(batch.lines);
         self.untold_lost -= batch.told_lost.min(self.untold_lost);
         self.is_durable = false;
-        self.batch = None;
+        if let Some(written) = self.batch.take() {
+            self.spare = written.text;
+            self.spare.clear();
+            self.spare.shrink_to(2 * GATHERED_BYTES);
+        }
         Ok(true)
     }
 
@@ -217,23 +230,21 @@ impl Chained {
 impl Writer {
     /// Writes lines until the log is dropped.
     pub fn run(&mut self) {
+        let queue = Arc::clone(&self.queue);
+        // Also after a panic: whoever adds a line must not wait for ever.
+        let _left = OnDrop(|| queue.leave());
+        let mut lines = Lines::default();
         self.write();
         loop {
             let ends_at = self.sampling.lock().unwrap_or_else(PoisonError::into_inner).ends_at();
             let wakes_at = if self.needs_sync() { ends_at.min(self.synced_at + SYNC_PAUSE) } else { ends_at };
-            match self.waiting.recv_timeout(wakes_at.saturating_duration_since(Instant::now())) {
-                Ok(line) => {
-                    std::thread::sleep(GATHER_PAUSE);
-                    self.collect(&line);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.end_interval();
-                    self.sign();
-                    self.write();
-                    return self.sync();
-                }
+            if !queue.take(wakes_at, &mut lines) {
+                self.end_interval();
+                self.sign();
+                self.write();
+                return self.sync();
             }
+            self.collect(&lines);
             if Instant::now() >= ends_at {
                 self.end_interval();
             }
@@ -251,21 +262,17 @@ impl Writer {
         self.rooms.all().any(Chained::needs_sync)
     }
 
-    fn collect(&mut self, first: &Line) {
-        let mut strangers = 0;
-        let mut take = |writer: &mut Writer, line: &Line| {
-            strangers += usize::from(line.room == Room::Strangers);
-            writer.rooms.of(line.room).push(&line.text);
-        };
-        take(self, first);
-        for _ in 1..BATCH_MAX {
-            if self.rooms.all().any(|chained| chained.batch_bytes() > BATCH_BYTES) {
-                break;
+    /// Links lines, and writes them as long as there are more than are written together.
+    fn collect(&mut self, lines: &Lines<Room>) {
+        let mut count = 0;
+        for (line, room) in lines.iter() {
+            if count == BATCH_MAX || self.rooms.all().any(|chained| chained.batch_bytes() > GATHERED_BYTES) {
+                self.write();
+                count = 0;
             }
-            let Ok(line) = self.waiting.try_recv() else { break };
-            take(self, &line);
+            self.rooms.of(room).push(line);
+            count += 1;
         }
-        self.strangers_waiting.fetch_sub(strangers, Ordering::Relaxed);
     }
 
     /// Writes the waiting lines. Lines that cannot be written are lost, or wait until they can be: then requests

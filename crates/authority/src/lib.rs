@@ -8,12 +8,14 @@
 
 mod authority;
 mod envelope;
+mod pins;
 mod signing;
 mod survey;
 mod verifier;
 
 pub use authority::Authority;
 pub use envelope::{SIGNATURE_BYTES, without_signature};
+pub use pins::{Published, fingerprint, published};
 pub use signing::{SigningError, found, rewrap, rotate, sign_all, sign_anew, sign_records, wrapped_keys};
 pub use survey::{Finding, RecordState, survey};
 pub use verifier::{Pin, Verifier};

@@ -93,7 +93,7 @@ impl Verifier {
 }
 
 /// Returns the keys that are trusted from now on; `None` if nothing new is known. While a key is being replaced two are.
-fn successors(trusted: &[PublicKey], record: &AuthorityRecord) -> Option<Vec<PublicKey>> {
+pub(crate) fn successors(trusted: &[PublicKey], record: &AuthorityRecord) -> Option<Vec<PublicKey>> {
     if trusted.is_empty() {
         let first = record.public_keys.last().filter(|_| record.signs_for_all)?;
         return Some(vec![PublicKey::of(first)?]);

@@ -100,7 +100,9 @@ struct Test {
 
 const fn test(
     name: &'static str,
-    (block_bytes, pattern, depth): (u64, AccessPattern, u32),
+    block_bytes: u64,
+    pattern: AccessPattern,
+    depth: u32,
     sync: WriteSync,
     shape: Shape,
 ) -> Test {
@@ -114,14 +116,14 @@ const LARGE_BYTES: u64 = 4 << 20;
 const TESTS: [Test; 8] = {
     use AccessPattern::{RandomRead, RandomWrite, Read, Write};
     [
-        test("linear-read", (LARGE_BYTES, Read, 32), WriteSync::None, Shape::Linear),
-        test("parallel-read", (SMALL_BYTES, RandomRead, 128), WriteSync::None, Shape::ParallelRead),
-        test("single-read", (SMALL_BYTES, RandomRead, 1), WriteSync::None, Shape::OneRead),
-        test("journal-sync", (SMALL_BYTES, Write, 1), WriteSync::Flag, Shape::SyncedWrite),
-        test("journal-fsync", (SMALL_BYTES, Write, 1), WriteSync::Call, Shape::SyncedWrite),
-        test("single-write-sync", (SMALL_BYTES, RandomWrite, 1), WriteSync::Flag, Shape::SyncedWrite),
-        test("linear-write", (LARGE_BYTES, Write, 32), WriteSync::None, Shape::Linear),
-        test("parallel-write", (SMALL_BYTES, RandomWrite, 128), WriteSync::None, Shape::ParallelWrite),
+        test("linear-read", LARGE_BYTES, Read, 32, WriteSync::None, Shape::Linear),
+        test("parallel-read", SMALL_BYTES, RandomRead, 128, WriteSync::None, Shape::ParallelRead),
+        test("single-read", SMALL_BYTES, RandomRead, 1, WriteSync::None, Shape::OneRead),
+        test("journal-sync", SMALL_BYTES, Write, 1, WriteSync::Flag, Shape::SyncedWrite),
+        test("journal-fsync", SMALL_BYTES, Write, 1, WriteSync::Call, Shape::SyncedWrite),
+        test("single-write-sync", SMALL_BYTES, RandomWrite, 1, WriteSync::Flag, Shape::SyncedWrite),
+        test("linear-write", LARGE_BYTES, Write, 32, WriteSync::None, Shape::Linear),
+        test("parallel-write", SMALL_BYTES, RandomWrite, 128, WriteSync::None, Shape::ParallelWrite),
     ]
 };
 

@@ -220,7 +220,8 @@ impl Router {
     /// answered ones.
     fn place_all(&mut self) {
         let place = |(sequence, outstanding): (&u64, &Outstanding)| {
-            (*sequence, self.place(outstanding.target, outstanding.call.object()).ok())
+            // While its pool is not in the map, its PG must not take it for answered.
+            (*sequence, self.place(outstanding.target, outstanding.call.object()).ok().or(outstanding.pg))
         };
         let places: Vec<_> = self.outstanding.iter().map(place).collect();
         places.into_iter().for_each(|(sequence, pg)| self.set_pg(sequence, pg));
@@ -231,7 +232,7 @@ impl Router {
             Target::Pg(pg) => Ok(pg),
             Target::ByName(pool) => {
                 let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
-                Ok(record.pg_of_object(object, |pg| self.map.pgs.contains_key(&pg)))
+                Ok(self.map.pg_of_object(record, object))
             }
         }
     }
@@ -251,7 +252,7 @@ impl Router {
                 known.map_or(pg.first_pg_num(pg_num_first), |(known, _)| known.pg_num_of(pg, pg_num_first));
             Some((pg, pg_num))
         };
-        Ok((0..record.pg_num).filter_map(listed).collect())
+        Ok((0..self.map.pg_num(record)).filter_map(listed).collect())
     }
 
     /// Sends a request to where it belongs now, or leaves it to be tried again.
@@ -263,7 +264,10 @@ impl Router {
         let object = outstanding.call.object();
         let pg = match self.place(outstanding.target, object) {
             Ok(pg) => pg,
-            Err(error) => return self.complete(sequence, Err(error)),
+            Err(error) => {
+                let error = if outstanding.may_have_been_done() { outstanding.outcome_unknown() } else { error };
+                return self.complete(sequence, Err(error));
+            }
         };
         self.set_pg(sequence, Some(pg));
         let Some((record, _)) = self.map.pgs.get(&pg) else {
@@ -542,6 +546,11 @@ impl Outstanding {
 
     fn refused(&self, refusal: Refusal) -> ClientError {
         ClientError::Refused { pool: self.pool(), object: self.call.object().clone(), refusal }
+    }
+
+    /// Returns true for a write that an OSD may have carried out, or may yet.
+    fn may_have_been_done(&self) -> bool {
+        matches!(self.call, Call::Write(_)) && (self.is_unclear || self.sent_to.is_some())
     }
 
     fn outcome_unknown(&self) -> ClientError {

@@ -31,6 +31,8 @@ pub const OSD_STORES: &str = "/atoll/osd_stores/";
 pub const POOLS: &str = "/atoll/pools/";
 /// Prefix of pools that were removed: OSDs may delete their copies.
 pub const REMOVED_POOLS: &str = "/atoll/removed_pools/";
+/// Begin of the range with all records about PGs.
+pub(crate) const OF_PGS: &str = "/atoll/pg";
 /// Prefix of PG configurations.
 pub const PGS: &str = "/atoll/pgs/";
 /// Prefix of where the balancer wants PGs.
@@ -279,12 +281,12 @@ pub fn pgs_of_pool(pool: PoolId) -> String {
 
 /// The PG that a key configures, if it is such a key.
 pub fn parse_pg(key: &str) -> Option<PgId> {
-    key.strip_prefix(PGS)?.parse().ok()
+    key.strip_prefix(PGS)?.parse().ok().filter(|id| pg(*id) == key)
 }
 
 /// The PG that a key names a target for, if it is such a key.
 pub fn parse_pg_target(key: &str) -> Option<PgId> {
-    key.strip_prefix(PG_TARGETS)?.parse().ok()
+    key.strip_prefix(PG_TARGETS)?.parse().ok().filter(|id| pg_target(*id) == key)
 }
 
 /// The OSD that a key under [`OSDS`], [`OSD_UP`], [`OSD_USAGE`] or [`AUTO_OUT`] is about.

@@ -89,8 +89,11 @@ pub const KINDS: [(&str, Protection); 52] = [
     (keys::AUTHORIZED_KEYS, denies_to_all("the key connects to no OSD")),
     (keys::OSDS, Protection::Open("hosts with OSDs only add their own, and the coordinator marks them out")),
     (keys::OSD_UP, Protection::Open("OSDs write it")),
-    (keys::PGS, Protection::Open("OSDs and the coordinator write it")),
-    (keys::PG_TARGETS, Protection::Open("the coordinator writes it")),
+    (keys::PGS, Protection::Open("members and the coordinator write it, and sign it with keys of their own")),
+    (
+        keys::PG_TARGETS,
+        Protection::Open("members and the coordinator write it, and sign it with keys of their own"),
+    ),
     (keys::JOIN_TOKENS, Protection::Open("a host that joins marks its own token as used")),
     (keys::HOSTS, Protection::Harmless),
     (keys::ADMIN_SERVERS, Protection::Open("the admin server of each host writes it")),

@@ -9,14 +9,17 @@ pub mod client;
 pub mod keys;
 pub mod kinds;
 mod map;
+mod map_watch;
+mod pg_changes;
 pub mod process;
 pub mod roles;
 pub mod server;
 
 pub use client::{
     Answer, ClusterClient, ClusterError, ConnectOptions, Contention, GuardFault, Lease, LeaseStatus, Listing,
-    LoginSource, Place, PrefixWatch, RESERVED, RecordGuard, SnapshotError, StateSize, Stored, TermEnd, TlsFiles,
-    Transaction, WatchEvent, retried, verify_snapshot,
+    LoginSource, Place, PrefixWatch, Proposer, RESERVED, RecordGuard, SnapshotError, StateSize, StaticKey, Stored,
+    TermEnd, TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
 };
-pub use map::{ClusterMap, MapChange, MapWatch};
+pub use map::{ClusterMap, MapChange, RefusedChange};
+pub use map_watch::MapWatch;
 pub use server::{EmbeddedServer, Protection};

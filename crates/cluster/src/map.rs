@@ -1,22 +1,18 @@
-//! The cluster map: the records that routing, PGs and access control follow, kept
-//! current by a watch.
+//! The cluster map: the records that routing, PGs and access control follow.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
-use std::task::Poll;
 
 use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::FramesRecord;
+use atoll_types::limits::PG_NUM_MAX;
 use atoll_types::record_json::read_record;
 use atoll_types::records::{
     AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PgScrubRecord, PgTargetRecord,
     PoolRecord, ScrubRequestRecord,
 };
-use atoll_types::{OsdId, PgId, PoolId};
+use atoll_types::{ObjectName, OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
-use tokio_stream::Stream;
 
-use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
 use crate::keys;
 
 /// A PG's record and the revision at which it was written, for compare-and-swap.
@@ -49,6 +45,9 @@ pub struct ClusterMap {
     pub settings: SettingsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
+    /// Keys of PGs' records and targets whose last change was refused, with the revision that is stored there; 0 if the key
+    /// is gone. This map has the state before such a change.
+    pub refused: BTreeMap<String, i64>,
 }
 
 /// One change of the map.
@@ -78,6 +77,19 @@ pub enum MapChange {
     Settings(SettingsRecord),
     /// An authorised key; `None` when it was revoked.
     AuthorizedKey(String, Option<AuthorizedKeyRecord>),
+    /// A change of a PG that does not count.
+    Refused(RefusedChange),
+}
+
+/// A change of a PG's record or target by a process that may not make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedChange {
+    /// The key.
+    pub key: String,
+    /// The revision that stands there; 0 if the key is gone.
+    pub revision: i64,
+    /// Why it does not count.
+    pub cause: String,
 }
 
 fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
@@ -92,7 +104,7 @@ fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
 
 /// The change that a key's new value means; `None` for keys that the map does not hold and for
 /// records that cannot be read.
-fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
+pub(crate) fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
     fn record<T: DeserializeOwned>(key: &str, value: Option<(&[u8], i64)>) -> Option<Option<T>> {
         match value {
             None => Some(None),
@@ -113,8 +125,8 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
         let revision = value.map_or(0, |(_, revision)| revision);
         let entry: Option<PgRecord> = record(key, value)?;
         Some(MapChange::Pg(id, entry.map(|record| (record, revision))))
-    } else if let Some(id) = key.strip_prefix(keys::PG_TARGETS) {
-        Some(MapChange::PgTarget(id.parse().ok()?, record(key, value)?))
+    } else if let Some(id) = keys::parse_pg_target(key) {
+        Some(MapChange::PgTarget(id, record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::PG_SCRUBS) {
         Some(MapChange::PgScrub(id.parse().ok()?, record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::SCRUB_REQUESTS) {
@@ -144,7 +156,7 @@ fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
 }
 
 impl ClusterMap {
-    fn from_entries(entries: &[(String, Vec<u8>, i64)]) -> Self {
+    pub(crate) fn from_entries(entries: &[(String, Vec<u8>, i64)]) -> Self {
         let mut map = ClusterMap::default();
         for (key, value, revision) in entries {
             if let Some(change) = change(key, Some((value, *revision))) {
@@ -154,6 +166,44 @@ impl ClusterMap {
         map
     }
 
+    /// Returns this map with a range of keys read again. A record that is there and cannot be read was not removed:
+    /// it stays as it was, as it does when it changes.
+    pub(crate) fn with_range_again(&self, range: &str, entries: &[(String, Vec<u8>, i64)]) -> ClusterMap {
+        let mut newer = ClusterMap::default();
+        for (key, value, revision) in entries {
+            let found = change(key, Some((value, *revision)));
+            if let Some(found) = found.or_else(|| self.present(change(key, None)?)) {
+                newer.apply(found);
+            }
+        }
+        self.with_range(range, newer)
+    }
+
+    /// Returns the record that a change would remove, if it is there.
+    fn present(&self, removal: MapChange) -> Option<MapChange> {
+        Some(match removal {
+            MapChange::Osd(id, _) => MapChange::Osd(id, Some(self.osds.get(&id)?.clone())),
+            MapChange::Up(id, _) => MapChange::Up(id, Some(self.up.get(&id)?.clone())),
+            MapChange::Pool(id, _) => MapChange::Pool(id, Some(self.pools.get(&id)?.clone())),
+            MapChange::RemovedPool(id) => MapChange::RemovedPool(*self.removed_pools.get(&id)?),
+            MapChange::Pg(id, _) => MapChange::Pg(id, Some(self.pgs.get(&id)?.clone())),
+            MapChange::PgTarget(id, _) => MapChange::PgTarget(id, Some(self.pg_targets.get(&id)?.clone())),
+            MapChange::PgScrub(id, _) => MapChange::PgScrub(id, Some(self.pg_scrubs.get(&id)?.clone())),
+            MapChange::ScrubRequest(id, _) => {
+                MapChange::ScrubRequest(id, Some(self.scrub_requests.get(&id)?.clone()))
+            }
+            MapChange::Flags(_) => MapChange::Flags(self.flags.clone()),
+            MapChange::Frames(_) => MapChange::Frames(self.frames),
+            MapChange::Settings(_) => MapChange::Settings(self.settings.clone()),
+            MapChange::AuthorizedKey(key, _) => {
+                let record = self.authorized_keys.get(&key)?.clone();
+                MapChange::AuthorizedKey(key, Some(record))
+            }
+            // No removal of a key is one.
+            MapChange::Refused(_) => return None,
+        })
+    }
+
     /// Applies a change.
     pub fn apply(&mut self, change: MapChange) {
         match change {
@@ -161,20 +211,49 @@ impl ClusterMap {
             MapChange::Up(id, record) => set(&mut self.up, id, record),
             MapChange::Pool(id, record) => set(&mut self.pools, id, record),
             MapChange::RemovedPool(id) => drop(self.removed_pools.insert(id)),
-            MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
-            MapChange::PgTarget(id, record) => set(&mut self.pg_targets, id, record),
+            MapChange::Pg(id, entry) => {
+                self.refused.remove(&keys::pg(id));
+                set(&mut self.pgs, id, entry);
+            }
+            MapChange::PgTarget(id, record) => {
+                self.refused.remove(&keys::pg_target(id));
+                set(&mut self.pg_targets, id, record);
+            }
             MapChange::PgScrub(id, record) => set(&mut self.pg_scrubs, id, record),
             MapChange::ScrubRequest(id, request) => set(&mut self.scrub_requests, id, request),
             MapChange::Flags(flags) => self.flags = flags,
             MapChange::Frames(frames) => self.frames = frames,
             MapChange::Settings(settings) => self.settings = settings,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
+            MapChange::Refused(change) => self.refuse(change),
         }
+    }
+
+    /// Keeps the state before a change. The next change replaces the stored one.
+    fn refuse(&mut self, change: RefusedChange) {
+        let entry = keys::parse_pg(&change.key).and_then(|pg| self.pgs.get_mut(&pg));
+        if let Some((_, revision)) = entry {
+            *revision = change.revision;
+        }
+        self.refused.insert(change.key, change.revision);
     }
 
     /// Returns true if a key, in hexadecimal, is that of this OSD and was not revoked.
     pub fn is_key_of(&self, osd: OsdId, key: &str) -> bool {
         self.authorized_keys.get(key).is_some_and(|record| record.role == PeerRole::Osd && record.osd == Some(osd))
+    }
+
+    /// The pool's number of PGs after all splits, of its record or so far. It is more than that of the pool's
+    /// record if cluster state was put back from a snapshot that is older than the last split.
+    pub fn pg_num(&self, pool: &PoolRecord) -> u32 {
+        let all = PgId { pool: pool.id, index: 0 }..PgId { pool: pool.id, index: PG_NUM_MAX };
+        let last = self.pgs.range(all).next_back();
+        last.map_or(pool.pg_num, |(pg, _)| pool.pg_num.max((pg.index + 1).next_power_of_two()))
+    }
+
+    /// The PG of an object.
+    pub fn pg_of_object(&self, pool: &PoolRecord, object: &ObjectName) -> PgId {
+        pool.pg_of_object(object, self.pg_num(pool), |pg| self.pgs.contains_key(&pg))
     }
 
     /// The changes that lead from nothing to this map.
@@ -183,12 +262,12 @@ impl ClusterMap {
     }
 
     /// This map with all of one range of keys from another map.
-    fn with_range(&self, range: &str, other: ClusterMap) -> ClusterMap {
+    pub(crate) fn with_range(&self, range: &str, other: ClusterMap) -> ClusterMap {
         let mut map = self.clone();
         match range {
             keys::OSDS_TO_POOLS => {
-                let ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, .. } = other;
-                map = ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, ..map };
+                let ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, refused, .. } = other;
+                map = ClusterMap { osds, up, pools, pgs, pg_targets, pg_scrubs, refused, ..map };
             }
             keys::REMOVED_POOLS => map.removed_pools = other.removed_pools,
             keys::AUTHORIZED_KEYS => map.authorized_keys = other.authorized_keys,
@@ -199,7 +278,7 @@ impl ClusterMap {
     }
 
     /// The changes that lead from this map to `newer`.
-    fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
+    pub(crate) fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
         fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
             old.keys().filter(|key| !new.contains_key(key)).cloned().collect()
         }
@@ -232,66 +311,6 @@ impl ClusterMap {
         changes.extend(requests.map(|(id, request)| MapChange::ScrubRequest(id, Some(request))));
         changes.push(MapChange::Flags(newer.flags));
         changes
-    }
-}
-
-/// A map and the watches that keep it current, one for each range of keys: a process may not read all of them.
-pub struct MapWatch {
-    map: ClusterMap,
-    watches: Vec<PrefixWatch>,
-}
-
-impl MapWatch {
-    /// Reads the map and watches it from there on.
-    pub async fn start(client: &ClusterClient) -> Result<MapWatch, ClusterError> {
-        let mut entries = Vec::new();
-        let mut watches = Vec::new();
-        for range in keys::MAP_RANGES {
-            let listing = client.list_raw(range).await?;
-            watches.push(client.watch_prefix(range, listing.revision + 1));
-            entries.extend(listing.entries);
-        }
-        Ok(MapWatch { map: ClusterMap::from_entries(&entries), watches })
-    }
-
-    /// The map as of the last change that was returned.
-    pub fn map(&self) -> &ClusterMap {
-        &self.map
-    }
-
-    /// Waits for an event of any range; returns the range, too. Authorised keys and modes are read before the
-    /// records that lead to connections.
-    async fn next_event(&mut self) -> Option<(&'static str, WatchEvent)> {
-        std::future::poll_fn(|context| {
-            for (range, watch) in keys::MAP_RANGES.iter().zip(&mut self.watches).rev() {
-                if let Poll::Ready(event) = Pin::new(watch).poll_next(context) {
-                    return Poll::Ready(event.map(|event| (*range, event)));
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Waits for the next changes and applies them to the map. `None` when the runtime shuts down.
-    pub async fn next(&mut self) -> Option<Vec<MapChange>> {
-        loop {
-            let (range, event) = self.next_event().await?;
-            let changes = match event {
-                WatchEvent::Put { key, value, mod_revision } => {
-                    change(&key, Some((&value, mod_revision))).into_iter().collect()
-                }
-                WatchEvent::Delete { key, .. } => change(&key, None).into_iter().collect(),
-                WatchEvent::Resync { entries, .. } => {
-                    let newer = self.map.with_range(range, ClusterMap::from_entries(&entries));
-                    self.map.changes_to(newer)
-                }
-            };
-            if !changes.is_empty() {
-                changes.iter().cloned().for_each(|change| self.map.apply(change));
-                return Some(changes);
-            }
-        }
     }
 }
 
@@ -346,6 +365,42 @@ mod tests {
         let (flags, settings) = (FlagsRecord::default().format, SettingsRecord::default().format);
         let expected = [(1, 7, 8), (0, 7, 8), (1, 7, settings), (1, flags, 8), (1, 7, 8)];
         assert_eq!(resynced.each_ref().map(kept), expected);
+    }
+
+    /// It would count as removed: a pool with data in it, or the key of an OSD.
+    #[test]
+    fn a_record_that_cannot_be_read_again_stays_as_it_was() {
+        let entry = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec(), 5);
+        let key = r#"{"format":1,"role":"osd","osd":3,"name":"osd.3"}"#;
+        let request = r#"{"format":1,"is_deep":true,"requested_unix_ms":7}"#;
+        let target = r#"{"format":1,"members":[1,2]}"#;
+        let settings = r#"{"format":1,"osd_down_out_seconds":5}"#;
+        let all = [
+            (keys::AUTHORIZED_KEYS, format!("{}aa", keys::AUTHORIZED_KEYS), key),
+            (keys::OSDS_TO_POOLS, keys::pg_target(PgId { pool: PoolId(1), index: 0 }), target),
+            ("/atoll/s", keys::scrub_request(PgId { pool: PoolId(1), index: 0 }), request),
+            ("/atoll/s", keys::SETTINGS.to_owned(), settings),
+        ];
+        let entries: Vec<_> = all.iter().map(|(_, key, value)| entry(key, value)).collect();
+        let map = ClusterMap::from_entries(&entries);
+        let count = |map: &ClusterMap| (map.authorized_keys.len(), map.pg_targets.len(), map.scrub_requests.len());
+        assert_eq!((count(&map), map.settings.osd_down_out_seconds), ((1, 1, 1), 5));
+        for value in ["", "not json", r#"{"format":9}"#] {
+            let mut again = map.clone();
+            for range in keys::MAP_RANGES {
+                let of_range = all.iter().filter(|(at, ..)| *at == range);
+                let unreadable: Vec<_> = of_range.map(|(_, key, _)| entry(key, value)).collect();
+                let newer = again.with_range_again(range, &unreadable);
+                again.changes_to(newer).into_iter().for_each(|change| again.apply(change));
+            }
+            assert_eq!((count(&again), again.settings.osd_down_out_seconds), ((1, 1, 1), 5), "{value}");
+        }
+        // One that is not there was removed.
+        let mut removed = map.clone();
+        for range in keys::MAP_RANGES {
+            removed = removed.with_range_again(range, &[]);
+        }
+        assert_eq!(count(&removed), (0, 0, 0));
     }
 
     #[test]

@@ -7,42 +7,16 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::unix_ms;
-use atoll_node::ProcessesFile;
 use atoll_types::monitoring::AdminServerRecord;
 use atoll_types::records::RECORD_FORMAT;
 
-use crate::hosts::own_key_sha256;
-use crate::server::Shared;
-
-/// The name of the admin server's own process.
-pub(crate) const ADMIN_PROCESS: &str = "admin";
+use crate::hosts::{is_remembered, own_key_sha256};
+use crate::shared::Shared;
 
 /// How often to look whether there are other processes.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often the record is written although nothing has changed.
 const REFRESH_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// For how long a host that is gone counts as down, and not as removed.
-const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1_000;
-
-impl Shared {
-    /// The processes of this host, those included that are down at the moment: their scrapes are to fail.
-    pub fn processes(&self) -> Vec<String> {
-        let file = ProcessesFile::read(&self.directory).unwrap_or_default();
-        let mut names: Vec<String> = file.children.into_iter().map(|child| child.name).collect();
-        if !names.iter().any(|name| name == ADMIN_PROCESS) {
-            // It was not the supervisor that started it.
-            names.push(ADMIN_PROCESS.into());
-        }
-        names.sort();
-        names
-    }
-}
-
-/// Returns true if a host still counts.
-pub(crate) fn is_remembered(record: &AdminServerRecord) -> bool {
-    record.seen_unix_ms.saturating_add(REMEMBERED_MS) > unix_ms()
-}
-
 /// Announces the server for as long as the process lives.
 pub(crate) async fn keep(shared: Arc<Shared>, address: SocketAddr) {
     let mut said: Option<(Instant, AdminServerRecord)> = None;

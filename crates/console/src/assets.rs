@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use include_dir::{Dir, File, include_dir};
 
-use crate::server::Shared;
+use crate::shared::Shared;
 
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/assets");
 const START_PAGE: &str = "index.html";

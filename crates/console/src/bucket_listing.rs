@@ -14,7 +14,7 @@ use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use serde_json::{Value, json};
 
 use crate::api::Refusal;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 const STATE_LIMIT: Duration = Duration::from_secs(10);

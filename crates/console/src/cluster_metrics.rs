@@ -9,10 +9,10 @@ use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{PgAvailability, PgStatus, statuses};
 use atoll_coordinator::{View, unix_ms};
 use atoll_metrics::{Counter, Family, Gauge, register};
-use atoll_node::{ProcessesFile, host_problems, process_problems, state_space_problem};
+use atoll_node::{ClusterFile, DataDir, ProcessesFile, host_problems, process_problems, state_space_problem};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::server::Shared;
+use crate::cluster_state::ClusterState;
 
 /// Several scrapes at once get the same values.
 const FRESH_FOR: Duration = Duration::from_millis(500);
@@ -70,22 +70,27 @@ impl ClusterMetrics {
     }
 
     /// Reads the cluster's state, unless it was just read. Nothing changes while the guard is held.
-    pub async fn refresh(&self, shared: &Shared) -> MutexGuard<'_, Option<Instant>> {
+    pub async fn refresh(
+        &self,
+        state: &ClusterState,
+        directory: &DataDir,
+        cluster: &ClusterFile,
+    ) -> MutexGuard<'_, Option<Instant>> {
         let mut refreshed_at = self.refreshed_at.lock().await;
         if refreshed_at.is_some_and(|at| at.elapsed() < FRESH_FOR) {
             return refreshed_at;
         }
-        match shared.state.read(READ_LIMIT, |client| async move { View::read(&client).await }).await {
+        match state.read(READ_LIMIT, |client| async move { View::read(&client).await }).await {
             Ok(view) => {
-                let problems = host_problems(&shared.directory, &shared.cluster);
+                let problems = host_problems(directory, cluster);
                 let health = evaluate(&view, unix_ms()).and(problems);
-                self.set_health(&health.and(process_problems(&shared.directory).await));
+                self.set_health(&health.and(process_problems(directory).await));
                 self.set_osds(&view);
                 self.set_pgs(&view);
                 self.set_pools(&view);
             }
             Err(error) => {
-                let space = state_space_problem(&shared.directory, &shared.cluster);
+                let space = state_space_problem(directory, cluster);
                 self.set_health(&Health::unreachable(&error).and(space.into_iter().collect()));
                 // What is not known is not told.
                 self.osd_up.clear();
@@ -95,7 +100,7 @@ impl ClusterMetrics {
                 self.pool_stored_bytes.clear();
             }
         }
-        for child in ProcessesFile::read(&shared.directory).unwrap_or_default().children {
+        for child in ProcessesFile::read(directory).unwrap_or_default().children {
             let counter = self.restarts.get_or_create_owned(&[("process", child.name)]);
             counter.inner().store(u64::from(child.restarts), std::sync::atomic::Ordering::Relaxed);
         }

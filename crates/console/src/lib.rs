@@ -16,13 +16,16 @@ mod cluster_state;
 mod commands;
 mod copies;
 mod figures;
+mod guarded_stream;
 mod hosts;
 mod known_digests;
 mod listener;
 mod metrics_routes;
 mod outgoing;
+mod peer;
 mod refused_records;
 mod server;
+mod shared;
 mod token_check;
 
 pub use api::{AUDIT_SOURCE, is_call_of_tokens};

@@ -2,14 +2,13 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_connection_limits::{Limits, Place, Places};
 use atoll_metrics::tls as tls_metrics;
-use atoll_s3::Tls;
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::Tls;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -24,8 +23,10 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
+use crate::guarded_stream::GuardedStream;
 use crate::hosts::{self, HostKey};
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
 /// Operators' tools and browsers are few. Those that have logged in have places that strangers cannot take.
 const LIMITS: Limits = Limits { strangers_max: 128, address_max: 32, members_max: 256 };
@@ -37,20 +38,6 @@ const HEADER_LIMIT: Duration = Duration::from_secs(30);
 const STREAMS_MAX: u32 = 32;
 /// Pause after accept failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The other end of a connection; travels with each request.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub address: SocketAddr,
-    place: Arc<Place>,
-}
-
-impl Peer {
-    /// Notes that the other end has authenticated.
-    pub fn log_in(&self) {
-        self.place.log_in();
-    }
-}
 
 /// Routes for each kind of caller.
 #[derive(Clone)]
@@ -77,7 +64,7 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared
                     note(SecurityEvent::TooManyConnections, address.ip(), detail);
                 }
                 tokio::spawn(async move {
-                    let peer = Peer { address, place: Arc::clone(&place) };
+                    let peer = Peer::new(address, Arc::clone(&place));
                     tokio::select! {
                         () = serve_connection(stream, peer, &tls, shared, routers) => {}
                         () = ends_early(&place) => {}
@@ -105,6 +92,7 @@ async fn ends_early(place: &Place) {
 }
 
 async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<Shared>, routers: Routers) {
+    let stream = GuardedStream::new(stream, peer.clone());
     let (stream, key) = match tokio::time::timeout(HEADER_LIMIT, handshake(stream, tls)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
@@ -143,7 +131,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<
 }
 
 /// The handshake. A caller that asks for the protocol of hosts has to show a key, which is returned.
-async fn handshake(stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, Option<HostKey>)> {
+async fn handshake(stream: GuardedStream, tls: &Tls) -> io::Result<(TlsStream<GuardedStream>, Option<HostKey>)> {
     let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     let is_host = begun.client_hello().alpn().is_some_and(|mut asked| asked.any(|name| name == hosts::ALPN));
     if !is_host {

@@ -15,9 +15,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
-use crate::announcement::{ADMIN_PROCESS, is_remembered};
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::hosts::is_remembered;
+use crate::peer::Peer;
+use crate::shared::{ADMIN_PROCESS, Shared};
 
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 
@@ -37,7 +37,7 @@ async fn metrics(
     shared.tokens.check(&headers, peer.map(|peer| peer.0), &shared.state).await?;
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     if process == ADMIN_PROCESS {
-        let _unchanged = shared.cluster_metrics.refresh(&shared).await;
+        let _unchanged = shared.cluster_metrics.refresh(&shared.state, &shared.directory, &shared.cluster).await;
         let format = TextFormat::accepted(accept);
         let text = atoll_metrics::encode(format).expect("writing to a string does not fail");
         return Ok(([(CONTENT_TYPE, format.content_type())], text).into_response());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_admin::settings;
 
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// How often the settings are read. An admin server follows no map.
 const PAUSE: Duration = Duration::from_secs(5);

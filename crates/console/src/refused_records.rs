@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::api::AUDIT_SOURCE;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// The event of records that are refused.
 const CODE: &str = "RECORDS_REFUSED";

@@ -2,22 +2,22 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
 use atoll_connection_limits::{LoginTurns, LookUps};
 use atoll_node::{ClusterFile, DataDir};
-use atoll_s3::{Tls, TlsError, TlsSettings};
+use atoll_tls::{Tls, TlsError, TlsSettings};
 use axum::Router;
 use tokio::net::TcpListener;
 
 use crate::api::{OidcLogins, Sessions};
 use crate::cluster_state::ClusterState;
 use crate::commands::RunCommands;
-use crate::copies::Copies;
 use crate::figures::Figures;
-use crate::hosts::{self, KnownKeys, OtherHosts, ThisHost, Unanswered};
+use crate::hosts::{self, KnownKeys};
+use crate::shared::Shared;
 use crate::token_check::TokenCheck;
 use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes, outgoing, refused_records};
 
@@ -59,56 +59,6 @@ pub struct AdminServerConfig {
     pub commands: Arc<dyn RunCommands>,
     /// Where the record of each call that may change something goes; `None`: nowhere.
     pub audit: Option<AuditLog>,
-}
-
-/// Shared state of all requests.
-pub(crate) struct Shared {
-    pub directory: DataDir,
-    pub cluster: ClusterFile,
-    pub state: ClusterState,
-    pub tokens: TokenCheck,
-    pub host_keys: KnownKeys,
-    /// The other hosts, as cluster state has said last.
-    pub others: Mutex<OtherHosts>,
-    pub cluster_metrics: cluster_metrics::ClusterMetrics,
-    pub sessions: Sessions,
-    /// Value of [`AdminServerConfig`].
-    pub session_max: Option<Duration>,
-    pub login_turns: LoginTurns,
-    pub oidc: OidcLogins,
-    /// Sessions and tokens that were made up.
-    pub look_ups: LookUps,
-    /// Turn of checking a password.
-    pub password_turn: tokio::sync::Mutex<()>,
-    pub commands: Arc<dyn RunCommands>,
-    pub audit: Option<AuditLog>,
-    /// Images that this process copies while they have no writer.
-    pub copies: Arc<Copies>,
-    pub figures: Figures,
-}
-
-impl Shared {
-    /// This host, from which others are asked.
-    pub fn this_host(&self) -> ThisHost {
-        ThisHost { directory: self.directory.clone(), name: self.cluster.host_name(), processes: self.processes() }
-    }
-
-    /// The other hosts. If cluster state does not answer, those that it knew last, and that it does not.
-    pub async fn others(&self) -> (OtherHosts, Vec<Unanswered>) {
-        let this = self.this_host();
-        let found = match self.state.client().await {
-            Ok(client) => OtherHosts::find_soon(&client, &this).await,
-            Err(error) => Err(error),
-        };
-        let mut last = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        match found {
-            Ok(others) => {
-                *last = others.clone();
-                (others, Vec::new())
-            }
-            Err(error) => (last.clone(), vec![Unanswered::no_hosts(error)]),
-        }
-    }
 }
 
 /// The admin server of a host.

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 
 use crate::cluster_state::ClusterState;
 use crate::known_digests::KnownDigests;
-use crate::listener::Peer;
+use crate::peer::Peer;
 
 #[derive(Default)]
 pub(crate) struct TokenCheck(KnownDigests);

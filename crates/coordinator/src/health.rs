@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_types::coordination::FULL_PERCENT_DEFAULT;
+use atoll_cluster::RefusedChange;
+use atoll_types::coordination::{FULL_PERCENT_DEFAULT, RefusedChangesNote};
 pub use atoll_types::events::Severity;
 use atoll_types::records::{ClusterFlag, OsdEndsRecord, OsdUsageRecord, PeerRole, PgScrubRecord};
 use atoll_types::size::format_size;
@@ -14,6 +15,7 @@ use crate::{View, track_down, upkeep};
 
 /// Time for which PGs may peer, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Failures of an OSD within the last hour that are reported.
 const FAILURES_OF_NOTE: usize = 4;
 
@@ -108,6 +110,7 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     space(view, &mut problems);
     pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
+    refused(view, now_unix_ms, &mut problems);
     backups(view, &mut problems);
     problems
         .extend(view.state_size.as_ref().and_then(|size| upkeep::problem(size, view.settings.etcd_quota_bytes)));
@@ -133,6 +136,36 @@ fn waiting(view: &View, code: &str, number: usize, all_pgs: usize, now_unix_ms: 
             "this takes moments after a change; if it stays, 'atoll pg why PGID' shows the reason and the remedy",
         ),
     }
+}
+
+/// Adds refused changes of PGs to the note about earlier ones, which is kept until there was a day without.
+pub(crate) fn refused_note(
+    before: Option<&RefusedChangesNote>,
+    refused: &[RefusedChange],
+    now_unix_ms: u64,
+) -> Option<RefusedChangesNote> {
+    let before = before.filter(|note| now_unix_ms.saturating_sub(note.last_unix_ms) < DAY_MS);
+    let Some(last) = refused.last() else { return before.cloned() };
+    Some(RefusedChangesNote {
+        count: before.map_or(0, |note| note.count) + refused.len() as u64,
+        last_unix_ms: now_unix_ms,
+        last: format!("{}: {}", last.key, last.cause),
+    })
+}
+
+/// Refused changes of PGs.
+fn refused(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
+    let Some(note) = refused_note(view.notes.refused_changes.as_ref(), &[], now_unix_ms) else { return };
+    problems.push(Problem {
+        code: "CHANGES_OF_PGS_REFUSED",
+        severity: Severity::Warning,
+        summary: format!("{} changes of PGs were refused: no member has signed them, and no host that decides", note.count),
+        subjects: vec![note.last],
+        action: "a host has written records of PGs that are not its own: find it ('atoll events', and the log of cluster \
+                 state), and take its rights with 'atoll host revoke'. The PGs are as they were before"
+            .into(),
+        since_unix_ms: None,
+    });
 }
 
 /// Hosts whose keys exist once.
@@ -498,19 +531,23 @@ fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &m
             "PG_NOT_ACTIVE",
             severity,
             subjects,
-            |_| format!("{} not active, as their primaries say", are_pgs(reported as usize)),
+            |_| format!("{} not active, as their primaries say", pgs_are(reported as usize)),
             action,
         );
     }
 }
 
-fn are_pgs(number: usize) -> String {
+fn pgs_are(number: usize) -> String {
     format!("{} {}", count(number, "PG"), are(number))
 }
 
 fn missing(view: &View, problems: &mut Vec<Problem>) {
-    let (mut subjects, mut splitting) = (Vec::new(), Vec::new());
+    let (mut subjects, mut splitting, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
     for pool in view.map.pools.values() {
+        let pg_num = view.map.pg_num(pool);
+        if pg_num > pool.pg_num {
+            forgotten.push(format!("pool '{}' ({} of {pg_num})", pool.name, pool.pg_num));
+        }
         let pgs: Vec<PgId> = absent(&view.map, pool).collect();
         let are_split_off = pgs.iter().all(|pg| pg.index >= pool.pg_num_first());
         if !pgs.is_empty() {
@@ -525,6 +562,17 @@ fn missing(view: &View, problems: &mut Vec<Problem>) {
         splitting,
         |number| format!("{} {} PGs that are still to be split off", count(number, "pool"), has(number)),
         "each PG is split within moments when it is active; if this stays, look for problems of these PGs",
+    );
+    add(
+        problems,
+        "POOL_PG_NUM",
+        Severity::Warning,
+        forgotten,
+        |number| {
+            format!("{} {} fewer PGs in the record than the PGs were split to", count(number, "pool"), has(number))
+        },
+        "cluster state was put back from a snapshot before the last split. Their data is found; set the number again, so \
+         that all PGs are split: 'atoll pool set NAME pg_num NUMBER'",
     );
     add(
         problems,

@@ -86,7 +86,10 @@ async fn lead(client: &ClusterClient, lease: &Lease) -> Result<(), ClusterError>
     loop {
         tokio::select! {
             () = lease.lost() => return Ok(()),
-            changes = watch.next() => if changes.is_none() { return Ok(()) },
+            changes = watch.next() => match changes {
+                Some(changes) => rounds.note_refused(changes),
+                None => return Ok(()),
+            },
             _ = ticks.tick() => match rounds.round(watch.map()).await {
                 Ok(()) => {}
                 // Another process was faster; the next round sees what it did.

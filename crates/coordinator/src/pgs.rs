@@ -129,8 +129,8 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
 /// Returns true if every PG exists, serves, has all its members up, and is on its targets. Only then is the
 /// balancer's next step worth knowing.
 pub fn is_settled(map: &ClusterMap) -> bool {
-    let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
-    are_all_there && statuses(map).iter().all(PgStatus::is_clean)
+    let is_whole = |pool: &PoolRecord| absent(map, pool).next().is_none() && map.pg_num(pool) == pool.pg_num;
+    map.pools.values().all(is_whole) && statuses(map).iter().all(PgStatus::is_clean)
 }
 
 /// First records of the PGs that have none; PGs that could not serve are left out, until

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
+use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapChange, RefusedChange, Transaction, keys};
 use atoll_placement::balance;
 use atoll_types::coordination::{AutoOutRecord, ClockRecord, CoordinatorNotesRecord};
 use atoll_types::events::{EventRecord, Severity};
@@ -39,6 +39,8 @@ pub(crate) struct Rounds {
     primaries: Option<BTreeMap<PgId, OsdId>>,
     started: Instant,
     presence: Presence,
+    /// Refused changes of PGs that are in no notes yet.
+    refused: Vec<RefusedChange>,
 }
 
 impl Rounds {
@@ -52,7 +54,17 @@ impl Rounds {
             primaries: None,
             started: Instant::now(),
             presence: Presence::default(),
+            refused: Vec::new(),
         }
+    }
+
+    /// Notes refused changes of PGs.
+    pub fn note_refused(&mut self, changes: Vec<MapChange>) {
+        let refused = changes.into_iter().filter_map(|change| match change {
+            MapChange::Refused(refused) => Some(refused),
+            _ => None,
+        });
+        self.refused.extend(refused);
     }
 
     pub async fn round(&mut self, map: &ClusterMap) -> Result<(), ClusterError> {
@@ -60,6 +72,7 @@ impl Rounds {
         let noting = Noting { unix_ms: unix_ms() };
         let failed = self.presence.look(map, self.started.elapsed().as_millis() as u64);
         self.keep_notes(&mut view, &failed, &noting).await?;
+        self.put_targets_back(map).await?;
         self.note_failover(map, &noting).await?;
         self.tell_time().await?;
         self.trim_events().await?;
@@ -77,8 +90,27 @@ impl Rounds {
         Ok(())
     }
 
+    /// Puts targets back after changes that were refused.
+    async fn put_targets_back(&self, map: &ClusterMap) -> Result<(), ClusterError> {
+        for (key, revision) in &map.refused {
+            let Some(pg) = keys::parse_pg_target(key) else { continue };
+            let transaction = Transaction::new().check(key, *revision);
+            let transaction = match map.pg_targets.get(&pg) {
+                Some(record) => transaction.put(key, record)?,
+                None => transaction.delete(key),
+            };
+            tracing::warn!("pg {pg}: puts its target back, which another process has changed");
+            match self.client.transact(&transaction).await {
+                // It was changed once more.
+                Ok(_) | Err(ClusterError::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     async fn keep_notes(
-        &self,
+        &mut self,
         view: &mut View,
         failed: &BTreeSet<OsdId>,
         noting: &Noting,
@@ -90,6 +122,7 @@ impl Rounds {
             down_since_unix_ms: track_down(&view.map, &view.notes.down_since_unix_ms, now_unix_ms),
             problem_since_unix_ms: health::since(&health, now_unix_ms),
             failures_unix_ms: track_failures(&view.map, &view.notes.failures_unix_ms, failed, now_unix_ms),
+            refused_changes: health::refused_note(view.notes.refused_changes.as_ref(), &self.refused, now_unix_ms),
         };
         if notes != view.notes {
             let with_notes = Transaction::new()
@@ -104,6 +137,7 @@ impl Rounds {
             }
             view.notes = notes;
         }
+        self.refused.clear();
         Ok(())
     }
 
@@ -206,7 +240,9 @@ impl Rounds {
                     invariants::pg_has_no_record(map, *pg);
                     invariants::first_record_is_fresh(record);
                     let key = keys::pg(*pg);
-                    transaction = transaction.check(&key, 0).put(&key, record)?;
+                    // What stands there was refused.
+                    let replaced = map.refused.get(&key).copied().unwrap_or(0);
+                    transaction = transaction.check(&key, replaced).put(&key, record)?;
                 }
                 self.client.transact(&transaction).await?;
             }

@@ -13,7 +13,9 @@ use atoll_types::records::{ExportAccess, ImageExport, ImageLockRecord, ImageReco
 use crate::audit;
 use crate::clients::Client;
 use crate::drain::{ConnectionRequests, Drain};
+use crate::open_error::{OpenError, OpenErrorKind};
 use crate::questions::Questions;
+use crate::rights::{Attached, Attachments};
 
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
@@ -52,47 +54,11 @@ pub struct Exports {
     exports: RefCell<HashMap<String, Export>>,
     drain: Rc<Drain>,
     questions: Questions,
+    attachments: Rc<Attachments>,
 }
 
 /// An image as one more connection has it; to be given back by [`Exports::release`].
 pub type OpenedExport = Rc<OpenImage>;
-
-/// Why an image cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct OpenError {
-    /// The kind of the refusal.
-    pub kind: OpenErrorKind,
-    /// The reason, for people at the client.
-    pub message: String,
-}
-
-/// Kinds of [`OpenError`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenErrorKind {
-    /// There is no such image.
-    Unknown,
-    /// The client may not have it.
-    NotAllowed,
-    /// Another client or another program has it.
-    InUse,
-    /// It cannot be opened now.
-    Unavailable,
-    /// Others have changed it since the client had it.
-    Changed,
-}
-
-impl From<ImageError> for OpenError {
-    fn from(error: ImageError) -> Self {
-        let kind = match error {
-            ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } => OpenErrorKind::Unknown,
-            ImageError::InUse { .. } => OpenErrorKind::InUse,
-            _ if error.is_refused_record() => OpenErrorKind::NotAllowed,
-            _ => OpenErrorKind::Unavailable,
-        };
-        OpenError { kind, message: error.to_string() }
-    }
-}
 
 impl Exports {
     /// Reaches the cluster through `client`.
@@ -104,7 +70,28 @@ impl Exports {
             exports: RefCell::default(),
             drain: Rc::default(),
             questions: Questions::default(),
+            attachments: Rc::default(),
         }
+    }
+
+    /// Ends the attachments of clients whose right to an image is taken away. Runs as long as the thread.
+    pub async fn follow_rights(self: Rc<Self>) {
+        let mut records = self.admin.follow_records();
+        loop {
+            let next = self.bridge.run(async move {
+                let next = records.next().await;
+                (next, records)
+            });
+            let (next, rest) = next.await;
+            records = rest;
+            let Some(changed) = next else { return };
+            changed.iter().for_each(|record| self.attachments.follow(record));
+        }
+    }
+
+    /// Has `end` called when a client that is attached to an image loses its right to it.
+    pub fn attach(&self, record: &ImageRecord, client: &Client, end: impl Fn() + 'static) -> Attached {
+        self.attachments.add(record, client, end)
     }
 
     /// Questions of strangers.
@@ -122,7 +109,8 @@ impl Exports {
         let (admin, wanted) = (self.admin.clone(), name.to_owned());
         let ask = self.bridge.run(async move { describe(&admin, &wanted).await });
         let described = self.questions.image(name, client, ask).await.inspect_err(|error| {
-            if error.kind == OpenErrorKind::NotAllowed {
+            // Also one who tries names.
+            if matches!(error.kind, OpenErrorKind::NotAllowed | OpenErrorKind::Unknown) {
                 audit::refused(name, client, error);
             }
         })?;
@@ -281,7 +269,7 @@ impl Exports {
         let (image, snapshot) = (&description.record.name[..], description.snapshot.as_deref());
         if description.is_read_only() {
             let opened =
-                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), &purpose.text);
+                ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, image, snapshot, &purpose.text);
             return opened.await.map(|image| OpenImage::Read(Box::new(image)));
         }
         let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, purpose.clone());

@@ -10,7 +10,7 @@ use atoll_reactor::PeerAddress;
 use atoll_security_log::{SecurityEvent, note};
 
 use crate::clients::Client;
-use crate::exports::{OpenError, OpenErrorKind};
+use crate::open_error::{OpenError, OpenErrorKind};
 
 /// Names that were missing, and budgets of addresses.
 pub struct Questions(LookUps);

@@ -12,16 +12,15 @@ use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, Contention, PrefixWatch, Transaction, WatchEvent, keys};
 use atoll_iam::operations::Answer;
 use atoll_iam::{Identities, RecordName};
-use atoll_s3::{BucketDirectory, CLOCK_DIFFERENCE_MS_MAX, ChangeError, DirectoryError, IdentityOperation};
-use atoll_types::coordination::ClockRecord;
+use atoll_identities::{IdentityError, IdentityStore, key_of, name_of, read_entry_or_close};
+use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
+use atoll_types::coordination::{CLOCK_DIFFERENCE_MS_MAX, ClockRecord};
 use atoll_types::identities::{AccessKeyRecord, AccountRecord, IdentitiesRevision, LastUsedRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{BucketRecord, PoolRecord};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-use crate::identities::{IdentityError, IdentityStore, key_of, name_of, read_entry_or_close};
 
 /// How long a read waits for cluster state before the copy has to do.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,13 +1,13 @@
 //! The S3 gateway's dependencies in a real cluster: its buckets and identities as records in etcd
-//! ([`EtcdDirectory`], [`IdentityStore`]) and its objects by the object client ([`ClusterObjects`]).
+//! ([`EtcdDirectory`]) and its objects by the object client ([`ClusterObjects`]).
 //!
 //! This crate joins atoll-s3 with cluster state and the client, which atoll-s3 may not know. It may not
 //! know S3 itself: no requests, no bucket index, no keys.
 
 mod directory;
-mod identities;
+#[cfg(test)]
+mod identities_tests;
 mod objects;
 
 pub use directory::{EtcdDirectory, clock_ahead_ms};
-pub use identities::{ChangeCondition, Changed, IdentityError, IdentityStore, key_of, name_of};
 pub use objects::ClusterObjects;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use atoll_iam::{
-    Account, Caller, CallerKind, ConditionValues, Policy, PolicyKind, Question, ResourceSide, decide,
+    Account, Caller, CallerIdentity, CallerKind, ConditionValues, Policy, PolicyKind, Question, ResourceSide,
+    decide,
 };
 
 const DECISIONS: u32 = 200_000;
@@ -69,14 +70,11 @@ fn main() {
     });
     let kind = CallerKind::User { name: "anna".to_owned(), path: "/".to_owned(), id: "AIDA1".to_owned() };
     let caller = Caller {
-        account,
-        kind,
+        identity: CallerIdentity { account, kind, session_issued_unix_ms: None, tags: BTreeMap::new() },
         access_key: "AKIA1".to_owned(),
         policies: (0..3).map(|number| (format!("policy-{number}"), identity_policy(number))).collect(),
         session_policies: Vec::new(),
         key_policy: None,
-        session_issued_unix_ms: None,
-        tags: BTreeMap::new(),
     };
     let bucket = parse(
         r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::data-2/*",

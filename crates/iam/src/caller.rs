@@ -1,55 +1,16 @@
 //! The signer of a request, with its policies.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::caller_identity::CallerIdentity;
 use crate::policy::Policy;
-
-/// An account as decisions see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// Twelve digits.
-    pub id: String,
-    /// Names it in ACLs and as the owner of buckets.
-    pub canonical_id: String,
-    /// For people.
-    pub name: String,
-}
-
-/// Kind of a signer within its account.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallerKind {
-    /// The account itself: everything of its own is allowed.
-    Root,
-    /// A user.
-    User {
-        /// Its name.
-        name: String,
-        /// Begins and ends with a slash.
-        path: String,
-        /// `AIDA...`.
-        id: String,
-    },
-    /// A session of a role.
-    Session {
-        /// The role's name.
-        role: String,
-        /// The role's path.
-        path: String,
-        /// `AROA...`.
-        role_id: String,
-        /// Chosen by the caller that assumed the role.
-        session_name: String,
-    },
-}
 
 /// The signer of a request. Requests without a signature have none.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The account that it belongs to.
-    pub account: Arc<Account>,
-    /// Its kind within the account.
-    pub kind: CallerKind,
+    /// Its account, kind and names.
+    pub identity: CallerIdentity,
     /// The key that signed.
     pub access_key: String,
     /// Allowing policies: inline, managed and those of groups, each with its name in explanations. Empty for the
@@ -59,10 +20,6 @@ pub struct Caller {
     pub session_policies: Vec<(String, Arc<Policy>)>,
     /// Policy of the access key that signed, or that began the session. It must allow, too, whatever else does.
     pub key_policy: Option<(String, Arc<Policy>)>,
-    /// When the session began, in milliseconds since the Unix epoch; `None` for keys for long.
-    pub session_issued_unix_ms: Option<u64>,
-    /// Tags of the user or role, for `aws:PrincipalTag/...`.
-    pub tags: BTreeMap<String, String>,
 }
 
 impl Caller {
@@ -70,42 +27,12 @@ impl Caller {
     pub fn all_policies(&self) -> impl Iterator<Item = &(String, Arc<Policy>)> {
         self.policies.iter().chain(&self.session_policies).chain(&self.key_policy)
     }
+}
 
-    /// Its ARN, as `aws:PrincipalArn`-like policies and GetCallerIdentity show it: of a session the
-    /// `assumed-role` ARN.
-    pub fn arn(&self) -> String {
-        let account = &self.account.id;
-        match &self.kind {
-            CallerKind::Root => format!("arn:aws:iam::{account}:root"),
-            CallerKind::User { name, path, .. } => format!("arn:aws:iam::{account}:user{path}{name}"),
-            CallerKind::Session { role, session_name, .. } => {
-                format!("arn:aws:sts::{account}:assumed-role/{role}/{session_name}")
-            }
-        }
-    }
+impl Deref for Caller {
+    type Target = CallerIdentity;
 
-    /// `aws:PrincipalArn`: of a session the role's ARN, otherwise [`Caller::arn`].
-    pub fn principal_arn(&self) -> String {
-        match &self.kind {
-            CallerKind::Session { role, path, .. } => format!("arn:aws:iam::{}:role{path}{role}", self.account.id),
-            _ => self.arn(),
-        }
-    }
-
-    /// `aws:userid`.
-    pub fn user_id(&self) -> String {
-        match &self.kind {
-            CallerKind::Root => self.account.id.clone(),
-            CallerKind::User { id, .. } => id.clone(),
-            CallerKind::Session { role_id, session_name, .. } => format!("{role_id}:{session_name}"),
-        }
-    }
-
-    /// `aws:username`, of users only.
-    pub fn user_name(&self) -> Option<&str> {
-        match &self.kind {
-            CallerKind::User { name, .. } => Some(name),
-            _ => None,
-        }
+    fn deref(&self) -> &CallerIdentity {
+        &self.identity
     }
 }

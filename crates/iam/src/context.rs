@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::caller::{Caller, CallerKind};
-use crate::decide::TrustPrincipal;
-use crate::question::ConditionValues;
+use crate::caller_identity::{CallerIdentity, CallerKind, TrustPrincipal};
+use crate::condition_values::ConditionValues;
 
 /// A condition key, with where its values come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +60,10 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn of_caller(caller: Option<&'a Caller>, conditions: &'a dyn ConditionValues) -> Context<'a> {
+    pub(crate) fn of_caller(
+        caller: Option<&'a CallerIdentity>,
+        conditions: &'a dyn ConditionValues,
+    ) -> Context<'a> {
         Context { principal: caller.map(TrustPrincipal::Caller), conditions }
     }
 
@@ -106,7 +108,7 @@ impl<'a> Context<'a> {
     }
 }
 
-fn principal_type(caller: &Caller) -> &'static str {
+fn principal_type(caller: &CallerIdentity) -> &'static str {
     match caller.kind {
         CallerKind::Root => "Account",
         CallerKind::User { .. } => "User",

@@ -1,12 +1,14 @@
 //! Decisions, in the order of AWS: an explicit Deny first, then limits, then grants.
 
 use crate::acl;
-use crate::caller::{Caller, CallerKind};
+use crate::caller::Caller;
+use crate::caller_identity::{CallerKind, TrustPrincipal};
+use crate::condition_values::ConditionValues;
 use crate::context::Context;
 use crate::evaluate::{Allowing, Asked, Found, OfResource, Own, Source, own_side, resource_policy};
 use crate::policy::Policy;
 use crate::principal::Closeness;
-use crate::question::{ConditionValues, Question, ResourceSide};
+use crate::question::{Question, ResourceSide};
 use crate::reason::{Decision, Grant, Reason};
 
 /// Actions that the root of the bucket owner's account may do under any bucket policy, so that no owner is locked
@@ -15,7 +17,7 @@ const ACTIONS_ON_BUCKET_POLICY: [&str; 3] = ["s3:GetBucketPolicy", "s3:PutBucket
 
 /// Decides a question.
 pub fn decide(question: &Question<'_>) -> Decision {
-    let context = Context::of_caller(question.caller, question.conditions);
+    let context = Context::of_caller(question.caller.map(|caller| &caller.identity), question.conditions);
     let asked = Asked { context, action: question.action, resource: question.resource };
     let own = match question.caller.map(|caller| own_side(caller, &asked)).transpose() {
         Ok(own) => own,
@@ -148,18 +150,6 @@ fn across_accounts(own: Own<'_>, offer: Option<Allowing<'_>>, uncounted: Option<
     Decision::denied(reason)
 }
 
-/// Principal that wants to assume a role.
-#[derive(Clone, Copy, Debug)]
-pub enum TrustPrincipal<'a> {
-    /// The signer of the request.
-    Caller(&'a Caller),
-    /// The bearer of a token of this provider.
-    Federated {
-        /// The ARN of the provider.
-        provider_arn: &'a str,
-    },
-}
-
 /// Returns if the trust policy of a role, by itself, lets a principal assume it. That suffices for bearers of a
 /// token, but not for callers: [`decide_assume_role`] checks their own policies, too. A user or session whose
 /// account is all that the policy names gets [`Reason::AccountTrusted`], and must not assume the role unless its
@@ -200,10 +190,10 @@ pub struct AssumeQuestion<'a> {
 /// Decides by both the trust policy and the caller's own policies. The trust policy always has to allow it; the
 /// caller's have to if it is of another account, or if the trust policy names only the account.
 pub fn decide_assume_role(question: &AssumeQuestion<'_>) -> Decision {
-    let context = Context::of_caller(Some(question.caller), question.conditions);
+    let context = Context::of_caller(Some(&question.caller.identity), question.conditions);
     let asked = Asked { context, action: question.action, resource: question.role_arn };
     let is_same_account = question.caller.account.id == question.role_account;
-    decide_by_both(&asked, question.caller, is_same_account, (question.trust_policy, Source::Trust))
+    decide_by_both(&asked, question.caller, is_same_account, question.trust_policy, Source::Trust)
 }
 
 /// By a policy that always has to allow, and the caller's own policies.
@@ -211,7 +201,8 @@ fn decide_by_both(
     asked: &Asked<'_>,
     caller: &Caller,
     is_same_account: bool,
-    (policy, source): (&Policy, Source<'static>),
+    policy: &Policy,
+    source: Source<'static>,
 ) -> Decision {
     let own = match own_side(caller, asked) {
         Ok(own) => own,
@@ -254,7 +245,11 @@ pub struct KeyQuestion<'a> {
 /// account may use it, or all if it has none, unless something denies it.
 pub fn decide_key(question: &KeyQuestion<'_>) -> Decision {
     let KeyQuestion { caller, action, key_arn, owner, policy, conditions } = *question;
-    let asked = Asked { context: Context::of_caller(caller, conditions), action, resource: key_arn };
+    let asked = Asked {
+        context: Context::of_caller(caller.map(|caller| &caller.identity), conditions),
+        action,
+        resource: key_arn,
+    };
     let Some(caller) = caller else {
         return match (owner, policy) {
             (None, None) => Decision::allowed(Reason::KeyWithoutPolicy),
@@ -263,7 +258,7 @@ pub fn decide_key(question: &KeyQuestion<'_>) -> Decision {
     };
     let is_same_account = owner.is_none_or(|owner| owner == caller.account.id);
     if let Some(policy) = policy {
-        return decide_by_both(&asked, caller, is_same_account, (policy, Source::Key));
+        return decide_by_both(&asked, caller, is_same_account, policy, Source::Key);
     }
     match own_side(caller, &asked) {
         Err(deny) => Decision::denied(Reason::ExplicitDeny(deny.named())),

@@ -1,6 +1,7 @@
 //! Results of policies for a question, each side by itself.
 
-use crate::caller::{Caller, CallerKind};
+use crate::caller::Caller;
+use crate::caller_identity::CallerKind;
 use crate::context::Context;
 use crate::policy::Policy;
 use crate::principal::Closeness;
@@ -70,7 +71,7 @@ impl Allowing<'_> {
     }
 }
 
-/// Result of the caller's own policies, none of which denies.
+/// Result of the caller's own policies; none denies.
 pub(crate) struct Own<'a> {
     /// Before it is narrowed.
     pub(crate) allow: Option<Allowing<'a>>,

@@ -1,13 +1,14 @@
 //! All identities at one moment: records with their policies compiled, and the callers of access keys.
 
 mod aws_managed;
+mod compiled;
 mod kms_key;
 mod principal_ids;
 mod record;
-mod session;
+pub(crate) mod session;
 mod stored_policies;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use atoll_types::identities::{
     AccessKeyRecord, AccountRecord, AttachedPolicies, FIRST_ACCOUNT, GroupRecord, ManagedPolicyRecord,
@@ -19,12 +20,15 @@ use imbl::{OrdMap, OrdSet};
 pub use aws_managed::{AWS_MANAGED_POLICIES, AwsManagedPolicy, aws_managed_policy};
 pub use kms_key::KmsKeyEntry;
 pub use record::{Record, RecordName, provider_id};
-pub use session::{Session, SessionPrincipal};
 pub use stored_policies::StoredPolicy;
 
+use compiled::{DENY_ALL, compiled};
+
 use crate::arn::{entity_arn, oidc_provider_arn, parse_oidc_provider_arn, parse_policy_arn, parse_role_arn};
-use crate::caller::{Account, Caller, CallerKind};
-use crate::policy::{Policy, PolicyKind};
+use crate::caller::Caller;
+use crate::caller_identity::{Account, CallerIdentity, CallerKind};
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 /// A policy with the name that explanations give it.
 pub type NamedPolicy = (String, Arc<Policy>);
@@ -133,19 +137,6 @@ pub struct Identities {
     /// Stands in until the first account has a record.
     first_account: Option<Arc<AccountEntry>>,
     changes: u64,
-}
-
-static DENY_ALL: LazyLock<Arc<Policy>> = LazyLock::new(|| {
-    let document = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}"#;
-    Arc::new(Policy::parse(document, PolicyKind::Identity).expect("a policy that denies everything parses"))
-});
-
-/// A policy, or one that denies everything if the document does not parse.
-pub(crate) fn compiled(document: &str, kind: PolicyKind) -> Arc<Policy> {
-    match Policy::parse(document, kind) {
-        Ok(policy) => Arc::new(policy),
-        Err(_) => DENY_ALL.clone(),
-    }
 }
 
 fn compiled_inline(policies: &AttachedPolicies, of: &str) -> Vec<NamedPolicy> {
@@ -451,16 +442,12 @@ impl Identities {
         }
         let UserRecord { name, path, id, tags, .. } = user.record.clone();
         let kind = CallerKind::User { name, path, id };
-        let session_issued_unix_ms = None;
         Caller {
-            account,
-            kind,
+            identity: CallerIdentity { account, kind, session_issued_unix_ms: None, tags },
             access_key: access_key.into(),
             policies,
             session_policies: Vec::new(),
             key_policy: None,
-            session_issued_unix_ms,
-            tags,
         }
     }
 
@@ -493,6 +480,16 @@ impl Identities {
         (entity_arn(account, "policy", &found.record.path, &found.record.name) == arn).then_some(found)
     }
 
+    /// A key of the key service, if it has an owner or a policy.
+    pub fn kms_key(&self, name: &str) -> Option<&Arc<KmsKeyEntry>> {
+        self.kms_keys.get(name)
+    }
+
+    /// All keys of the key service that have an owner or a policy, by name.
+    pub fn kms_keys(&self) -> impl Iterator<Item = &Arc<KmsKeyEntry>> {
+        self.kms_keys.values()
+    }
+
     /// A role by its ARN.
     pub fn role_by_arn(&self, arn: &str) -> Option<&Arc<Entry<RoleRecord>>> {
         let (account, _, name) = parse_role_arn(arn)?;
@@ -509,15 +506,13 @@ impl Identities {
 }
 
 fn root(account: Arc<Account>, access_key: &str) -> Caller {
+    let (kind, tags) = (CallerKind::Root, Default::default());
     Caller {
-        account,
-        kind: CallerKind::Root,
+        identity: CallerIdentity { account, kind, session_issued_unix_ms: None, tags },
         access_key: access_key.into(),
         policies: Vec::new(),
         session_policies: Vec::new(),
         key_policy: None,
-        session_issued_unix_ms: None,
-        tags: Default::default(),
     }
 }
 

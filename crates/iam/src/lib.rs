@@ -7,7 +7,9 @@
 pub mod acl;
 pub mod arn;
 mod caller;
+mod caller_identity;
 mod condition;
+mod condition_values;
 mod context;
 mod decide;
 mod evaluate;
@@ -19,6 +21,7 @@ mod operand;
 pub mod operations;
 pub mod pattern;
 mod policy;
+mod policy_kind;
 mod principal;
 mod public;
 mod question;
@@ -27,13 +30,17 @@ mod statement;
 mod template;
 mod timestamp;
 
-pub use caller::{Account, Caller, CallerKind};
-pub use decide::{AssumeQuestion, KeyQuestion, TrustPrincipal, decide, decide_assume_role, decide_key, trusts};
+pub use caller::Caller;
+pub use caller_identity::{Account, CallerIdentity, CallerKind, TrustPrincipal};
+pub use condition_values::ConditionValues;
+pub use decide::{AssumeQuestion, KeyQuestion, decide, decide_assume_role, decide_key, trusts};
+pub use identities::session::{Session, SessionPrincipal};
 pub use identities::{
     AWS_MANAGED_POLICIES, AccessKeyEntry, AccountEntry, AwsManagedPolicy, Entry, Identities, KeyLookup,
-    KmsKeyEntry, ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, StoredPolicy,
-    aws_managed_policy, first_account_record, provider_id,
+    KmsKeyEntry, ManagedPolicyEntry, NamedPolicy, Record, RecordName, StoredPolicy, aws_managed_policy,
+    first_account_record, provider_id,
 };
-pub use policy::{Policy, PolicyError, PolicyKind};
-pub use question::{AclSide, ConditionValues, Question, ResourceSide};
+pub use policy::{Policy, PolicyError};
+pub use policy_kind::PolicyKind;
+pub use question::{AclSide, Question, ResourceSide};
 pub use reason::{Decision, Grant, PolicySource, Reason, StatementRef};

@@ -9,10 +9,10 @@ use lists::{
     STS_ACTIONS, STS_KEYS,
 };
 
+use crate::context::Key;
 use crate::fault::Fault;
 use crate::pattern;
-use crate::policy::PolicyKind;
-use crate::statement::Statement;
+use crate::policy_kind::PolicyKind;
 
 /// Families of keys: the part behind the slash is the writer's.
 const FAMILIES: [&str; 9] = [
@@ -31,11 +31,15 @@ const OWN_SERVICES: [&str; 6] = ["aws", "iam", "kms", "s3", "saml", "sts"];
 /// A pair of the encryption context; its name follows, whose case does not count.
 const ENCRYPTION_CONTEXT: &str = "encryptioncontext:";
 
-/// Refuses a statement with names that are not known. `actions` are as they are written.
-pub(crate) fn check(statement: &Statement, actions: &[&str], kind: PolicyKind) -> Result<(), Fault> {
+/// Refuses the names of a statement that are not known. `actions` are as they are written.
+pub(crate) fn check<'a>(
+    mut keys: impl Iterator<Item = &'a Key>,
+    actions: &[&str],
+    kind: PolicyKind,
+) -> Result<(), Fault> {
     actions.iter().try_for_each(|action| check_action(action, kind))?;
     let is_elsewhere = !actions.is_empty() && actions.iter().all(|action| is_of_other_service(action));
-    let unknown = statement.keys().find(|key| !is_known_key(&key.name, is_elsewhere));
+    let unknown = keys.find(|key| !is_known_key(&key.name, is_elsewhere));
     match unknown {
         None => Ok(()),
         Some(key) => Err(Fault::new(

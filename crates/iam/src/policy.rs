@@ -5,24 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fault::Fault;
 use crate::json::Json;
 use crate::pattern;
+use crate::policy_kind::PolicyKind;
 use crate::principal::Principals;
 use crate::public;
 use crate::statement::Statement;
-
-/// Holder of a policy, which decides on the required elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// Policy of a user, group or role: without principals.
-    Identity,
-    /// Policy of a bucket: names principals.
-    Resource,
-    /// Policy of a session or service account: as that of an identity.
-    Session,
-    /// Policy of a role: names the principals that may assume it, and no resources.
-    Trust,
-    /// Policy of a key of the key service: as that of a bucket.
-    Key,
-}
 
 /// Why a text is no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

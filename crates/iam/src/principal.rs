@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::caller::{Caller, CallerKind};
-use crate::decide::TrustPrincipal;
+use crate::caller_identity::{CallerIdentity, CallerKind, TrustPrincipal};
 use crate::fault::Fault;
 use crate::json::Json;
 
@@ -134,7 +133,7 @@ impl Principals {
             return false;
         }
         let is_account_itself =
-            matches!(principal, Some(TrustPrincipal::Caller(Caller { kind: CallerKind::Root, .. })));
+            matches!(principal, Some(TrustPrincipal::Caller(CallerIdentity { kind: CallerKind::Root, .. })));
         let (mut is_account_named, mut is_self_named) = (false, is_account_itself);
         for closeness in closenesses {
             match closeness {

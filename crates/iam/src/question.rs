@@ -1,20 +1,11 @@
 //! Questions to the engine.
 
-use std::borrow::Cow;
-
 use atoll_types::access::{Acl, AclPermission};
 use atoll_types::records::PublicAccessBlock;
 
 use crate::caller::Caller;
+use crate::condition_values::ConditionValues;
 use crate::policy::Policy;
-
-/// Values of condition keys. The engine itself answers those about the caller (`aws:username`,
-/// `aws:userid`, `aws:PrincipalArn`, `aws:PrincipalAccount`, `aws:PrincipalType`, `aws:PrincipalTag/...`).
-pub trait ConditionValues {
-    /// Returns the values of a key in lower case, such as `aws:sourceip` or `s3:prefix`; the part behind a slash,
-    /// as in `s3:existingobjecttag/Owner`, keeps its case. Empty if the request has no such key.
-    fn values(&self, key: &str) -> Vec<Cow<'_, str>>;
-}
 
 /// May this caller do that?
 #[derive(Clone, Copy)]

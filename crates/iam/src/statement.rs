@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::json::Json;
 use crate::names;
 use crate::pattern;
-use crate::policy::PolicyKind;
+use crate::policy_kind::PolicyKind;
 use crate::principal::Principals;
 use crate::template::{Syntax, Template};
 
@@ -78,7 +78,7 @@ impl Statement {
     pub(crate) fn unknown_name(&self, elements: &BTreeMap<String, Json>, kind: PolicyKind) -> Option<Fault> {
         let (is_not_action, actions) = one_of(elements, "Action", "NotAction").ok()?;
         let actions = texts(actions, if is_not_action { "NotAction" } else { "Action" }).ok()?;
-        names::check(self, &actions, kind).err()
+        names::check(self.keys(), &actions, kind).err()
     }
 
     pub(crate) fn has_action(&self, action: &str) -> bool {

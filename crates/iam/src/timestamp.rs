@@ -3,7 +3,10 @@
 #[cfg(test)]
 mod tests;
 
+use jiff::civil::{self, Date};
+
 const MICROSECONDS: i64 = 1_000_000;
+const EPOCH: Date = civil::date(1970, 1, 1);
 
 /// Microseconds since 1970. A date without a zone is in UTC; missing parts are the first possible ones.
 pub(crate) fn parse(text: &str) -> Option<i64> {
@@ -19,11 +22,13 @@ pub(crate) fn parse(text: &str) -> Option<i64> {
     let year = digits(parts.next()?, 4)?;
     let month = digits(parts.next()?, 2)?;
     let day = parts.next().map_or(Some(1), |day| digits(day, 2))?;
-    if parts.next().is_some() || !(1..=12).contains(&month) || day < 1 || day > days_of_month(year, month) {
+    if parts.next().is_some() {
         return None;
     }
+    let date = Date::new(year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?).ok()?;
+    let days = i64::from(date.since(EPOCH).ok()?.get_days());
     let time = time.map_or(Some(0), parse_time)?;
-    Some(days_since_epoch(year, month, day) * 86_400 * MICROSECONDS + time)
+    Some(days * 86_400 * MICROSECONDS + time)
 }
 
 /// Microseconds since midnight in UTC.
@@ -77,27 +82,4 @@ fn parse_fraction(text: &str) -> Option<i64> {
 fn digits(text: &str, count: usize) -> Option<i64> {
     let is_plain = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_plain { text.parse().ok() } else { None }
-}
-
-fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-fn days_of_month(year: i64, month: i64) -> i64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let leap_days_before = |year: i64| {
-        let last = year - 1;
-        last / 4 - last / 100 + last / 400
-    };
-    let days_before_year = |year: i64| year * 365 + leap_days_before(year);
-    let days_before_month: i64 = (1..month).map(|month| days_of_month(year, month)).sum();
-    days_before_year(year) - days_before_year(1970) + days_before_month + day - 1
 }

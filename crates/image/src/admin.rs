@@ -11,6 +11,7 @@ use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
+use atoll_types::coordination::{ClockRecord, lapse_unix_ms, later_unix_ms};
 use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_types::records::{
@@ -20,6 +21,7 @@ use atoll_types::size::format_size;
 use futures::future::try_join_all;
 
 use crate::ImageError;
+use crate::destination::Destination;
 use crate::flattening::refuse_moving;
 use crate::lock::{Fenced, Purpose, being_read, in_use, is_abandoned, take_lock};
 use crate::resize::refuse_unfinished;
@@ -122,14 +124,14 @@ impl ImageAdmin {
         pool: PoolId,
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
-        self.create_with(name, size_bytes, (pool, is_sealed), None).await
+        self.create_with(name, size_bytes, Destination { pool, is_sealed }, None).await
     }
 
     pub(crate) async fn create_with(
         &self,
         name: &str,
         size_bytes: u64,
-        (pool, is_sealed): (PoolId, bool),
+        Destination { pool, is_sealed }: Destination,
         work: Option<ImageWork>,
     ) -> Result<ImageRecord, ImageError> {
         check_name(name)?;
@@ -206,6 +208,22 @@ impl ImageAdmin {
     /// Cluster state.
     pub fn state(&self) -> &ClusterClient {
         &self.cluster
+    }
+
+    /// The time at which terms lapse whose end removes data.
+    pub(crate) async fn lapse_unix_ms(&self) -> Result<u64, ImageError> {
+        Ok(lapse_unix_ms(unix_ms(), self.cluster_unix_ms().await?))
+    }
+
+    /// The time at which such a term begins.
+    pub(crate) async fn term_begin_unix_ms(&self) -> Result<u64, ImageError> {
+        Ok(later_unix_ms(unix_ms(), self.cluster_unix_ms().await?))
+    }
+
+    /// The cluster's time, if it was ever written.
+    async fn cluster_unix_ms(&self) -> Result<Option<u64>, ImageError> {
+        let found = self.cluster.get::<ClockRecord>(keys::CLOCK).await?;
+        Ok(found.map(|(clock, _)| clock.unix_ms))
     }
 
     /// Returns the interrupted work on an image that must be repeated, if there is any.

@@ -20,7 +20,7 @@ use crate::ImageError;
 use crate::difference::{Contents, Difference};
 use crate::flatten::{CopyControl, OBJECTS_OF_STATES_AT_ONCE};
 use crate::keeping::keep_state;
-use crate::names::object_name;
+use crate::names::{Part, object_name};
 use crate::objects::{ignore_absent, list_parts};
 use crate::pieces::{BLOCK, Piece, runs};
 use crate::range_locks::RangeLocks;
@@ -47,8 +47,8 @@ impl<C: PoolClient> Ahead<C> {
     pub async fn find(state: Rc<State<C>>, number: u64) -> Result<Self, ImageError> {
         state.list().await?;
         let here = state.parent.as_ref().expect("this place is the parent");
-        let image = (here.state.pool, &here.state.image_id[..]);
-        let brought = list_parts(&state.client, image, |part| part.kept_for >= Some(number)).await?;
+        let is_brought = |part: &Part| part.kept_for >= Some(number);
+        let brought = list_parts(&state.client, here.state.pool, &here.state.image_id, is_brought).await?;
         let mut pending = state.known_objects();
         pending.retain(|object| !brought.contains_key(object));
         // Who only reads brings nothing, and may find what clients wrote here since.

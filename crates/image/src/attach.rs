@@ -66,7 +66,8 @@ pub(crate) async fn open(
     client: &LocalClient,
     record: &ImageRecord,
     key: SecretKey,
-    (ancestors, left): (Vec<Generation>, Option<Generation>),
+    ancestors: Vec<Generation>,
+    left: Option<Generation>,
 ) -> Result<Volume<LocalClient>, ImageError> {
     let sealing = match record.key.is_sealed() {
         true => Sealing::on(key.clone(), parse_image_id(record)?, parse_attach_ids(record)?)?,

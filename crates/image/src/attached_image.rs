@@ -101,7 +101,7 @@ impl AttachedImage {
         name: &str,
         purpose: impl Into<Purpose>,
     ) -> Result<Self, ImageError> {
-        Self::attach_as(client, bridge, admin, (name, purpose.into()), refuse_unfinished).await
+        Self::attach_as(client, bridge, admin, name, purpose.into(), refuse_unfinished).await
     }
 
     /// Takes an image that was made to be filled.
@@ -112,7 +112,7 @@ impl AttachedImage {
         name: &str,
         purpose: &str,
     ) -> Result<Self, ImageError> {
-        Self::attach_as(client, bridge, admin, (name, purpose.into()), refuse_to_fill).await
+        Self::attach_as(client, bridge, admin, name, purpose.into(), refuse_to_fill).await
     }
 
     /// Takes an image without a writer only for copying the blocks that it reads from its parent. A later writer
@@ -124,18 +124,19 @@ impl AttachedImage {
         name: &str,
     ) -> Result<Self, ImageError> {
         let purpose = Purpose::copier("copying from its parent");
-        Self::attach_as(client, bridge, admin, (name, purpose), refuse_unfinished).await
+        Self::attach_as(client, bridge, admin, name, purpose, refuse_unfinished).await
     }
 
     async fn attach_as(
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, purpose): (&str, Purpose),
+        name: &str,
+        purpose: Purpose,
         check: Check,
     ) -> Result<Self, ImageError> {
         let text = purpose.text.clone();
-        let attached = Self::attach_unaudited(client, bridge, admin, (name, purpose), check).await;
+        let attached = Self::attach_unaudited(client, bridge, admin, name, purpose, check).await;
         audit::opened(name, true, &text, &attached);
         attached
     }
@@ -144,7 +145,8 @@ impl AttachedImage {
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, purpose): (&str, Purpose),
+        name: &str,
+        purpose: Purpose,
         check: Check,
     ) -> Result<Self, ImageError> {
         settle_move(client, bridge, admin, name).await?;
@@ -153,7 +155,7 @@ impl AttachedImage {
             bridge.run(async move { take(&admin, &name, &purpose, check).await }).await?
         };
         let Attachment { record, key, ancestors, left, lock } = taken;
-        let volume = match open(client, &record, key, (ancestors, left)).await {
+        let volume = match open(client, &record, key, ancestors, left).await {
             Ok(volume) => volume,
             Err(error) => {
                 bridge.run(lock.release()).await?;

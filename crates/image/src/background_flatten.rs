@@ -125,7 +125,7 @@ impl Writer {
             }
             let (done, all) = (self.flattening.done_bytes.get(), self.flattening.all_bytes.get());
             let (admin, name, image_id) = (self.admin.clone(), self.name.clone(), image_id.clone());
-            let noted = async move { admin.note_flattened((&name, &image_id), done, all).await };
+            let noted = async move { admin.note_flattened(&name, &image_id, done, all).await };
             if let Err(error) = self.bridge.run(noted).await {
                 tracing::debug!("cannot say how far image '{}' is: {error}", self.name);
             }

@@ -30,18 +30,20 @@ impl ImageAdmin {
     /// key of its own. The snapshot stays as long as it has clones.
     pub async fn clone_snapshot(
         &self,
-        (name, snapshot): (&str, &str),
+        name: &str,
+        snapshot: &str,
         clone_name: &str,
         pool: Option<PoolId>,
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
         check_name(clone_name)?;
-        self.retried(name, || self.clone_once((name, snapshot), clone_name, pool, is_sealed)).await
+        self.retried(name, || self.clone_once(name, snapshot, clone_name, pool, is_sealed)).await
     }
 
     async fn clone_once(
         &self,
-        (name, snapshot): (&str, &str),
+        name: &str,
+        snapshot: &str,
         clone_name: &str,
         pool: Option<PoolId>,
         is_sealed: bool,
@@ -140,7 +142,7 @@ impl ImageAdmin {
     ) -> Result<ImageRecord, ImageError> {
         self.retried(name, || async {
             let (record, revision) = self.get(name).await?;
-            self.change_clone_once((record, revision), Transaction::new(), &edit).await
+            self.change_clone_once(record, revision, Transaction::new(), &edit).await
         })
         .await
     }
@@ -156,14 +158,15 @@ impl ImageAdmin {
             let (record, revision) = self.get(name).await?;
             let readers = self.readers(&record.id).await?;
             let edit = |record: &mut ImageRecord| edit(record, &readers.present);
-            self.change_clone_once((record, revision), readers.nobody_came(Transaction::new()), edit).await
+            self.change_clone_once(record, revision, readers.nobody_came(Transaction::new()), edit).await
         })
         .await
     }
 
     async fn change_clone_once(
         &self,
-        (mut record, revision): (ImageRecord, i64),
+        mut record: ImageRecord,
+        revision: i64,
         transaction: Transaction,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<ImageRecord, ImageError> {

@@ -43,7 +43,8 @@ impl ImageAdmin {
     /// Notes progress: `done_bytes` of `all_bytes`.
     pub(crate) async fn note_flattened(
         &self,
-        (name, image_id): (&str, &str),
+        name: &str,
+        image_id: &str,
         done_bytes: u64,
         all_bytes: u64,
     ) -> Result<(), ImageError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_types::records::{ImageHold, ImageRecord};
 
 use crate::attached_image::Writer;
-use crate::held_lock::RecordChanges;
+use crate::held_lock::{ImageChange, RecordChanges};
 
 /// Follows the record of an attached image.
 pub(crate) struct Follower {
@@ -33,7 +33,12 @@ impl Follower {
             });
             let (next, rest) = next.await;
             changes = rest;
-            let Some(record) = next else { return };
+            let record = match next {
+                Some(ImageChange::Record(record)) => *record,
+                // What it would write now would go with the image.
+                Some(ImageChange::Gone) => return self.writer.volume().is_lost.set(true),
+                None => return,
+            };
             let own = self.writer.record();
             if record.id != own.id {
                 // No hold of before may let writes go on.

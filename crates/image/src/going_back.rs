@@ -171,7 +171,7 @@ async fn refuse_used(client: &impl PoolClient, old: &ImageRecord, record: &Image
         return Err(ImageError::HasClones { name: old.name.clone(), snapshot: snapshot.name.clone() });
     }
     let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > shown);
-    let changed = list_parts(client, (old.pool, &old.id), |part| part.kept_for >= Some(shown)).await?;
+    let changed = list_parts(client, old.pool, &old.id, |part| part.kept_for >= Some(shown)).await?;
     if has_more || !changed.is_empty() || old.work.is_some() {
         return Err(ImageError::Invalid(format!(
             "image '{}' cannot return to its old pool: its old data ('{}') was changed since; let the move \

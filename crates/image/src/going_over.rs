@@ -56,7 +56,7 @@ impl Writer {
         let (moved, attach_id) = (moved.clone(), attach_id.to_owned());
         let taken = async move { take_new_place(&admin, &moved, &attach_id, purpose, lock).await };
         let Attachment { record, key, ancestors, left, lock } = self.bridge.run(taken).await?;
-        let volume = match open(&self.client, &record, key, (ancestors, left)).await {
+        let volume = match open(&self.client, &record, key, ancestors, left).await {
             Ok(volume) if !self.is_detached.get() => volume,
             opened => {
                 self.bridge.run(lock.release()).await?;

@@ -25,6 +25,8 @@ const IMAGES_MAX: usize = 100;
 /// The images of a group while their snapshots are taken.
 #[derive(Default)]
 struct Group {
+    /// Names the hold of the writers.
+    token: String,
     /// Those whose writers hold their writes back.
     written: Vec<String>,
     /// Images without a writer, locked.
@@ -43,16 +45,15 @@ impl ImageAdmin {
         names: &[(String, String)],
     ) -> Result<Vec<SnapshotRecord>, ImageError> {
         check_group(names)?;
-        let token = format!("{:016x}", random_u64());
         let begun = Instant::now();
-        let mut group = Group::default();
-        let announced = match self.hold_all(client, names, &token, &mut group).await {
+        let mut group = Group { token: format!("{:016x}", random_u64()), ..Group::default() };
+        let announced = match self.hold_all(client, names, &mut group).await {
             Ok(()) => self.announce_together(names, &group).await,
             Err(error) => Err(error),
         };
         let has_taken_long = begun.elapsed() > HOLD_AT_MOST / 2;
         if announced.is_err() && !group.written.is_empty() {
-            self.let_go(&group.written, &token).await?;
+            self.let_go(&group.written, &group.token).await?;
         }
         for held in group.idle {
             held.release().await?;
@@ -83,7 +84,6 @@ impl ImageAdmin {
         &self,
         client: &impl PoolClient,
         names: &[(String, String)],
-        token: &str,
         group: &mut Group,
     ) -> Result<(), ImageError> {
         let mut waiting = Vec::new();
@@ -105,7 +105,7 @@ impl ImageAdmin {
         if group.written.is_empty() {
             return Ok(());
         }
-        let hold = ImageHold { token: token.into(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
+        let hold = ImageHold { token: group.token.clone(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
         let held = self.change_together(&group.written, |_, record| {
             refuse_unfinished(record)?;
             refuse_moving(record)?;
@@ -114,7 +114,7 @@ impl ImageAdmin {
         });
         let (records, revision) = held.await?;
         group.known.extend(records.into_iter().map(|record| (record.name.clone(), (record, revision))));
-        self.wait_until_held(waiting, token).await
+        self.wait_until_held(waiting, &group.token).await
     }
 
     /// Returns when the writers of all images hold their writes back. Clients wait meanwhile, and until the snapshots
@@ -145,7 +145,8 @@ impl ImageAdmin {
         }
     }
 
-    /// Gives all snapshots their numbers at once; writers continue, and keep states for them.
+    /// Gives all snapshots their numbers at once; writers continue, and keep states for them. Refused if a writer
+    /// may have continued before: another has the image, or another command holds it.
     async fn announce_together(
         &self,
         names: &[(String, String)],
@@ -154,7 +155,14 @@ impl ImageAdmin {
         let images: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
         let known: Vec<_> = images.iter().map(|name| group.known.get(name).cloned()).collect();
         let announced = self.change_known(&images, &known, |index, record| {
-            record.hold = None;
+            let is_held = record.hold.take().is_some_and(|hold| hold.token == group.token);
+            if !is_held && group.written.contains(&record.name) {
+                return Err(ImageError::Invalid(format!(
+                    "the writer of image '{}' does not hold its writes back any more: another one has the image, or \
+                     another command takes snapshots of it; try again",
+                    record.name
+                )));
+            }
             add_snapshot(record, &names[index].1)
         });
         let (records, _) = announced.await?;
@@ -188,4 +196,42 @@ fn check_group(names: &[(String, String)]) -> Result<(), ImageError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::tests::world;
+
+    /// Writes would be between the snapshots of one instant.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn snapshots_of_writers_that_another_has_let_go_are_not_of_one_instant() {
+        let world = world().await;
+        let names = ["a", "b"].map(|name| (name.to_owned(), "one".to_owned())).to_vec();
+        let images = ["a", "b"].map(str::to_owned);
+        for image in &images {
+            world.create(image, true).await;
+        }
+        let hold = async |token: &str| {
+            let hold = ImageHold { token: token.into(), at_most_ms: 1 };
+            let held = world.admin.change_together(&images, |_, record| {
+                record.hold = Some(hold.clone());
+                Ok(())
+            });
+            held.await.unwrap()
+        };
+        let (records, revision) = hold("1").await;
+        let known = records.into_iter().map(|record| (record.name.clone(), (record, revision)));
+        let group =
+            Group { token: "1".into(), written: images.to_vec(), known: known.collect(), ..Group::default() };
+        hold("2").await;
+        let error = world.admin.announce_together(&names, &group).await.unwrap_err();
+        assert!(error.to_string().contains("does not hold"), "{error}");
+        for image in &images {
+            let (record, _) = world.admin.get(image).await.unwrap();
+            assert!(record.snapshots().is_empty() && record.hold.is_some_and(|hold| hold.token == "2"));
+        }
+        let group = Group { token: "2".into(), known: Default::default(), ..group };
+        assert_eq!(world.admin.announce_together(&names, &group).await.unwrap().len(), 2);
+    }
 }

@@ -48,6 +48,14 @@ pub(crate) struct RecordChanges {
     held: watch::Receiver<()>,
 }
 
+/// A change that a writer learns of.
+pub(crate) enum ImageChange {
+    /// The record is another one.
+    Record(Box<ImageRecord>),
+    /// There is no image of this name any more: it was removed or renamed, which takes an image without a writer.
+    Gone,
+}
+
 /// Writes into the lock which snapshots the writer keeps states for.
 pub(crate) struct Acknowledger(Arc<Shared>);
 
@@ -96,10 +104,10 @@ impl Drop for HeldLock {
 }
 
 impl RecordChanges {
-    /// The record after its next change; `None` when the lock is not held any more.
-    pub async fn next(&mut self) -> Option<ImageRecord> {
+    /// The next change; `None` when the lock is not held any more.
+    pub async fn next(&mut self) -> Option<ImageChange> {
         tokio::select! {
-            record = next_change(&self.key, &self.name, &self.admin, &mut self.watch) => record,
+            change = next_change(&self.key, &self.name, &self.admin, &mut self.watch) => change,
             // Nothing is ever sent.
             _ = self.held.changed() => None,
         }
@@ -111,13 +119,14 @@ async fn next_change(
     name: &str,
     admin: &ImageAdmin,
     watch: &mut Option<PrefixWatch>,
-) -> Option<ImageRecord> {
+) -> Option<ImageChange> {
     while watch.is_none() {
         match admin.get(name).await {
             Ok((record, revision)) => {
                 *watch = Some(admin.cluster.watch_prefix(key, revision + 1));
-                return Some(record);
+                return Some(ImageChange::Record(Box::new(record)));
             }
+            Err(ImageError::NoSuchImage(_)) => return Some(ImageChange::Gone),
             Err(error) => tracing::debug!("cannot follow image '{name}': {error}"),
         }
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -127,14 +136,15 @@ async fn next_change(
         // Other images' names begin so, too.
         let value = match watch.next().await? {
             WatchEvent::Put { key: changed, value, .. } if changed == key => value,
+            WatchEvent::Delete { key: deleted, .. } if deleted == key => return Some(ImageChange::Gone),
             WatchEvent::Put { .. } | WatchEvent::Delete { .. } => continue,
-            WatchEvent::Resync { entries, .. } => {
-                let Some((_, value, _)) = entries.into_iter().find(|(found, ..)| found == key) else { continue };
-                value
-            }
+            WatchEvent::Resync { entries, .. } => match entries.into_iter().find(|(found, ..)| found == key) {
+                Some((_, value, _)) => value,
+                None => return Some(ImageChange::Gone),
+            },
         };
         match read_record(&value) {
-            Ok(record) => return Some(record),
+            Ok(record) => return Some(ImageChange::Record(Box::new(record))),
             Err(error) => tracing::warn!("the record of image '{name}' cannot be read: {error}"),
         }
     }
@@ -180,14 +190,14 @@ impl Acknowledger {
         let Some(lease) = lease.as_ref() else { return Ok(()) };
         let mut written = shared.written.lock().await;
         // Clients' writes may be waiting for this, so what is known is not read again.
-        if let Some(known) = written.take() {
-            match self.write(lease, known).await {
+        if let Some((lock, revision)) = written.take() {
+            match self.write(lease, lock, revision).await {
                 Err(ImageError::Cluster(ClusterError::Conflict { .. })) => {}
                 outcome => return outcome.map(|now| *written = now),
             }
         }
-        let Some(found) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
-        *written = self.write(lease, found).await?;
+        let Some((lock, revision)) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
+        *written = self.write(lease, lock, revision).await?;
         Ok(())
     }
 
@@ -195,7 +205,8 @@ impl Acknowledger {
     async fn write(
         &self,
         lease: &Lease,
-        (mut lock, revision): (ImageLockRecord, i64),
+        mut lock: ImageLockRecord,
+        revision: i64,
     ) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
         let shared = &*self.0;
         let lock_key = keys::image_lock(&shared.record.id);
@@ -256,4 +267,50 @@ async fn take_again(shared: &Shared) -> Result<Option<Lease>, ImageError> {
     // A conflict may be with the old lock, whose lease cluster state has yet to end: try again.
     admin.cluster.transact(&transaction).await?;
     Ok(Some(lease))
+}
+
+#[cfg(test)]
+impl HeldLock {
+    /// The lease ends in cluster state, and the writer does not know.
+    pub async fn cut_off(&self) {
+        self.keeper.abort();
+        self.shared.lease.lock().await.take().expect("it was held").revoke().await.unwrap();
+    }
+
+    /// Returns true if the writer gets the lock again.
+    pub async fn takes_again(&self) -> bool {
+        take_again(&self.shared).await.unwrap().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::take;
+    use crate::attach::tests::world;
+    use crate::resize::refuse_unfinished;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// It would write on, and its writes would go with the image.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_was_cut_off_learns_that_its_image_was_removed_or_renamed() {
+        let world = world().await;
+        for round in 0..2 {
+            world.create("disk", true).await;
+            let attached = take(&world.admin, "disk", &"a writer".into(), refuse_unfinished).await.unwrap();
+            let mut changes = attached.lock.changes();
+            assert!(matches!(changes.next().await, Some(ImageChange::Record(_))));
+            attached.lock.cut_off().await;
+            match round {
+                0 => drop(world.admin.trash("disk", 1_000_000).await.unwrap()),
+                _ => drop(world.admin.rename("disk", "other").await.unwrap()),
+            }
+            let told = tokio::time::timeout(PATIENCE, changes.next()).await.expect("it is told");
+            assert!(matches!(told, Some(ImageChange::Gone)));
+            assert!(!attached.lock.takes_again().await);
+            // One that begins to look only now.
+            assert!(matches!(attached.lock.changes().next().await, Some(ImageChange::Gone)));
+        }
+    }
 }

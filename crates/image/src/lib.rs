@@ -9,7 +9,8 @@
 //! Where things are:
 //!
 //! - `admin`, `resize`, `removal`, `snapshots`, `clones`: operations on images as a whole.
-//! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: writers and readers.
+//! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: writers and readers. `record_changes` follows
+//!   the records of all images.
 //! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
 //!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones,
 //!   `moves`, `going_over`, `going_back`, `moved_states` and `ahead` about moves.
@@ -26,6 +27,7 @@ mod bridge;
 mod change_stream;
 mod changes;
 mod clones;
+mod destination;
 mod difference;
 mod error;
 mod extents;
@@ -48,6 +50,7 @@ mod open_image;
 mod pieces;
 mod range_locks;
 mod read_only;
+mod record_changes;
 mod removal;
 mod resize;
 mod sealing;
@@ -69,9 +72,11 @@ pub use attached_image::AttachedImage;
 pub use bridge::Bridge;
 pub use change_stream::{StreamError, StreamHeader, StreamPart, StreamReader, StreamWriter};
 pub use changes::Change;
+pub use destination::Destination;
 pub use error::ImageError;
 pub use lock::Purpose;
 pub use open_image::OpenImage;
 pub use pieces::runs;
 pub use read_only::ReadOnlyImage;
+pub use record_changes::ImageRecords;
 pub use usage::{ImageUsage, SnapshotUsage};

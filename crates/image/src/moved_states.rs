@@ -83,10 +83,10 @@ struct Made {
 impl<C: PoolClient> Volume<C> {
     /// Lists the objects of both places.
     pub(crate) async fn list_moved(&self, parent: &Parent<C>) -> Result<MovedObjects, ImageError> {
-        let old = (parent.state.pool, &parent.state.image_id[..]);
+        let old = &parent.state;
         Ok(MovedObjects {
-            before: list_parts(&self.client, old, |_| true).await?,
-            here: list_parts(&self.client, (self.pool, &self.image_id), |_| true).await?,
+            before: list_parts(&self.client, old.pool, &old.image_id, |_| true).await?,
+            here: list_parts(&self.client, self.pool, &self.image_id, |_| true).await?,
         })
     }
 

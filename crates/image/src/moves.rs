@@ -7,7 +7,6 @@
 use atoll_client::PoolClient;
 use atoll_cluster::{Lease, Transaction, keys};
 use atoll_keys::{SecretKey, random_u64};
-use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::records::{
     ImageFlattening, ImageMove, ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT, RemovedImageRecord,
@@ -16,6 +15,7 @@ use atoll_types::records::{
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, image_key_context, unix_ms};
+use crate::destination::Destination;
 use crate::flattening::refuse_moving;
 use crate::lock::{fence_name, take_lock};
 use crate::resize::refuse_unfinished;
@@ -38,23 +38,23 @@ impl ImageAdmin {
     pub async fn begin_move(
         &self,
         name: &str,
-        (pool, is_sealed): (PoolId, bool),
+        to: Destination,
         bytes_per_second: Option<u64>,
     ) -> Result<ImageRecord, ImageError> {
-        self.retried(name, || self.begin_move_once(name, (pool, is_sealed), bytes_per_second)).await
+        self.retried(name, || self.begin_move_once(name, to, bytes_per_second)).await
     }
 
     async fn begin_move_once(
         &self,
         name: &str,
-        (pool, is_sealed): (PoolId, bool),
+        to: Destination,
         bytes_per_second: Option<u64>,
     ) -> Result<ImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
-        if record.moving().is_some() && (record.pool, record.key.is_sealed()) == (pool, is_sealed) {
+        if record.moving().is_some() && Destination::of(&record) == to {
             return self.change_rate(name, bytes_per_second).await;
         }
-        check_move(&record, (pool, is_sealed))?;
+        check_move(&record, to)?;
         let readers = self.readers(&record.id).await?;
         readers.refuse(name)?;
         self.check_generations(&record).await?;
@@ -63,9 +63,9 @@ impl ImageAdmin {
         let moving =
             Some(ImageMove { old_id, old_name, goes_back: false, settled_by: None, has_only_copies: true });
         let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving };
-        let moved = self.new_place(record, &old, (pool, is_sealed), flattening).await?;
+        let moved = self.new_place(record, &old, to, flattening).await?;
         let transaction = readers
-            .nobody_came(self.while_there_is(pool).await?)
+            .nobody_came(self.while_there_is(to.pool).await?)
             .check(&keys::image(name), revision)
             .check(&keys::image(&old.name), 0)
             .put(&keys::image(&old.name), &with_clone(old.clone(), &moved.id).with_format())?
@@ -104,10 +104,10 @@ impl ImageAdmin {
         &self,
         record: ImageRecord,
         old: &ImageRecord,
-        (pool, is_sealed): (PoolId, bool),
+        to: Destination,
         flattening: ImageFlattening,
     ) -> Result<ImageRecord, ImageError> {
-        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        let key = if to.is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
         let snapshot = old.snapshots().last().expect("one was just taken");
         let parent = ParentRecord {
             image_id: old.id.clone(),
@@ -123,12 +123,12 @@ impl ImageAdmin {
             snapshots: record.snapshots().iter().map(shown).collect(),
             needs_trimming: false,
             parent: Some(parent),
-            is_marked: !is_sealed,
+            is_marked: !to.is_sealed,
         };
         let mut moved = ImageRecord {
             format: RECORD_FORMAT,
             id: format!("{:016x}", random_u64()),
-            pool,
+            pool: to.pool,
             key: key(String::new()),
             attach_ids: Vec::new(),
             states: Some(states),
@@ -218,14 +218,14 @@ fn is_used(old: &ImageRecord, newest: u64) -> bool {
 }
 
 /// Refuses an image that cannot be moved as it is.
-fn check_move(record: &ImageRecord, to: (PoolId, bool)) -> Result<(), ImageError> {
+fn check_move(record: &ImageRecord, to: Destination) -> Result<(), ImageError> {
     refuse_moving(record)?;
     refuse_unfinished(record)?;
     let name = &record.name;
     if record.key.wrapped().is_empty() {
         return Err(ImageError::KeyDestroyed(name.clone()));
     }
-    if (record.pool, record.key.is_sealed()) == to {
+    if Destination::of(record) == to {
         return Err(ImageError::Invalid(format!("image '{name}' is in that pool already")));
     }
     for snapshot in record.snapshots() {
@@ -255,12 +255,11 @@ fn with_clone(mut old: ImageRecord, clone_id: &str) -> ImageRecord {
 }
 
 pub(crate) fn to_be_purged(image: ImageRecord) -> RemovedImageRecord {
-    let now_ms = unix_ms();
     RemovedImageRecord {
         format: RECORD_FORMAT,
         image,
-        removed_unix_ms: now_ms,
-        purge_unix_ms: now_ms,
+        removed_unix_ms: unix_ms(),
+        purge_unix_ms: 0,
         is_purging: false,
     }
 }

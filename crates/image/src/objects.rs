@@ -19,7 +19,8 @@ pub(crate) type ObjectsByIndex = BTreeMap<u64, (bool, Vec<u64>)>;
 /// Lists the objects of an image that `wanted` accepts.
 pub(crate) async fn list_parts(
     client: &impl PoolClient,
-    (pool, image_id): (PoolId, &str),
+    pool: PoolId,
+    image_id: &str,
     wanted: impl Fn(&Part) -> bool,
 ) -> Result<ObjectsByIndex, ImageError> {
     let mut all = ObjectsByIndex::new();

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::admin::ImageAdmin;
 use crate::ahead::Ahead;
 use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, state_of};
+use crate::attach::fence_within_limit;
 use crate::audit;
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::pieces::{BLOCK, pieces};
@@ -42,10 +43,11 @@ impl ReadOnlyImage {
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, snapshot): (&str, Option<&str>),
+        name: &str,
+        snapshot: Option<&str>,
         purpose: &str,
     ) -> Result<Self, ImageError> {
-        let opened = Self::open_unaudited(client, bridge, admin, (name, snapshot), purpose).await;
+        let opened = Self::open_unaudited(client, bridge, admin, name, snapshot, purpose).await;
         let shown = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
         audit::opened(&shown, false, purpose, &opened);
         opened
@@ -55,7 +57,8 @@ impl ReadOnlyImage {
         client: &LocalClient,
         bridge: &Bridge,
         admin: &ImageAdmin,
-        (name, snapshot): (&str, Option<&str>),
+        name: &str,
+        snapshot: Option<&str>,
         purpose: &str,
     ) -> Result<Self, ImageError> {
         let watched = {
@@ -64,6 +67,12 @@ impl ReadOnlyImage {
             bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
         };
         let Opened { generation, ancestors, back_at, watcher } = watched;
+        if let Some(record) = watcher.raised()
+            && let Err(error) = fence_within_limit(client, &record).await
+        {
+            bridge.run(watcher.end()).await?;
+            return Err(error);
+        }
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
         if let Some(number) = back_at {
             Ahead::find(Rc::clone(&state), number).await?;

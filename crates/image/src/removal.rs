@@ -30,7 +30,9 @@ impl ImageAdmin {
         let removed = match self.trash(name, 0).await {
             Ok(removed) => removed,
             Err(ImageError::NoSuchImage(_)) => {
-                let interrupted = |removed: &RemovedImageRecord| removed.image.name == name && is_due(removed);
+                let now_ms = self.lapse_unix_ms().await?;
+                let interrupted =
+                    |removed: &RemovedImageRecord| removed.image.name == name && is_due(removed, now_ms);
                 let found = self.removed().await?.into_iter().find(interrupted);
                 found.ok_or_else(|| ImageError::NoSuchImage(name.into()))?
             }
@@ -70,7 +72,7 @@ impl ImageAdmin {
         let found = self.get_removed(&id).await?;
         let (removed, revision) = found.ok_or_else(|| ImageError::NoSuchImage(id_or_name.into()))?;
         let old_name = removed.image.name.clone();
-        if is_due(&removed) {
+        if is_due(&removed, self.lapse_unix_ms().await?) {
             return Err(ImageError::Invalid(format!("image '{old_name}' is being removed: there is no way back")));
         }
         let image = match new_name.filter(|new_name| *new_name != old_name) {
@@ -116,6 +118,10 @@ impl ImageAdmin {
         if keep_ms == 0 && !record.snapshots().is_empty() {
             return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
         }
+        let purge_unix_ms = match keep_ms {
+            0 => 0,
+            _ => self.term_begin_unix_ms().await?.saturating_add(keep_ms),
+        };
         let readers = self.readers(&record.id).await?;
         readers.refuse(name)?;
         let TakenLock { lease, revision: lock_revision } = match take_lock(self, &record, &REMOVING.into()).await {
@@ -126,12 +132,11 @@ impl ImageAdmin {
                 return Err(error);
             }
         };
-        let now_ms = unix_ms();
         let removed = RemovedImageRecord {
             format: RECORD_FORMAT,
             image: record.clone(),
-            removed_unix_ms: now_ms,
-            purge_unix_ms: now_ms.saturating_add(keep_ms),
+            removed_unix_ms: unix_ms(),
+            purge_unix_ms,
             is_purging: false,
         };
         let transaction = readers
@@ -225,8 +230,8 @@ impl ImageAdmin {
     /// Removes the data of all removed images that are due and that no other process is removing. Returns the
     /// names of those whose removal has failed, and why.
     pub async fn purge_due(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
-        let mut failed = Vec::new();
-        for removed in self.removed().await?.into_iter().filter(is_due) {
+        let (mut failed, now_ms) = (Vec::new(), self.lapse_unix_ms().await?);
+        for removed in self.removed().await?.into_iter().filter(|removed| is_due(removed, now_ms)) {
             match self.purge_alone(client, &removed.image.id, &|_, _| {}).await {
                 // Another one is at it.
                 Ok(()) | Err(ImageError::InUse { .. }) => {}
@@ -237,9 +242,9 @@ impl ImageAdmin {
     }
 }
 
-/// Returns true if data may be removed now.
-fn is_due(removed: &RemovedImageRecord) -> bool {
-    removed.is_purging || removed.purge_unix_ms <= unix_ms()
+/// Returns true if data may be removed at this time.
+fn is_due(removed: &RemovedImageRecord, now_unix_ms: u64) -> bool {
+    removed.is_purging || removed.purge_unix_ms <= now_unix_ms
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ pub(crate) async fn discard_beyond(
     let first_whole = end.div_ceil(record.object_bytes);
     let first_touched = end / record.object_bytes;
     let fence = not_fenced(record);
-    let parts = list_parts(client, (record.pool, &record.id), |part| part.index >= first_touched).await?;
+    let parts = list_parts(client, record.pool, &record.id, |part| part.index >= first_touched).await?;
     if let Some(number) = record.kept_number() {
         let keep = |index: u64| keep_state(client, record.pool, &record.id, index, number, Some(&fence));
         let touched = parts.iter().filter(|(_, (has_object, _))| *has_object).map(|(index, _)| *index);

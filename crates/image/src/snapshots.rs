@@ -139,7 +139,7 @@ impl ImageAdmin {
     ) -> Result<bool, ImageError> {
         let (record, _) = self.get(name).await?;
         let is_newer = |part: &Part| part.kept_for.is_some_and(|kept_for| kept_for >= number);
-        Ok(!list_parts(client, (record.pool, &record.id), is_newer).await?.is_empty())
+        Ok(!list_parts(client, record.pool, &record.id, is_newer).await?.is_empty())
     }
 
     /// Gives a snapshot another name.
@@ -216,13 +216,13 @@ impl ImageAdmin {
     /// Trims all images that need it, after snapshots of commands that are gone were given up. Returns the names of
     /// those where it has failed, and why.
     pub async fn trim_all(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
-        let mut failed = Vec::new();
+        let (mut failed, now_ms) = (Vec::new(), self.lapse_unix_ms().await?);
         let needs_it = |record: &ImageRecord| {
-            record.snapshots().iter().any(is_given_up)
+            record.snapshots().iter().any(|snapshot| is_given_up(snapshot, now_ms))
                 || record.states.as_ref().is_some_and(|states| states.needs_trimming)
         };
         for record in self.list().await?.into_iter().filter(needs_it) {
-            let trimmed = match self.give_up_snapshots(&record).await {
+            let trimmed = match self.give_up_snapshots(&record, now_ms).await {
                 Ok(()) => self.trim(client, &record.name, &|_, _| {}).await,
                 Err(error) => Err(error),
             };
@@ -234,13 +234,13 @@ impl ImageAdmin {
         Ok(failed)
     }
 
-    async fn give_up_snapshots(&self, record: &ImageRecord) -> Result<(), ImageError> {
-        if !record.snapshots().iter().any(is_given_up) {
+    async fn give_up_snapshots(&self, record: &ImageRecord, now_ms: u64) -> Result<(), ImageError> {
+        if !record.snapshots().iter().any(|snapshot| is_given_up(snapshot, now_ms)) {
             return Ok(());
         }
         let given_up = self.change_clone(&record.name, |record| {
             let states = record.states.get_or_insert_with(ImageStates::default);
-            states.snapshots.retain(|snapshot| !is_given_up(snapshot));
+            states.snapshots.retain(|snapshot| !is_given_up(snapshot, now_ms));
             states.needs_trimming = true;
             Ok(())
         });
@@ -304,8 +304,9 @@ async fn roll_back_held(
     ended.await.map(drop)
 }
 
-fn is_given_up(snapshot: &SnapshotRecord) -> bool {
-    snapshot.is_pending && snapshot.created_unix_ms.saturating_add(PENDING_AT_MOST.as_millis() as u64) < unix_ms()
+fn is_given_up(snapshot: &SnapshotRecord, now_unix_ms: u64) -> bool {
+    let until_ms = snapshot.created_unix_ms.saturating_add(PENDING_AT_MOST.as_millis() as u64);
+    snapshot.is_pending && until_ms < now_unix_ms
 }
 
 /// Adds a snapshot that does not count yet.
@@ -342,7 +343,7 @@ pub(crate) async fn remove_unneeded(
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), ImageError> {
     let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
-    let parts = list_parts(client, (record.pool, &record.id), |part| part.kept_for.is_some()).await?;
+    let parts = list_parts(client, record.pool, &record.id, |part| part.kept_for.is_some()).await?;
     let unneeded = parts.into_iter().flat_map(|(index, (_, kept))| {
         let numbers = unneeded(&kept, &live, states.newest).into_iter();
         numbers.map(move |number| kept_name(&record.id, index, number)).collect::<Vec<_>>()
@@ -366,11 +367,11 @@ pub(crate) async fn roll_objects_back(
 ) -> Result<(), ImageError> {
     let kept_number = record.kept_number().expect("it has the snapshot");
     let fence = not_fenced(record);
-    let parts = list_parts(client, (record.pool, &record.id), |_| true).await?;
+    let parts = list_parts(client, record.pool, &record.id, |_| true).await?;
     let all = parts.len() as u64;
     let changes = parts.into_iter().map(|(index, (has_object, kept))| {
         let state = kept.into_iter().find(|kept_for| *kept_for >= number);
-        roll_object_back(client, record, &fence, kept_number, (index, has_object, state))
+        roll_object_back(client, record, &fence, kept_number, index, has_object, state)
     });
     let mut changes = stream::iter(changes).buffer_unordered(CHANGES_IN_FLIGHT);
     let mut done = 0;
@@ -388,7 +389,9 @@ async fn roll_object_back(
     record: &ImageRecord,
     fence: &Condition,
     kept_number: u64,
-    (index, has_object, state): (u64, bool, Option<u64>),
+    index: u64,
+    has_object: bool,
+    state: Option<u64>,
 ) -> Result<(), ImageError> {
     let Some(state) = state else { return Ok(()) };
     if state != kept_number {

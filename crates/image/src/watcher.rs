@@ -68,6 +68,8 @@ struct Shared {
     lease: Mutex<Option<Lease>>,
     entered_until: SyncMutex<Option<TermEnd>>,
     is_gone: AtomicBool,
+    /// The image itself with a generation that was raised for this reader.
+    raised: SyncMutex<Option<ImageRecord>>,
 }
 
 /// Keeps a reader's entries until it is ended or dropped.
@@ -88,6 +90,7 @@ impl Watcher {
             lease: Mutex::new(None),
             entered_until: SyncMutex::new(None),
             is_gone: AtomicBool::new(false),
+            raised: SyncMutex::new(None),
         });
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
@@ -101,6 +104,12 @@ impl Watcher {
         }
         let keeper = tokio::spawn(keep(Arc::clone(&shared)));
         Ok(Watcher { shared, keeper })
+    }
+
+    /// Returns the image itself, if it is read, with the generation whose fence stops its last writer. That one may
+    /// write on without its lock, cut off from cluster state. `None` if a copier has fenced it off.
+    pub fn raised(&self) -> Option<ImageRecord> {
+        self.shared.raised()
     }
 
     /// Returns true if the watched data has been removed or changed.
@@ -153,9 +162,9 @@ impl Shared {
 
     /// A process that removes or changes some of it has seen the entries, or has changed the records checked here.
     async fn enter_once(&self, lease: &Lease) -> Result<bool, ImageError> {
-        let mut transaction = Transaction::new();
+        let (mut transaction, mut raised) = (Transaction::new(), self.raised());
         for watched in &self.watched {
-            let (record, revision) = match self.admin.find(&watched.image_id, &watched.image_name).await {
+            let (mut record, revision) = match self.admin.find(&watched.image_id, &watched.image_name).await {
                 Err(ImageError::NoSuchImage(_)) => return Ok(false),
                 found => found?,
             };
@@ -170,6 +179,13 @@ impl Shared {
                     return Err(in_use(&record.name, lock));
                 }
                 transaction = transaction.check(&keys::image_lock(&record.id), lock_revision);
+                // Its last writer may have lost the lock without knowing.
+                if lock_revision == 0 && raised.is_none() {
+                    record.raise_generation();
+                    record = record.with_format();
+                    transaction = transaction.put(&keys::image(&record.name), &record)?;
+                    raised = Some(record.clone());
+                }
             }
             let key = format!("{}{:016x}", keys::image_watchers(&record.id), random_u64());
             transaction = transaction.check(&keys::image(&record.name), revision).put_with_lease(
@@ -179,7 +195,12 @@ impl Shared {
             )?;
         }
         self.admin.cluster.transact(&transaction).await?;
+        *self.raised.lock().expect("its holders never panic") = raised;
         Ok(true)
+    }
+
+    fn raised(&self) -> Option<ImageRecord> {
+        self.raised.lock().expect("its holders never panic").clone()
     }
 
     fn entry(&self, watched: &Watched) -> ImageWatcherRecord {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use atoll_connection_limits::Place;
 use atoll_exports::{
-    ByteBudget, ByteGrant, Client, ConnectionRequests, ImageMetrics, OpenError, PATIENCE_MS, Running, Transport,
-    UNGRANTED_BYTES_MAX,
+    Attached, ByteBudget, ByteGrant, Client, ConnectionRequests, Description, ImageMetrics, OpenError,
+    PATIENCE_MS, Running, Transport, UNGRANTED_BYTES_MAX,
 };
 use atoll_image::{ImageError, OpenImage};
 use atoll_metrics::current_span::within;
@@ -23,7 +23,7 @@ use crate::protocol::{
     SessionConfig, StatusExtent, TlsPolicy,
 };
 use crate::server::{NbdServer, PURPOSE};
-use crate::tls::{TlsChannel, TlsError};
+use crate::tls::{ChannelError, TlsChannel};
 
 /// Bytes of all requests of one connection that are being served or whose answers wait to be sent, of those that all
 /// connections have.
@@ -62,6 +62,7 @@ struct Opened {
     device: Rc<OpenImage>,
     client: Client,
     requests: Rc<ConnectionRequests>,
+    attached: Attached,
 }
 
 /// Serves a client to its end.
@@ -132,7 +133,8 @@ impl Connection {
 
     fn give_device_back(&self) {
         self.metrics.borrow_mut().take();
-        if let Some(Opened { name, device, client, requests }) = self.opened.borrow_mut().take() {
+        if let Some(Opened { name, device, client, requests, attached }) = self.opened.borrow_mut().take() {
+            drop(attached);
             requests.end();
             self.server.exports.release(name, device, &client);
         }
@@ -150,7 +152,7 @@ impl Connection {
     }
 
     /// TLS has failed: nothing that the client sends from now on could be trusted.
-    fn tls_failed(&self, error: &TlsError) {
+    fn tls_failed(&self, error: &ChannelError) {
         if self.is_handshaking() {
             tls_metrics::handshake(false);
             note(SecurityEvent::FailedTls, self.transport.peer_address(), error);
@@ -316,7 +318,17 @@ impl Connection {
         }
     }
 
-    async fn open(&self, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
+    /// Has the connection end when the client's right to an image is taken away.
+    fn attach(self: &Rc<Self>, described: &Description, client: &Client) -> Attached {
+        let connection = Rc::downgrade(self);
+        self.server.exports.attach(&described.record, client, move || {
+            if let Some(connection) = connection.upgrade() {
+                connection.transport.abort();
+            }
+        })
+    }
+
+    async fn open(self: &Rc<Self>, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
         let client = self.client();
         let (size_bytes, read_only) = match purpose {
             OpenPurpose::Inspect => {
@@ -325,11 +337,13 @@ impl Connection {
             }
             OpenPurpose::Serve => {
                 let described = self.server.exports.describe(name, &client).await?;
+                let attached = self.attach(&described, &client);
                 let device = self.server.exports.open(name, &client, &described, &PURPOSE.into()).await?;
                 *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
                 let about = (device.size_bytes(), device.is_read_only());
                 let requests = Rc::new(self.server.exports.requests(name, client.clone()));
-                *self.opened.borrow_mut() = Some(Opened { name: name.to_owned(), device, client, requests });
+                let name = name.to_owned();
+                *self.opened.borrow_mut() = Some(Opened { name, device, client, requests, attached });
                 self.place.log_in();
                 about
             }
@@ -353,7 +367,7 @@ impl Connection {
         };
         let outcome = match opened {
             Some((device, requests)) => carry_out(&device, &requests, running.as_ref(), request.kind).await,
-            None => is_closed(),
+            None => image_closed(),
         };
         if let Some(running) = running {
             let error = match &outcome {
@@ -381,7 +395,7 @@ async fn carry_out(
     running: Option<&Running>,
     kind: RequestKind,
 ) -> Outcome {
-    let Some(_in_flight) = requests.begin().await else { return is_closed() };
+    let Some(_in_flight) = requests.begin().await else { return image_closed() };
     running.into_iter().for_each(Running::begun);
     let done = match running.and_then(Running::span) {
         None => perform(device, kind).await,
@@ -393,7 +407,7 @@ async fn carry_out(
     })
 }
 
-fn is_closed() -> Outcome {
+fn image_closed() -> Outcome {
     Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() }
 }
 

@@ -11,4 +11,4 @@ mod server;
 mod tls;
 
 pub use server::NbdServer;
-pub use tls::{TlsChoice, TlsError, TlsFiles, TlsIdentity, TlsMode};
+pub use tls::{TlsChoice, TlsMode};

@@ -10,12 +10,13 @@ use atoll_connection_limits::{Limits, Places};
 use atoll_exports::{Exports, RequestMemory, enter, follow_in_flight};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_tls::{TlsError, TlsIdentity};
 use rustls::ServerConfig;
 
 use crate::connection;
 use crate::metrics;
 use crate::protocol::TlsPolicy;
-use crate::tls::{TlsChoice, TlsError, TlsIdentity};
+use crate::tls::TlsChoice;
 
 /// Clients that use an image have places that those without one cannot take.
 const LIMITS: Limits = Limits { strangers_max: 256, address_max: 64, members_max: 1_024 };
@@ -61,6 +62,7 @@ impl NbdServer {
             server.runtime.spawn(Rc::clone(&server).follow_certificates(identity));
         }
         server.runtime.spawn(follow_in_flight(server.runtime.clone()));
+        server.runtime.spawn(Rc::clone(&server.exports).follow_rights());
         Ok(server)
     }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_coordinator::unix_ms;
 use atoll_files::{Access, create_directories, is_beside};
 use atoll_keys::KeyFile;
 use atoll_types::records::{KeyBackupRecord, RECORD_FORMAT};
@@ -14,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::backup_seal::{BackupOpener, BackupSeal, open, seal};
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::json_files::{create_missing, parse};

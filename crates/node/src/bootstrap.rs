@@ -1,96 +1,33 @@
 //! The first start: keys and devices on disk, then the first records of cluster state. Every step may be repeated,
 //! so that an interrupted start resumes.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 
 use atoll_admin::peer_keys::host_key;
 use atoll_admin::pools::check_redundancy;
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
-use atoll_keys::{KeyRing, TransitSettings, random_bytes};
+use atoll_coordinator::unix_ms;
+use atoll_keys::random_bytes;
 use atoll_types::OsdId;
+use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::{FrameModes, FramesRecord};
-use atoll_types::identities::{AccessKeyRecord, FIRST_ACCOUNT};
+use atoll_types::identities::FIRST_ACCOUNT;
 use atoll_types::join::HostRole;
-use atoll_types::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy,
-};
+use atoll_types::records::{AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT};
 use atoll_types::transports::Transports;
-use atoll_wire::KeyPair;
-use serde::Serialize;
 
-use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools, LISTEN_OFF};
+use crate::choices::{Choices, OSDS_MAX};
+use crate::data_dir::{ClusterFile, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools, LISTEN_OFF};
 use crate::device_space::default_osd_bytes;
 use crate::error::NodeError;
+use crate::first_records::{ensure, is_there, write_user};
 use crate::foreign_data::refuse_foreign_data;
 use crate::members::{check_may_have_osds, register_osds};
-use crate::secrets::{check_state_identity, check_state_is_there};
+use crate::secrets::{check_state_identity, check_state_is_there, place_of};
 use crate::signing::found_signed;
-use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
-use crate::tls_identity::authority_file;
+use crate::state_access::{check_identity, expose_embedded, free_address};
 
-/// Size of an OSD's device file if none is chosen and there is room for it. The file is sparse.
-pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
-/// Most OSDs of one machine.
-pub(crate) const OSDS_MAX: u32 = 64;
 const COPIES_MAX: u32 = 3;
-
-/// The user's choices for `atoll up`.
-#[derive(Clone, Debug, Default)]
-pub struct Choices {
-    /// Number of OSDs, for the first start.
-    pub osd_count: Option<u32>,
-    /// Size of each OSD's device in bytes, for the first start.
-    pub osd_bytes: Option<u64>,
-    /// Where the S3 gateway listens for HTTP, or `off`.
-    pub s3_listen: Option<String>,
-    /// Where it listens for HTTPS, or `off`.
-    pub s3_tls_listen: Option<String>,
-    /// Where the admin server listens, or `off`.
-    pub admin_listen: Option<String>,
-    /// Where lines of the audit log of commands go.
-    pub command_audit_log: Option<String>,
-    /// Further names for the certificate that is made for this host.
-    pub tls_names: Vec<String>,
-    /// Where the NBD server listens.
-    pub nbd_listen: Vec<String>,
-    /// Where the NVMe/TCP target listens, or `off`.
-    pub nvme_listen: Vec<String>,
-    /// A real etcd instead of the embedded server.
-    pub etcd: EtcdChoices,
-    /// This host's name in the failure-domain tree, for the first start.
-    pub host: Option<String>,
-    /// Its rack, for the first start.
-    pub rack: Option<String>,
-    /// Its zone, for the first start.
-    pub zone: Option<String>,
-    /// Where OSDs, and the embedded cluster-state server, listen for other hosts.
-    pub listen: Option<IpAddr>,
-    /// Address that they announce, if it is another.
-    pub advertise: Option<IpAddr>,
-    /// Level on which no two copies or shards share an item, for the first start.
-    pub failure_domain: Option<FailureDomain>,
-    /// Copies of each object, for the first start.
-    pub copies: Option<u32>,
-    /// The erasure code of S3 data, for the first start.
-    pub ec: Option<Redundancy>,
-    /// The text of a join token, to come into a cluster that is there.
-    pub join: Option<String>,
-    /// The key service's file of the cluster that is joined.
-    pub key_service: Option<PathBuf>,
-    /// Protection of frames, for the first start.
-    pub frame_modes: Option<FrameModes>,
-    /// Transports of connections, for the first start.
-    pub transports: Option<Transports>,
-    /// True if device files are LUKS2 volumes that the key service unlocks, for the first start.
-    pub encrypt_at_rest: bool,
-    /// The Transit service that holds the root of the keys, for the first start.
-    pub transit: Option<TransitSettings>,
-    /// Lost secrets to recreate: `kms`, `client`, `gateway`, `osd.N`.
-    pub new_keys: Vec<String>,
-    /// OSDs that are to get an empty device file in place of a device that is lost.
-    pub new_devices: Vec<OsdId>,
-}
 
 const DEFAULT_OSDS: u32 = 3;
 pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
@@ -357,23 +294,6 @@ fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, Nod
     Ok((0..count).map(OsdId).collect())
 }
 
-/// Writes a record unless it exists; an existing one stays.
-pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> Result<(), NodeError> {
-    if is_there(state, key).await? {
-        return Ok(());
-    }
-    match state.create(key, record).await {
-        Ok(_) | Err(ClusterError::AlreadyExists { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Returns true if there is a record, with any content: the key service is not asked.
-async fn is_there(state: &ClusterClient, key: &str) -> Result<bool, NodeError> {
-    let (found, _) = state.read_stored(&[key]).await?;
-    Ok(found.iter().flatten().any(|stored| !stored.is_reserved()))
-}
-
 /// Writes the first records of cluster state. The cluster record comes last and says that all
 /// others are there, but for the pools, which may have to wait for other hosts.
 pub(crate) async fn write_records(
@@ -387,6 +307,11 @@ pub(crate) async fn write_records(
         let client = host_key(PeerRole::Client, &cluster.host_name());
         ensure(state, &place_of(&directory.make_static_key("client")?), &client).await?;
         add_what_is_new(directory, cluster, state).await?;
+        if !cluster.is_state_embedded() {
+            // The embedded server refuses changes of others' PGs by itself. An etcd cannot.
+            let settings = SettingsRecord { pg_signatures_required: true, ..SettingsRecord::default() };
+            ensure(state, keys::SETTINGS, &settings).await?;
+        }
         write_user(directory, cluster, state).await?;
         let record = ClusterRecord {
             format: RECORD_FORMAT,
@@ -406,11 +331,6 @@ pub(crate) async fn write_records(
         })?;
     }
     Ok(())
-}
-
-/// Returns the key of the record that authorises a static key.
-pub(crate) fn place_of(key: &KeyPair) -> String {
-    keys::authorized_key(&hex::encode(key.public()))
 }
 
 /// Adds the records that clusters of earlier releases lack: how frames are protected, the first account, and
@@ -469,31 +389,6 @@ async fn ensure_first_account(state: &ClusterClient) -> Result<(), NodeError> {
         Some(account) => ensure(state, &keys::account(FIRST_ACCOUNT), &account.record).await,
         None => Ok(()),
     }
-}
-
-pub(crate) async fn write_user(
-    directory: &DataDir,
-    cluster: &ClusterFile,
-    state: &ClusterClient,
-) -> Result<(), NodeError> {
-    let service = KeyRing::open(&directory.key_service_file())?;
-    service.make_default_key().await?;
-    let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
-    let (record, secret_key): (AccessKeyRecord, String) =
-        atoll_s3::new_user(&service, &access_key, "admin").await?;
-    ensure(state, &keys::access_key(&access_key), &record).await?;
-    directory.write_credentials(&Credentials {
-        access_key,
-        secret_key,
-        endpoint: cluster.s3_endpoint(),
-        tls_endpoint: cluster.s3_tls_endpoint(),
-        ca_file: authority_file(directory),
-    })
-}
-
-pub(crate) fn unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
 #[cfg(test)]

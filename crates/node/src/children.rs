@@ -9,7 +9,7 @@ use tokio::process::Child;
 use crate::data_dir::DataDir;
 use crate::managed::{Managed, ask_to_end, group_of};
 use crate::processes::ChildStatus;
-use crate::supervise::Progress;
+use crate::progress::Progress;
 
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 /// A process that waits for a device that does not answer cannot even be killed.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_authority::{Authority, Verifier};
-use atoll_cluster::{ConnectOptions, TlsFiles};
+use atoll_cluster::{ConnectOptions, Proposer, TlsFiles};
 use atoll_files::{Lock, check_private, create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::OsdId;
@@ -261,14 +261,28 @@ impl DataDir {
     /// records that all processes obey are verified.
     pub fn connect_options(&self, cluster: &ClusterFile) -> ConnectOptions {
         match self.authority(cluster) {
-            Some(authority) => ConnectOptions { guard: Some(Arc::new(authority)), ..cluster.connect_options() },
+            Some(authority) => ConnectOptions {
+                guard: Some(Arc::new(authority)),
+                proposer: Some(self.proposer()),
+                ..cluster.connect_options()
+            },
             None => self.verifying_options(cluster),
         }
     }
 
+    /// Returns the signer of changes of PGs by this host: with the static key of its clients, once there is one.
+    fn proposer(&self) -> Proposer {
+        let directory = self.clone();
+        Proposer::new(Arc::new(move || directory.static_key("client").ok()))
+    }
+
     /// Options to reach cluster state without the key service, as OSDs do, and to verify records that all processes obey.
     pub fn verifying_options(&self, cluster: &ClusterFile) -> ConnectOptions {
-        ConnectOptions { guard: Some(Arc::new(self.verifier(cluster))), ..cluster.connect_options() }
+        ConnectOptions {
+            guard: Some(Arc::new(self.verifier(cluster))),
+            proposer: Some(self.proposer()),
+            ..cluster.connect_options()
+        }
     }
 
     /// Returns the verifier of records that all processes obey. It has this host remember the key that signs them.
@@ -282,7 +296,7 @@ impl DataDir {
         Verifier::new(cluster.signing_key.as_deref(), Arc::new(pin))
     }
 
-    fn pin_signing_key(&self, key: &str) -> Result<(), NodeError> {
+    pub(crate) fn pin_signing_key(&self, key: &str) -> Result<(), NodeError> {
         let pin = |file: &mut ClusterFile| {
             file.signing_key = Some(key.to_owned());
             Ok(())

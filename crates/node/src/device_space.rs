@@ -8,7 +8,7 @@ use std::path::Path;
 use atoll_types::OsdId;
 use atoll_types::size::format_size;
 
-use crate::bootstrap::DEFAULT_OSD_BYTES;
+use crate::choices::DEFAULT_OSD_BYTES;
 use crate::data_dir::{ClusterFile, DataDir};
 
 /// Blocks of [`fs::Metadata::blocks`], in bytes.

@@ -16,7 +16,7 @@ use atoll_types::OsdId;
 use serde::Serialize;
 
 use crate::at_rest::UnlockWith;
-use crate::bootstrap::OSDS_MAX;
+use crate::choices::OSDS_MAX;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_admin::peer_keys;
+use atoll_authority::{Published, fingerprint, published};
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
+use atoll_coordinator::unix_ms;
+use atoll_credentials::user_key_context;
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
-use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
 use atoll_types::join::{HostRole, JoinRequest, JoinTokenRecord, JoinedHost};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
@@ -22,15 +24,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
+use crate::bootstrap::{DEFAULT_S3_LISTEN, nbd_socket};
+use crate::choices::{Choices, DEFAULT_OSD_BYTES};
 use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir};
 use crate::error::NodeError;
 use crate::host_login::random_password;
 use crate::json_files::{read_json, replace_held, write_secret};
 use crate::state_access::check_identity;
-
-/// The variable of the environment that may hold the text of a token.
-pub const JOIN_TOKEN_VARIABLE: &str = "ATOLL_JOIN_TOKEN";
 
 const PREFIX: &str = "atoll-join-2.";
 
@@ -47,6 +47,10 @@ pub struct JoinToken {
     /// The authority itself, not a file.
     ca_pem: Option<String>,
     server_name: Option<String>,
+    /// The key of signed records: the host accepts no other from the start. Missing in tokens of earlier releases, and of
+    /// clusters that do not sign for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signing_key: Option<String>,
 }
 
 /// How a host that joins logs in to cluster state.
@@ -125,6 +129,7 @@ pub async fn create_token(
         login: Login::to(cluster),
         ca_pem,
         server_name: cluster.state_tls.server_name.clone(),
+        signing_key: cluster.signing_key.clone(),
     };
     let record = JoinTokenRecord {
         format: RECORD_FORMAT,
@@ -183,6 +188,7 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     if !check_identity(&cluster, &state).await? {
         return Err(NodeError::Invalid("the cluster of this token is not there any more".into()));
     }
+    check_signing_key(token, &state).await?;
     let name_holders = state.list::<OsdRecord>(keys::OSDS).await?.entries;
     let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
     let is_up = |id| up.iter().any(|(_, record, _)| record.id == id);
@@ -197,6 +203,8 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     }
     if let Some(path) = &choices.key_service {
         adopt_key_service(directory, &state, &cluster, path).await?;
+        // Who makes such tokens has seen the cluster signed.
+        cluster.is_signed = token.signing_key.is_some();
     }
     let state = match directory.authority(&cluster) {
         Some(authority) => state.with_guard(Arc::new(authority)),
@@ -207,11 +215,29 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     }
     directory.create_cluster(&cluster)?;
     // It is in cluster.json now.
-    fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
+    fs::remove_file(directory.joining_file()).or_else(ignore_absent).map_err(NodeError::file(directory.root()))?;
     Ok(cluster)
 }
 
-fn is_absent(error: std::io::Error) -> std::io::Result<()> {
+/// Refuses a cluster whose records are signed by another key than the token names, or by none.
+async fn check_signing_key(token: &JoinToken, state: &ClusterClient) -> Result<(), NodeError> {
+    let Some(known) = &token.signing_key else { return Ok(()) };
+    let name = |key: &str| fingerprint(key).unwrap_or_else(|| "no key".into());
+    let found = match published(state, Some(known)).await? {
+        Published::Follows(_) => return Ok(()),
+        Published::Another(key) => format!("by {}", name(&key)),
+        Published::None => "by no key".into(),
+    };
+    Err(NodeError::Invalid(format!(
+        "the records of this cluster are signed {found}, and the join token {} says by {}: cluster state was \
+         changed by hand, or its keys were lost and made again. If 'atoll host pin' on a host with the key service shows the \
+         former, make another token there",
+        token.id,
+        name(known)
+    )))
+}
+
+fn ignore_absent(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
@@ -289,7 +315,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         state_tls,
         is_founded: true,
         is_signed: false,
-        signing_key: None,
+        signing_key: token.signing_key.clone(),
         first_pools: None,
         joined_by: Some(token.id.clone()),
         role: HostRole::default(),

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::choices::JOIN_TOKEN_VARIABLE;
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
-use crate::join::JOIN_TOKEN_VARIABLE;
 use crate::log_files::open_log;
 use crate::processes::ChildStatus;
-use crate::supervise::Progress;
+use crate::progress::Progress;
 
 const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);

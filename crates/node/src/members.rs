@@ -12,9 +12,9 @@ use atoll_cluster::process::is_gone;
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_types::OsdId;
 use atoll_types::hosts::HostChange;
-use atoll_types::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
+use atoll_types::records::{OsdRecord, OsdUpRecord, PgRecord, RECORD_FORMAT};
 
-use crate::bootstrap::OSDS_MAX;
+use crate::choices::OSDS_MAX;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::devices::{CreatedOsd, OsdChoices, create_osd, device_bytes};
 use crate::error::NodeError;
@@ -413,6 +413,9 @@ pub async fn remove_osd(
     id: OsdId,
     is_lost: bool,
 ) -> Result<OsdRecord, NodeError> {
+    let Some((record, _)) = state.get::<OsdRecord>(&keys::osd(id)).await? else {
+        return forget_removed(directory, state, id).await;
+    };
     osds::refuse_held(state, id, is_lost).await?;
     let is_ours = keep_own_osd(directory, id, false)?;
     let outcome = async {
@@ -425,10 +428,27 @@ pub async fn remove_osd(
         Ok::<_, NodeError>(osds::remove(state, id, is_lost).await?)
     };
     let outcome = outcome.await;
+    // The answer of cluster state may have been lost.
+    if outcome.is_err() && matches!(state.get::<OsdRecord>(&keys::osd(id)).await, Ok(None)) {
+        return Ok(record);
+    }
     if is_ours && outcome.is_err() {
         keep_own_osd(directory, id, true)?;
     }
     outcome
+}
+
+/// Makes the supervisor of this data directory stop an OSD that was removed from the cluster before, by a command
+/// that did not learn of it.
+async fn forget_removed(directory: &DataDir, state: &ClusterClient, id: OsdId) -> Result<OsdRecord, NodeError> {
+    let cluster = directory.cluster()?;
+    let pgs = state.list::<PgRecord>(keys::PGS).await?.entries;
+    let is_held = pgs.iter().any(|(_, pg, _)| pg.members.contains(&id) || pg.last_active_members.contains(&id));
+    // Its record may be missing because cluster state is an older one.
+    if is_held || !keep_own_osd(directory, id, false)? {
+        return Err(AdminError::NoSuchOsd(id).into());
+    }
+    empty_record(directory, &cluster, id)
 }
 
 /// Makes the supervisor of this data directory stop an OSD, or run it again. Says whether that changes anything.
@@ -452,5 +472,43 @@ impl From<AdminError> for NodeError {
             AdminError::Cluster(error) => NodeError::Cluster(error),
             other => NodeError::Admin(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_cluster::EmbeddedServer;
+    use atoll_types::{PgId, PoolId};
+
+    use super::*;
+
+    /// A removal whose answer was lost has left it to the supervisor, which starts it for ever.
+    #[tokio::test]
+    async fn an_osd_that_the_cluster_has_removed_is_removed_here() {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = DataDir::new(&temporary.path().join("data"));
+        directory.create().unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(server, &directory.state(), None).await.unwrap();
+        let text = format!(
+            r#"{{"format":1,"cluster_id":"c1","state_endpoints":["http://{}"],"frame_mode":"crc","osd_ids":[3,4],
+            "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[],"host":"h1"}}"#,
+            server.local_addr()
+        );
+        let cluster: ClusterFile = serde_json::from_str(&text).unwrap();
+        directory.create_cluster(&cluster).unwrap();
+        let state = ClusterClient::connect(&cluster.connect_options()).await.unwrap();
+        // A PG has osd.4: cluster state lost its record otherwise.
+        let pg = serde_json::json!({
+            "format": 1, "epoch": 1, "members": [4], "primary": 4, "activated_epoch": 0, "last_active_members": []
+        });
+        state.put(&keys::pg(PgId { pool: PoolId(1), index: 0 }), &pg).await.unwrap();
+
+        assert_eq!(remove_osd(&directory, &state, OsdId(3), false).await.unwrap().id, OsdId(3));
+        for id in [3, 4, 5].map(OsdId) {
+            let error = remove_osd(&directory, &state, id, false).await.unwrap_err();
+            assert!(matches!(error, NodeError::Admin(AdminError::NoSuchOsd(missing)) if missing == id), "{error}");
+        }
+        assert_eq!(directory.cluster().unwrap().osd_ids, [OsdId(4)]);
     }
 }

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use atoll_admin::{AdminError, osds};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_coordinator::unix_ms;
 use atoll_osd::{FormatError, OpenError, StoreIdentity, store_identity};
 use atoll_types::OsdId;
 use atoll_types::records::{OsdFailureRecord, OsdRecord, OsdStoreRecord, RECORD_FORMAT};
 
 use crate::at_rest::UnlockWith;
-use crate::bootstrap::unix_ms;
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
 use crate::json_files::write_secret;

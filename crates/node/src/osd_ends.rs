@@ -1,6 +1,7 @@
 //! Why OSDs ended by themselves. An OSD that ends so is started again, which would hide the reason: it writes the
 //! reason beside its device, and cluster state gets it at once, or at the next start.
 
+use atoll_coordinator::unix_ms;
 use atoll_files::Access;
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -10,7 +11,6 @@ use atoll_cluster::{ClusterClient, keys};
 use atoll_types::OsdId;
 use atoll_types::records::{OsdEndsRecord, RECORD_FORMAT};
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
 

@@ -8,9 +8,9 @@ use atoll_placement::{Tree, first_record};
 use atoll_types::records::{OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{OsdId, PgId, PoolId};
 
-use crate::bootstrap::ensure;
 use crate::data_dir::FirstPools;
 use crate::error::NodeError;
+use crate::first_records::ensure;
 
 const PG_NUM: u32 = 32;
 

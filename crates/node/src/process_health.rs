@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_admin_socket::{AUDIT_ROUTE, CLOCK_ROUTE, ask};
 use atoll_audit::LogStatus;
 use atoll_coordinator::health::{Problem, Severity};
-use atoll_s3::CLOCK_DIFFERENCE_MS_MAX;
+use atoll_types::coordination::CLOCK_DIFFERENCE_MS_MAX;
 use serde::de::DeserializeOwned;
 
 use crate::data_dir::DataDir;
@@ -20,7 +20,7 @@ const LOST_TOLD_MS: u64 = 24 * 60 * 60 * 1_000;
 const AWAY_MS: u64 = 60_000;
 
 /// A process signs its log at least every half an hour, and says so in cluster state soon after.
-const SILENT_MS: u64 = 75 * 60 * 1_000;
+pub(crate) const SILENT_MS: u64 = 75 * 60 * 1_000;
 
 /// Asks the processes of this host for their problems.
 pub async fn process_problems(directory: &DataDir) -> Vec<Problem> {

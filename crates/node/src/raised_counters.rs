@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_coordinator::unix_ms;
 use atoll_types::coordination::NextPoolRecord;
 use atoll_types::records::{ImageRecord, PgRecord, PoolRecord, RECORD_FORMAT, RemovedImageRecord};
 use atoll_types::{Epoch, PoolId};
 use serde::Serialize;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;
@@ -85,8 +85,10 @@ pub(crate) async fn raise(client: &ClusterClient) -> Result<(usize, usize), Node
     let mut changes = Changes { client, transaction: Transaction::new(), count: 0 };
     let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
     let pg_count = pgs.len();
-    for (key, mut record, _) in pgs {
+    for (key, mut record, revision) in pgs {
         record.epoch = Epoch(raised(record.epoch.0));
+        // Their changes are signed for the revisions that they replace.
+        changes.transaction = std::mem::take(&mut changes.transaction).check(&key, revision);
         changes.put(&key, &record).await?;
     }
     let images = client.list::<ImageRecord>(keys::IMAGES).await?.entries;

@@ -8,15 +8,17 @@ use atoll_admin::osds;
 use atoll_admin::peer_keys::host_key;
 use atoll_admin::wrapped_secrets::{KeyUses, UsesByVersion};
 use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_coordinator::unix_ms;
 use atoll_keys::{KeyFile, KeyRing, random_bytes};
 use atoll_types::OsdId;
 use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole};
 use atoll_wire::KeyPair;
 
 use crate::at_rest::UnlockWith;
-use crate::bootstrap::{Choices, place_of, unix_ms, write_user};
+use crate::choices::Choices;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
+use crate::first_records::write_user;
 
 /// Stands for the key service's file in `--new-key`.
 const KEY_FILE: &str = "kms";
@@ -206,4 +208,9 @@ pub(crate) async fn renew(
     state.transact(&transaction).await?;
     // Last: with a key in its place that cluster state does not know, nobody would miss the lost one.
     directory.write_static_key(holder, &private)
+}
+
+/// Returns the key of the record that authorises a static key.
+pub(crate) fn place_of(key: &KeyPair) -> String {
+    keys::authorized_key(&hex::encode(key.public()))
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use atoll_admin::AdminError;
-use atoll_authority::{Finding, RecordState, SigningError, found, survey};
+use atoll_authority::{Finding, Published, RecordState, SigningError, found, published, survey};
 use atoll_cluster::{ClusterClient, RecordGuard, kinds};
 use atoll_coordinator::health::{Problem, Severity};
+use atoll_coordinator::unix_ms;
 use atoll_keys::KeyRing;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 
@@ -45,6 +45,36 @@ pub async fn remember_signed(
         Ok(())
     })?;
     Ok(())
+}
+
+/// The key of signed records that a host accepts, and the one that signs now.
+#[derive(Clone, Debug)]
+pub struct Pin {
+    /// The remembered key; none on a host that has never seen the cluster sign for all.
+    pub pinned: Option<String>,
+    /// The one in cluster state.
+    pub published: Published,
+    /// The key service is here, so the host itself knows which key is right, and remembers it.
+    pub is_verified: bool,
+}
+
+/// Looks at the keys. A host with the key service remembers the right one at once.
+pub async fn look_at_pin(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    state: &ClusterClient,
+) -> Result<Pin, NodeError> {
+    let pinned = cluster.signing_key.clone();
+    let is_verified = directory.authority(cluster).is_some();
+    remember_signed(directory, cluster, state).await?;
+    let known = if is_verified { cluster.signing_key.as_deref() } else { pinned.as_deref() };
+    let published = published(&state.without_guard(), known).await?;
+    Ok(Pin { pinned, published, is_verified })
+}
+
+/// Remembers a key in place of the remembered one: from the next start of each process, records of this key count.
+pub fn pin(directory: &DataDir, key: &str) -> Result<(), NodeError> {
+    directory.pin_signing_key(key)
 }
 
 /// Returns the problems of record signatures, as far as this host can verify them.

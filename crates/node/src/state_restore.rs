@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys, verify_snapshot};
+use atoll_coordinator::unix_ms;
 use atoll_files::{create_directories, sync_directory_of};
 use atoll_keys::random_bytes;
 use atoll_types::records::ClusterRecord;
 use serde::Serialize;
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;
@@ -128,8 +128,9 @@ async fn raise_counters(
         .map_err(|error| malformed(error.to_string()))?;
     let endpoint = format!("http://{}", server.local_addr());
     let raised = async {
-        let guard = host.connect_options(cluster).guard;
-        let options = ConnectOptions { guard, ..ConnectOptions::new([endpoint]).with_user("restore", password) };
+        let ConnectOptions { guard, proposer, .. } = host.connect_options(cluster);
+        let options =
+            ConnectOptions { guard, proposer, ..ConnectOptions::new([endpoint]).with_user("restore", password) };
         let client = ClusterClient::connect(&options).await?;
         if client.get::<ClusterRecord>(keys::CLUSTER).await?.is_none() {
             return Err(NodeError::Invalid("the snapshot is of cluster state in which no cluster is".into()));

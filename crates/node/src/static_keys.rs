@@ -7,13 +7,12 @@ use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_types::records::{AuthorizedKeyRecord, PeerRole};
 use atoll_wire::KeyPair;
 
-use crate::bootstrap::place_of;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::json_files::write_secret;
 use crate::managed::ask_to_end;
 use crate::processes::ProcessesFile;
-use crate::secrets::{holders, renew};
+use crate::secrets::{holders, place_of, renew};
 
 /// A process of this host has another static key.
 #[derive(Debug)]

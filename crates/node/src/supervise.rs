@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_keys::KeyRing;
-use atoll_s3::{Tls, TlsSettings};
+use atoll_tls::{Tls, TlsSettings};
 use atoll_types::records::OsdUpRecord;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::backup::forget_outdated_backup;
-use crate::bootstrap::{Choices, add_what_is_new, plan, write_plan, write_records};
+use crate::bootstrap::{add_what_is_new, plan, write_plan, write_records};
 use crate::children::Children;
+use crate::choices::Choices;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::device_space::overcommitted;
 use crate::devices::make_devices;
@@ -29,6 +30,7 @@ use crate::managed::{Managed, ask_to_end};
 use crate::members::{forget_gone_osds, osds_without_device, register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::ProcessesFile;
+use crate::progress::Progress;
 use crate::secrets::check_secrets;
 use crate::signing::remember_signed;
 use crate::state_access::check_identity;
@@ -54,23 +56,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(8);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a certificate ends soon.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(3_600);
-
-/// Progress of the supervisor, for display.
-pub enum Progress<'a> {
-    /// A step of the start.
-    Step(&'a str),
-    /// Everything serves, although some OSDs of this host may be down: their names.
-    Healthy(&'a ClusterFile, &'a [String]),
-    /// A process died and is being restarted.
-    Died {
-        /// Its name.
-        name: &'a str,
-        /// How it ended.
-        how: String,
-    },
-    /// A second has passed.
-    Tick(&'a ProcessesFile),
-}
 
 struct Supervisor<'a> {
     directory: &'a DataDir,

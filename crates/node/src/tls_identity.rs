@@ -8,19 +8,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use atoll_coordinator::unix_ms;
 use atoll_files::{Access, Held, Previous};
 use atoll_keys::sha256;
+use atoll_tls::Certificate;
 use atoll_types::records::RECORD_FORMAT;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
-use x509_parser::extensions::GeneralName;
-use x509_parser::pem::Pem;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::json_files::{create_missing, read_json, write_json};
@@ -160,10 +158,9 @@ fn replace_server(path: &Path, present: Option<&[u8]>, chain: &str) -> Result<()
 /// trust an operator's certificate.
 pub fn authority_file(directory: &DataDir) -> Option<PathBuf> {
     let files = Files::of(directory);
-    let authority = certificates(&fs::read(&files.authority).ok()?);
-    let subject = parsed(authority.first()?)?.subject().as_raw().to_vec();
-    let chain = certificates(&fs::read(&files.server).ok()?);
-    let is_issued = chain.iter().filter_map(parsed).any(|certificate| certificate.issuer().as_raw() == subject);
+    let subject = Certificate::first_of_pem(&fs::read(&files.authority).ok()?)?.subject;
+    let chain = Certificate::all_of_pem(&fs::read(&files.server).ok()?);
+    let is_issued = chain.iter().any(|certificate| certificate.issuer == subject);
     is_issued.then(|| std::path::absolute(&files.authority).ok()).flatten()
 }
 
@@ -221,12 +218,12 @@ fn sign(
     names: &BTreeSet<String>,
     cluster: &ClusterFile,
 ) -> Result<String, String> {
-    let authority = certificates(authority_pem.as_bytes());
-    let authority = authority.first().and_then(parsed).ok_or("there is no certificate of an authority in it")?;
-    if !authority.is_ca() {
+    let authority = Certificate::first_of_pem(authority_pem.as_bytes());
+    let authority = authority.ok_or("there is no certificate of an authority in it")?;
+    if !authority.is_authority {
         return Err("it is not the certificate of an authority".into());
     }
-    let authority_end_s = u64::try_from(authority.validity().not_after.timestamp()).unwrap_or(0);
+    let authority_end_s = u64::try_from(authority.end_unix_s).unwrap_or(0);
     if authority_end_s <= now_s() {
         return Err("the authority's certificate has expired".into());
     }
@@ -240,8 +237,7 @@ fn sign(
     set_validity(&mut parameters, authority_end_s.min(now_s() + SERVER_DAYS * DAY_S));
     let certificate = parameters.signed_by(key, issuer).map_err(|error| error.to_string())?;
     // Clients know the roots only.
-    let is_intermediate = authority.issuer().as_raw() != authority.subject().as_raw();
-    Ok(certificate.pem() + if is_intermediate { authority_pem } else { "" })
+    Ok(certificate.pem() + if authority.is_root() { "" } else { authority_pem })
 }
 
 fn set_validity(parameters: &mut CertificateParams, end_s: u64) {
@@ -277,39 +273,19 @@ pub fn is_dns_name(name: &str) -> bool {
 
 /// How long a certificate lasts, less than 0 if it has ended; none if there is none.
 fn days_left(pem: &[u8]) -> Option<i64> {
-    let end_s = parsed(certificates(pem).first()?)?.validity().not_after.timestamp();
+    let end_s = Certificate::first_of_pem(pem)?.end_unix_s;
     Some((end_s - now_s() as i64).div_euclid(DAY_S as i64))
 }
 
 /// Returns true if a certificate is for this key.
 fn is_for(pem: &[u8], key: &KeyPair) -> bool {
-    let all = certificates(pem);
-    let certificate = all.first().and_then(parsed);
-    certificate.is_some_and(|certificate| certificate.public_key().raw == key.subject_public_key_info())
+    Certificate::first_of_pem(pem).is_some_and(|found| found.public_key == key.subject_public_key_info())
 }
 
 /// Returns true if a certificate of ours is for these names and lasts a while.
 fn is_current(pem: &[u8], wanted: &BTreeSet<String>) -> bool {
-    let all = certificates(pem);
-    let Some(certificate) = all.first().and_then(parsed) else { return false };
-    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return false };
-    let name = |name: &GeneralName<'_>| match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress([a, b, c, d]) => Some(IpAddr::from([*a, *b, *c, *d]).to_string()),
-        GeneralName::IPAddress(bytes) => <[u8; 16]>::try_from(*bytes).ok().map(|ip| IpAddr::from(ip).to_string()),
-        _ => None,
-    };
-    let found: BTreeSet<String> = extension.value.general_names.iter().filter_map(name).collect();
-    found == *wanted && days_left(pem).is_some_and(|days| days >= RENEW_DAYS as i64)
-}
-
-fn certificates(pem: &[u8]) -> Vec<Pem> {
-    let all = Pem::iter_from_buffer(pem).filter_map(Result::ok);
-    all.filter(|block| block.label == "CERTIFICATE").collect()
-}
-
-fn parsed(pem: &Pem) -> Option<X509Certificate<'_>> {
-    X509Certificate::from_der(&pem.contents).ok().map(|(_, certificate)| certificate)
+    let names = Certificate::first_of_pem(pem).and_then(|certificate| certificate.names);
+    names.as_ref() == Some(wanted) && days_left(pem).is_some_and(|days| days >= RENEW_DAYS as i64)
 }
 
 fn digest(bytes: &[u8]) -> String {

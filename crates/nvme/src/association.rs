@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-use atoll_exports::{Client, ImageMetrics, OpenError, OpenErrorKind, OpenedExport};
+use atoll_exports::{Attached, Client, ImageMetrics, OpenError, OpenErrorKind, OpenedExport};
 use atoll_image::Purpose;
 use atoll_types::records::ImageRecord;
 
@@ -36,6 +36,7 @@ pub(crate) struct Association {
     /// The image, unless this is a discovery controller.
     pub image: Option<String>,
     device: RefCell<Option<OpenedExport>>,
+    attached: RefCell<Option<Attached>>,
     /// The image's generation as the host knows it.
     seen_generation: Cell<u64>,
     pub metrics: Option<ImageMetrics>,
@@ -55,6 +56,8 @@ pub(crate) struct Opened {
     pub created_unix_ms: u64,
     /// Generation of this gateway as the writer, or else of the last writer.
     pub generation: u64,
+    /// The image's record, which lets the host use it.
+    pub record: ImageRecord,
 }
 
 impl Association {
@@ -62,7 +65,8 @@ impl Association {
         target: &Rc<NvmeTarget>,
         config: ControllerConfig,
         caller: Caller,
-        (device, generation): (Option<OpenedExport>, u64),
+        device: Option<OpenedExport>,
+        generation: u64,
     ) -> Rc<Self> {
         let Caller { client, own_address, is_secured, .. } = caller;
         let is_image = matches!(config.subject, Subject::Namespace { .. });
@@ -78,6 +82,7 @@ impl Association {
             is_secured,
             image,
             device: RefCell::new(device),
+            attached: RefCell::default(),
             seen_generation: Cell::new(generation),
             metrics,
             admin_queue: RefCell::default(),
@@ -109,7 +114,10 @@ impl Association {
         let (size_bytes, is_read_only, created_unix_ms) =
             (described.size_bytes, described.is_read_only(), described.created_unix_ms);
         let generation = described.record.writer_generation;
-        let opened = |device| Opened { device, size_bytes, is_read_only, created_unix_ms, generation };
+        let opened = |device| {
+            let record = described.record.clone();
+            Opened { device, size_bytes, is_read_only, created_unix_ms, generation, record }
+        };
         if !is_read_only
             && let Some(writer) = target.exports.other_writer(image, &described).await?
             && writer.nvme_host == purpose.nvme_host
@@ -127,6 +135,11 @@ impl Association {
             return Err(error);
         }
         Ok(Opened { size_bytes, generation: record.writer_generation, ..opened(Some(device)) })
+    }
+
+    /// Keeps the attachment of the host, as long as this controller is there.
+    pub fn is_attached(&self, attached: Attached) {
+        self.attached.replace(Some(attached));
     }
 
     /// Adds a queue; number 0 is the admin queue.

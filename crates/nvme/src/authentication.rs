@@ -2,13 +2,12 @@
 
 use std::rc::Rc;
 
+use atoll_credentials::nvme::HostSecrets;
 use atoll_security_log::{SecurityEvent, note};
 use bytes::{Bytes, BytesMut};
 
 use crate::connection::Connection;
-use crate::protocol::{
-    Authentication, CloseReason, CommandId, ConnectRequest, HostSecrets, Progress, Response, Status,
-};
+use crate::protocol::{Authentication, CloseReason, CommandId, ConnectRequest, Progress, Response, Status};
 use crate::target::ControllerNumber;
 
 /// A connection of a host that has yet to prove itself.
@@ -34,7 +33,7 @@ impl Connection {
                 let (host, subsystem) = (request.host.clone(), request.subsystem.clone());
                 let authentication = Some(Box::new(Authentication::new(secrets, host, subsystem)));
                 self.unproved.replace(Some(Unproved { request, number, authentication }));
-                self.session.borrow_mut().must_authenticate(controller_id);
+                self.session.borrow_mut().require_authentication(controller_id);
             }
         }
         self.go_on();

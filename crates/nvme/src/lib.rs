@@ -16,7 +16,5 @@ pub mod protocol;
 mod target;
 pub mod tls;
 
-pub use host_secrets::{
-    HostSecretStore, SecretRole, SecretsError, secret_part_context, wrap_secret, wrap_tls_key,
-};
+pub use host_secrets::{HostSecretStore, SecretsError};
 pub use target::NvmeTarget;

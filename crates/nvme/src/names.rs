@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use crate::protocol::NQN_BYTES_MAX;
+use atoll_types::nvme_hosts::NQN_BYTES_MAX;
 
 /// Beginning of the names of all subsystems of Atoll.
 const PREFIX: &str = "nqn.2026-11.io.atoll";
@@ -48,7 +48,7 @@ impl Names {
         // A UUID of version 8 (RFC 9562, section 5.8).
         id[6] = id[6] & 0x0F | 0x80;
         id[8] = id[8] & 0x3F | 0x80;
-        let serial = rest[..10].iter().map(|byte| format!("{byte:02x}")).collect();
+        let serial = hex::encode(&rest[..10]);
         Identity { id, serial }
     }
 }

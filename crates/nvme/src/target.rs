@@ -9,6 +9,7 @@ use std::time::Duration;
 use atoll_client::LocalClient;
 use atoll_cluster::ClusterError;
 use atoll_connection_limits::{Limits, Places};
+use atoll_credentials::nvme::HostSecrets;
 use atoll_exports::{
     Client, Exports, OpenError, OpenErrorKind, OpenedExport, RequestMemory, enter, follow_in_flight,
 };
@@ -16,6 +17,7 @@ use atoll_image::{Bridge, ImageAdmin};
 use atoll_keys::random_u64;
 use atoll_reactor::{ListenAddress, LocalRuntime, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_types::records::ImageRecord;
 
 use crate::association::Association;
 use crate::connection;
@@ -25,7 +27,7 @@ use crate::metrics;
 use crate::names::Names;
 use crate::protocol::{
     ChannelSecurity, ConnectRefusal, ConnectRequest, ControllerConfig, DISCOVERY_SUBSYSTEM, DiscoveryEntry,
-    HostSecrets, Namespace, QueueConfig, Status, Subject, connect_field,
+    Namespace, QueueConfig, Status, Subject, connect_field,
 };
 use crate::tls::{ClientHello, TlsError, TlsPsk};
 
@@ -117,6 +119,7 @@ impl NvmeTarget {
         });
         target.runtime.spawn(follow_in_flight(target.runtime.clone()));
         target.runtime.spawn(Rc::clone(&target).watch());
+        target.runtime.spawn(Rc::clone(&target.exports).follow_rights());
         target
     }
 
@@ -243,7 +246,7 @@ impl NvmeTarget {
             let entries =
                 self.subsystems(&caller.client, caller.own_address).await.map_err(|error| refused(&error))?;
             let subject = Subject::Discovery(entries);
-            return Ok(self.add(request, caller, subject, "discovery".into(), (None, 0)));
+            return Ok(self.add(request, caller, subject, "discovery".into(), None, 0));
         }
         let image = self.names.image(&request.subsystem);
         let image = image.ok_or(ConnectRefusal::in_data(connect_field::DATA_SUBSYSTEM))?;
@@ -260,7 +263,33 @@ impl NvmeTarget {
             is_gone: false,
         };
         let subject = Subject::Namespace { namespace, id: identity.id };
-        Ok(self.add(request, caller, subject, identity.serial, (opened.device, opened.generation)))
+        let association = self.add(request, caller, subject, identity.serial, opened.device, opened.generation);
+        self.attach(&association, image, &opened.record).await?;
+        Ok(association)
+    }
+
+    /// Has a controller end when its host's right to the image is taken away.
+    async fn attach(
+        self: &Rc<Self>,
+        association: &Association,
+        image: &str,
+        record: &ImageRecord,
+    ) -> Result<(), ConnectRefusal> {
+        let (target, number) = (Rc::downgrade(self), association.controller_id);
+        let end = move || {
+            if let Some(target) = target.upgrade() {
+                target.end(number);
+            }
+        };
+        association.is_attached(self.exports.attach(record, &association.client, end));
+        // To open the image took a while.
+        match self.exports.describe(image, &association.client).await {
+            Err(error) if error.kind == OpenErrorKind::NotAllowed => {
+                self.end(number);
+                Err(refused(&error))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add(
@@ -269,7 +298,8 @@ impl NvmeTarget {
         caller: Caller,
         subject: Subject,
         serial: String,
-        device: (Option<OpenedExport>, u64),
+        device: Option<OpenedExport>,
+        generation: u64,
     ) -> Rc<Association> {
         let controller_id = caller.announced.unwrap_or_else(|| self.free_controller_id());
         let mut associations = self.associations.borrow_mut();
@@ -284,7 +314,7 @@ impl NvmeTarget {
             queues: QueueConfig::default(),
             subject,
         };
-        let association = Association::new(self, config, caller, device);
+        let association = Association::new(self, config, caller, device, generation);
         associations.insert(controller_id, Rc::clone(&association));
         metrics::set_controllers(associations.len());
         association

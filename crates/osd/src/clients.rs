@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use atoll_metrics::{Bounded, Counter, Family, Labels, register};
 
-use crate::operations::OperationKind;
+use crate::operation_kind::OperationKind;
 
 struct Registered {
     operations: Family<2, Counter>,

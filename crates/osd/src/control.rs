@@ -4,7 +4,9 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Transaction, keys};
+use atoll_cluster::{
+    ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Proposer, Transaction, keys,
+};
 use atoll_reactor::Wake;
 use atoll_types::records::{OsdStoreRecord, OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
 use atoll_types::{OsdId, PgId};
@@ -30,6 +32,8 @@ pub(crate) enum ControlEvent {
 pub(crate) struct SplitOff {
     pub pg: PgId,
     pub record: PgRecord,
+    /// The revision that stands in the place of the record; 0 if there is none, as it should be.
+    pub replaced: i64,
     /// Where it is to be: where the other one is. A split moves nothing.
     pub target: PgTargetRecord,
 }
@@ -75,7 +79,12 @@ impl Events {
 }
 
 /// Starts the control thread.
-pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std::io::Result<Control> {
+pub(crate) fn start(
+    options: ConnectOptions,
+    proposer: Proposer,
+    up: OsdUpRecord,
+    wake: Wake,
+) -> std::io::Result<Control> {
     let (event_sender, events) = mpsc::channel();
     let (requests, request_receiver) = channel::unbounded_channel();
     let (up, announced) = watch::channel(up);
@@ -94,27 +103,30 @@ pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std
     }
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || runtime.block_on(run(options, announced, events_out, request_receiver)))?;
+        .spawn(move || runtime.block_on(run(options, proposer, announced, events_out, request_receiver)))?;
     Ok(Control { events, requests, up })
 }
 
 async fn run(
     options: ConnectOptions,
+    proposer: Proposer,
     up: watch::Receiver<OsdUpRecord>,
     events: Events,
     mut requests: channel::UnboundedReceiver<ControlRequest>,
 ) {
-    let client = loop {
+    // A coordinator decides for the cluster, by the key of its host.
+    let of_host = loop {
         match ClusterClient::connect(&options).await {
             Ok(client) => break client,
             Err(error) => tracing::warn!("cluster state is not reachable yet: {error}"),
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     };
+    let client = of_host.with_proposer(proposer);
     tokio::spawn(follow_map(client.clone(), events));
     let id = up.borrow().id;
     tokio::spawn(keep_presence(client.clone(), up));
-    tokio::spawn(atoll_coordinator::run(client.clone(), id));
+    tokio::spawn(atoll_coordinator::run(of_host, id));
     let (usage, reported) = watch::channel(None);
     tokio::spawn(report_usage(client.clone(), id, reported));
     let proposals = Proposals::default();
@@ -204,7 +216,7 @@ async fn propose(
     let mut transaction = Transaction::new().check(&keys::pg(pg), expected_revision).put(&keys::pg(pg), record)?;
     if let Some(new) = split_off {
         transaction = transaction
-            .check(&keys::pg(new.pg), 0)
+            .check(&keys::pg(new.pg), new.replaced)
             .put(&keys::pg(new.pg), &new.record)?
             .put(&keys::pg_target(new.pg), &new.target)?;
     }

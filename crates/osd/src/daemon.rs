@@ -133,6 +133,7 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
         process_id: std::process::id(),
         process: this_process(),
         incarnation,
+        signs_changes: true,
     })
 }
 
@@ -172,7 +173,8 @@ impl Osd {
         up.rdma_address = rdma.look(&up, &mut reactor, 0).unwrap_or_default();
         let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
         watch_disks(&config)?;
-        let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
+        let proposer = config.key.clone().into();
+        let control = control::start(config.cluster.clone(), proposer, up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
         let mut osd = Osd {
@@ -306,8 +308,10 @@ impl Osd {
         self.links.second(&mut self.context);
         self.link_events();
         self.look_after_rdma();
+        self.look_after_presence();
         self.storage.share_memory(self.context.config.memory_target_bytes);
         self.look_after_scrubs();
+        self.put_back();
         self.storage.set_full_percent(self.context.map.settings.full_percent);
         let busy_poll_us = self.context.map.settings.busy_poll_us;
         self.context.reactor.set_busy_poll(Duration::from_micros(busy_poll_us.min(BUSY_POLL_US_MAX).into()));
@@ -323,6 +327,13 @@ impl Osd {
         self.tell_in_flight();
     }
 
+    /// Announces this OSD again if its presence was removed by hand: in time it would be taken for lost.
+    fn look_after_presence(&mut self) {
+        if !self.context.map.up.contains_key(&self.context.me()) {
+            self.up.send_modify(|_| {});
+        }
+    }
+
     /// Announces where this OSD listens over RDMA when that changes.
     fn look_after_rdma(&mut self) {
         let now_ms = self.context.now_ms();
@@ -336,7 +347,8 @@ impl Osd {
     fn measure(&mut self) {
         self.links.measure();
         self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
-        Metrics::set_waiting(self.pgs.waiting());
+        let (sum, max) = self.pgs.waiting();
+        Metrics::set_waiting(sum, max);
         Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
         if let Some(pools) = self.storage.store().pool_usage() {
             self.metrics.set_pool_usage(&pools);

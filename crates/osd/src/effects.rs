@@ -14,7 +14,8 @@ use crate::control::ControlRequest;
 use crate::daemon::Osd;
 use crate::links::{Incoming, LinkEvent, Peer};
 use crate::metrics::Metrics;
-use crate::operations::{self, Late, Operation, OperationKind};
+use crate::operation_kind::OperationKind;
+use crate::operations::{self, Late, Operation};
 use crate::recovery::RecoveryStep;
 use crate::view::StoreView;
 
@@ -139,7 +140,7 @@ impl Osd {
         {
             self.recovery.client_request(self.context.now_ms());
             if let Some(span) = part_of.filter(|_| traces::is_on()) {
-                self.traced_copies.arrived((osd, *epoch), transaction, span, self.context.now_us());
+                self.traced_copies.arrived(osd, *epoch, transaction, span, self.context.now_us());
             }
         }
         let Some(pg) = message.pg() else { return };

@@ -89,18 +89,7 @@ mod tests {
         one_scrub_at_a_time(false);
     }
 
-    /// Each line is a deliberate violation, and its message.
-    macro_rules! violations {
-        ($($name:ident: $violation:expr => $message:literal;)+) => {$(
-            #[test]
-            #[should_panic(expected = $message)]
-            fn $name() {
-                $violation;
-            }
-        )+};
-    }
-
-    violations! {
+    atoll_storage::violations! {
         giving_back_too_much: held_bytes_cover(5, 6) => "6 bytes are given back";
         a_wrong_sum_of_requests: held_bytes_add_up(5, 6) => "requests hold 6 bytes";
         a_reply_to_nothing: replies_answer_requests(1, 0, 0) => "a reply with 0 requests";

@@ -21,6 +21,7 @@ mod links;
 mod map_changes;
 mod memory;
 mod metrics;
+mod operation_kind;
 mod operations;
 mod pgs;
 mod proposals;

@@ -327,7 +327,7 @@ impl Links {
             self.admission.arrived(number, id.sequence, bytes);
             self.operations.arrived(number, id.sequence, operation);
             if let Some(span) = part_of {
-                self.operations.is_part_of(number, id, span);
+                self.operations.note_span(number, id, span);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Following the cluster map: the PGs here, and the policies of their pools.
 
-use atoll_cluster::MapChange;
+use atoll_cluster::{MapChange, keys};
 use atoll_metrics::traces;
 use atoll_pg::{CodeShape, Pg, PoolPolicy};
 use atoll_store::LoadRequest;
@@ -9,7 +9,7 @@ use atoll_types::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RE
 use atoll_types::{Condition, ObjectName, PgId, PoolId, Version};
 
 use crate::context::Context;
-use crate::control::SplitOff;
+use crate::control::{ControlRequest, SplitOff};
 use crate::daemon::Osd;
 use crate::view::StoreView;
 
@@ -37,6 +37,7 @@ impl Osd {
                     );
                 }
                 MapChange::Pg(_, None)
+                | MapChange::Refused(_)
                 | MapChange::Frames(_)
                 | MapChange::PgScrub(..)
                 | MapChange::ScrubRequest(..) => {}
@@ -49,6 +50,24 @@ impl Osd {
         }
         if targets_change {
             self.set_targets();
+        }
+    }
+
+    /// Puts the records back of PGs that this OSD leads, after refused changes. Where the primary is gone another member
+    /// leads soon, and its first change replaces the refused one.
+    pub(crate) fn put_back(&self) {
+        for key in self.context.map.refused.keys() {
+            let Some(pg) = keys::parse_pg(key) else { continue };
+            let Some((record, revision)) = self.context.map.pgs.get(&pg) else { continue };
+            if record.primary == self.context.me() && self.context.map.pools.contains_key(&pg.pool) {
+                tracing::warn!("pg {pg}: puts its record back, which another process has changed");
+                self.context.ask_control(ControlRequest::Propose {
+                    pg,
+                    expected_revision: *revision,
+                    record: Box::new(record.clone()),
+                    split_off: None,
+                });
+            }
         }
     }
 
@@ -73,7 +92,8 @@ impl Osd {
         let target = self.context.map.pools.get(&pg.pool).map(|pool| self.context.target(pg, pool));
         let members = target.filter(|target| !target.is_empty()).unwrap_or(record.members.clone());
         let target = PgTargetRecord { format: RECORD_FORMAT, members };
-        SplitOff { pg: new, record, target }
+        let replaced = self.context.map.refused.get(&keys::pg(new)).copied().unwrap_or(0);
+        SplitOff { pg: new, record, replaced, target }
     }
 
     /// Makes a PG once its record and its pool are known, if this OSD has a part in it or holds a stray

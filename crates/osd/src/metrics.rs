@@ -9,7 +9,7 @@ use atoll_store::{Device, PoolUsage, StoreUsage};
 use atoll_types::PoolId;
 use atoll_types::transports::Transport;
 
-use crate::operations::OperationKind;
+use crate::operation_kind::OperationKind;
 
 /// Name of pools that cluster state does not know (yet).
 const UNKNOWN_POOL: &str = "unknown";
@@ -359,7 +359,7 @@ impl Metrics {
     }
 
     /// Operations that wait in PGs: all of them, and those of the PG that has most.
-    pub fn set_waiting((sum, max): (usize, usize)) {
+    pub fn set_waiting(sum: usize, max: usize) {
         REGISTERED.waiting.set(sum as i64);
         REGISTERED.waiting_max.set(max as i64);
     }

@@ -10,23 +10,8 @@ use atoll_types::{ObjectName, OsdId, PgId, RequestId, SharedTransaction, TraceCo
 
 use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
+use crate::operation_kind::OperationKind;
 use crate::traced::TracedRequests;
-
-/// Kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationKind {
-    Read,
-    Write,
-}
-
-impl OperationKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            OperationKind::Read => "read",
-            OperationKind::Write => "write",
-        }
-    }
-}
 
 /// An operation that was not answered.
 #[derive(Debug)]
@@ -119,7 +104,7 @@ impl Operations {
     }
 
     /// An operation that has arrived is a part of a span of its client, which is exported.
-    pub fn is_part_of(&mut self, connection: u64, id: RequestId, span: TraceContext) {
+    pub fn note_span(&mut self, connection: u64, id: RequestId, span: TraceContext) {
         if traces::is_on() {
             self.traced.arrived(connection, id, span);
         }

@@ -68,6 +68,16 @@ impl Scrubs {
     }
 }
 
+/// When the last scrub began. One that has a time to come was led by an OSD whose clock was ahead: its time is not
+/// known, and until then there would be no other.
+fn last_unix_ms(recorded: Option<u64>, started_unix_ms: u64, now_unix_ms: u64) -> u64 {
+    match recorded.filter(|at| *at > 0) {
+        Some(at) if at > now_unix_ms => 0,
+        Some(at) => at,
+        None => started_unix_ms.min(now_unix_ms),
+    }
+}
+
 /// By how much a scrub is overdue, if it is: the first due time after the last scrub has passed.
 fn overdue_ms(pg: PgId, period_ms: u64, last_unix_ms: u64, now_unix_ms: u64) -> Option<u64> {
     let name = [pg.pool.0.to_le_bytes(), pg.index.to_le_bytes()].concat();
@@ -119,7 +129,7 @@ impl Scrubs {
         let (now, started) = (unix_ms(), self.started_unix_ms);
         let due = pgs.ids().filter(|pg| may_scrub(pgs, *pg)).flat_map(|pg| {
             let record = context.map.pg_scrubs.get(&pg);
-            let last = |time: fn(&PgScrubRecord) -> u64| record.map(time).filter(|at| *at > 0).unwrap_or(started);
+            let last = |time: fn(&PgScrubRecord) -> u64| last_unix_ms(record.map(time), started, now);
             let deep = overdue_ms(pg, DEEP_PERIOD_MS, last(|record| record.deep_unix_ms), now);
             let light = overdue_ms(pg, LIGHT_PERIOD_MS, last(|record| record.light_unix_ms), now);
             let deep = deep.filter(|_| may_be_deep).map(|by| (by, DEEP_PERIOD_MS, pg, true));
@@ -183,6 +193,17 @@ pub(crate) fn finding(pg: PgId, result: Result<ScrubResult, ScrubError>) -> Scru
 mod tests {
     use super::*;
     use atoll_types::PoolId;
+
+    #[test]
+    fn a_scrub_by_a_clock_that_was_ahead_puts_no_scrub_off() {
+        let (now, pg) = (1_700_000_000_000, PgId { pool: PoolId(1), index: 0 });
+        for recorded in [now + 1, now + 3_650 * DAY_MS, u64::MAX] {
+            assert!(overdue_ms(pg, DAY_MS, last_unix_ms(Some(recorded), now, now), now).is_some(), "{recorded}");
+        }
+        assert_eq!(last_unix_ms(Some(now - 5), now - 9, now), now - 5);
+        assert_eq!(last_unix_ms(Some(0), now - 9, now), now - 9, "there was none");
+        assert_eq!(last_unix_ms(None, now + 9, now), now, "the clock was ahead at the start");
+    }
 
     #[test]
     fn every_pg_is_due_once_in_a_period_and_not_all_at_once() {

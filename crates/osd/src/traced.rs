@@ -77,7 +77,8 @@ impl TracedCopies {
     /// A write has come from its primary that is a part of a span.
     pub fn arrived(
         &mut self,
-        (primary, epoch): (OsdId, Epoch),
+        primary: OsdId,
+        epoch: Epoch,
         write: &SharedTransaction,
         part_of: TraceContext,
         now_us: u64,
@@ -206,7 +207,7 @@ mod tests {
     fn a_copy_is_told_when_it_is_durable_under_the_epoch_of_its_primary() {
         let mut copies = TracedCopies::default();
         for sequence in 1..=4 {
-            copies.arrived((OsdId(1), Epoch(3)), &write(sequence, None), PARENT, 1_000);
+            copies.arrived(OsdId(1), Epoch(3), &write(sequence, None), PARENT, 1_000);
         }
         copies.submitted(&write(1, None), 1_200);
         let [first] = &copies.take_durable(PG, Epoch(3), version(1))[..] else { panic!("the first is durable") };

@@ -53,7 +53,8 @@ impl StoreView<'_> {
         &self,
         pg: PgId,
         members: &[OsdId],
-        (object, mutations): (&ObjectName, &[Mutation]),
+        object: &ObjectName,
+        mutations: &[Mutation],
         payload_bytes: usize,
         stays: bool,
     ) -> Result<(), Refusal> {
@@ -127,7 +128,7 @@ impl ObjectView for StoreView<'_> {
         let found = self.store.examine_write(pg, object, conditions, mutations, payload_bytes)?;
         let check = found.check.map_err(|error| self.refusal(error));
         let check = match check {
-            Ok(()) => self.check_members(pg, members, (object, mutations), payload_bytes, found.overwrites),
+            Ok(()) => self.check_members(pg, members, object, mutations, payload_bytes, found.overwrites),
             check => check,
         };
         Some(Examined { exists: found.exists, check })
@@ -142,7 +143,7 @@ impl ObjectView for StoreView<'_> {
         payload_bytes: usize,
     ) -> Result<(), Refusal> {
         self.store.check(&key(pg, object), mutations, payload_bytes).map_err(|error| self.refusal(error))?;
-        self.check_members(pg, members, (object, mutations), payload_bytes, false)
+        self.check_members(pg, members, object, mutations, payload_bytes, false)
     }
 
     fn is_full(&self, osd: OsdId) -> bool {

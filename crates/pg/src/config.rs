@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use atoll_types::limits::PG_NUM_MAX;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
 use atoll_types::{Epoch, ObjectName, OsdId, PgId};
 
 use crate::actions::ObjectView;
+use crate::own_object::{PG_NUM_KEY, own_object};
 
 /// Activity of a PG, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,10 @@ pub(crate) struct Configuration {
     pub target: Vec<OsdId>,
     pub record: PgRecord,
     pub state: PgState,
+    /// The pool's number of PGs as this OSD noted it; 0 if it has not. The record may be older: one that was put back.
+    pub pg_num_noted: u32,
+    /// The newest epoch in which another OSD knows the PG to have been active without it.
+    pub elsewhere: Epoch,
 }
 
 impl Configuration {
@@ -164,4 +170,12 @@ impl Configuration {
         }
         wanted
     }
+}
+
+/// The pool's number of PGs that an OSD has noted in its copy of a PG; 0 if it has noted none.
+pub(crate) fn noted_pg_num(pg: PgId, view: &impl ObjectView) -> u32 {
+    let value = view.omap_value(pg, &own_object(), PG_NUM_KEY).ok().flatten();
+    let pg_num = value.and_then(|value| Some(u32::from_be_bytes(value[..].try_into().ok()?)));
+    let is_number = |pg_num: &u32| pg_num.is_power_of_two() && *pg_num <= PG_NUM_MAX && pg.index < *pg_num;
+    pg_num.filter(is_number).unwrap_or(0)
 }

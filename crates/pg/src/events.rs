@@ -2,7 +2,7 @@
 //! messages of other OSDs.
 
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, OsdId, Refusal, SharedTransaction, Version};
+use atoll_types::{Epoch, Mutation, OsdId, Refusal, SharedTransaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};
@@ -11,6 +11,7 @@ use crate::config::{PgState, PoolPolicy};
 use crate::erasure::{Erasure, Replaced, Span};
 use crate::group::Pg;
 use crate::invariants;
+use crate::own_object::own_object;
 use crate::peering::Peering;
 use crate::peering::acceptance::Decision;
 use crate::peering::promises::Promises;
@@ -50,6 +51,7 @@ impl Pg {
             self.stop_serving();
         }
         self.advance(view);
+        self.note_pg_num(view);
         self.start_waiting(view);
     }
 
@@ -176,7 +178,7 @@ impl Pg {
             Message::Replicate { epoch, transaction, committed, answered_below } => {
                 if self.follows(from, epoch) {
                     self.note_answered(&transaction, answered_below);
-                    self.replicate(from, epoch, transaction, committed);
+                    self.replicate(from, epoch, transaction, committed, view);
                 }
             }
             Message::Overwrite {
@@ -226,9 +228,11 @@ impl Pg {
                 shard,
                 accepted_epoch,
                 accepted_head,
+                elsewhere_epoch,
                 ..
             } => {
                 let decision = Decision { epoch: accepted_epoch, head: accepted_head };
+                self.config.elsewhere = self.config.elsewhere.max(elsewhere_epoch);
                 self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), decision, view);
             }
             Message::PeerInfo {
@@ -240,9 +244,19 @@ impl Pg {
                 log,
                 shard,
                 unreadable,
+                elsewhere_epoch: elsewhere,
                 ..
             } => {
-                let answer = Answer { head, committed_sequence, since_epoch, is_complete, log, shard, unreadable };
+                let answer = Answer {
+                    head,
+                    committed_sequence,
+                    since_epoch,
+                    is_complete,
+                    log,
+                    shard,
+                    unreadable,
+                    elsewhere,
+                };
                 self.peer_info(from, epoch, answer, view);
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
@@ -258,8 +272,14 @@ impl Pg {
                 // While a stray copy is deleted nothing may be added to it.
                 let is_wanted = self.follows(from, epoch) && !self.stray.has_begun() && !self.staged.is_whole();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
+                    if self.is_split_again(&transaction, view) {
+                        return self.intake.break_backfill(epoch, tag);
+                    }
                     invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
                     self.promises.note_completeness(&transaction);
+                    if transaction.object == own_object() && transaction.mutations.contains(&Mutation::Remove) {
+                        self.config.pg_num_noted = 0;
+                    }
                     if self.note_staged(&transaction, (from, epoch, tag)) {
                         return self.submit(Submission::Staged { from, epoch, tag }, transaction);
                     }
@@ -318,10 +338,17 @@ impl Pg {
         }
     }
 
-    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: SharedTransaction, committed: Version) {
+    fn replicate(
+        &mut self,
+        from: OsdId,
+        epoch: Epoch,
+        transaction: SharedTransaction,
+        committed: Version,
+        view: &impl ObjectView,
+    ) {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
-        if !self.takes_write(epoch, version) {
+        if !self.takes_write(epoch, version) || self.is_split_again(&transaction, view) {
             return;
         }
         let write = (from, epoch, transaction);

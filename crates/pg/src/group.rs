@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use atoll_types::records::PgRecord;
-use atoll_types::{OsdId, PgId, SharedTransaction, Transaction, Version};
+use atoll_types::{Epoch, OsdId, PgId, SharedTransaction, Transaction, Version};
 
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
-use crate::config::{Configuration, PgState, PoolPolicy};
+use crate::config::{Configuration, PgState, PoolPolicy, noted_pg_num};
 use crate::erasure::{Erasure, PreImages, QuietNote};
 use crate::intake::Intake;
 use crate::outbox::Outbox;
@@ -77,6 +77,8 @@ impl Pg {
                 target,
                 state: if record.primary == me { PgState::Inactive } else { PgState::Member },
                 record,
+                pg_num_noted: noted_pg_num(id, view),
+                elsewhere: Epoch(0),
             },
             promises: Promises::find(id, view),
             membership: Membership::new(view.now_ms()),
@@ -106,6 +108,7 @@ impl Pg {
         pg.promises.notice_lost_device(&pg.config);
         pg.find_staged(view);
         pg.advance(view);
+        pg.note_pg_num(view);
         pg
     }
 

@@ -327,7 +327,8 @@ mod tests {
         let policy =
             PoolPolicy { pg_num: 1, pg_num_first: 1, size: 3, min_size: 2, may_backfill: true, shape: None };
         let id = PgId { pool: PoolId(1), index: 0 };
-        Configuration { id, me: OsdId(1), policy, target: record.members.clone(), state: PgState::Active, record }
+        let (target, state) = (record.members.clone(), PgState::Active);
+        Configuration { id, me: OsdId(1), policy, target, state, record, pg_num_noted: 0, elsewhere: Epoch(0) }
     }
 
     type Violation<'a> = (&'a str, Box<dyn Fn() + 'a>);

@@ -20,9 +20,22 @@ pub const DELETED_KEY: &[u8] = b"deleted";
 pub const STAGED_KEY: &[u8] = b"staged";
 /// The key under which an OSD keeps, in an erasure-coded PG, the version of a write that all members have.
 pub(crate) const COMMITTED_KEY: &[u8] = b"committed";
+/// The key under which an OSD keeps the epoch that it had promised before cluster state was put back.
+pub(crate) const BEFORE_KEY: &[u8] = b"before";
+/// The key under which an OSD notes the pool's number of PGs as of the PG's last split, once cluster state has that.
+pub(crate) const PG_NUM_KEY: &[u8] = b"pg_num";
 /// The keys that a PG looks at when it begins: its shell has loaded them.
-pub const KEYS_AT_START: [&[u8]; 7] =
-    [EPOCH_KEY, INCOMPLETE_KEY, BEHIND_KEY, SHARD_KEY, DELETED_KEY, STAGED_KEY, COMMITTED_KEY];
+pub const KEYS_AT_START: [&[u8]; 9] = [
+    EPOCH_KEY,
+    INCOMPLETE_KEY,
+    BEHIND_KEY,
+    SHARD_KEY,
+    DELETED_KEY,
+    BEFORE_KEY,
+    STAGED_KEY,
+    COMMITTED_KEY,
+    PG_NUM_KEY,
+];
 /// The key under which a split writes the pool's new number of PGs.
 pub const SPLIT_KEY: &[u8] = b"split";
 
@@ -63,6 +76,7 @@ pub(crate) fn mark_of(why: Incompleteness) -> Mutation {
         Incompleteness::LacksCommitted => b"3",
         Incompleteness::CannotRollBack => b"4",
         Incompleteness::Deleted => b"5",
+        Incompleteness::Outdated => b"6",
     };
     Mutation::OmapSet { key: Bytes::from_static(BEHIND_KEY), value: Bytes::from_static(code) }
 }
@@ -74,6 +88,7 @@ pub(crate) fn behind_because(value: &[u8]) -> Incompleteness {
         b"3" => Incompleteness::LacksCommitted,
         b"4" => Incompleteness::CannotRollBack,
         b"5" => Incompleteness::Deleted,
+        b"6" => Incompleteness::Outdated,
         _ => Incompleteness::LacksPromise,
     }
 }
@@ -101,6 +116,11 @@ pub(crate) fn set_epoch(epoch: Epoch) -> Mutation {
 /// Notes in which epoch the PG was active elsewhere when this copy was deleted.
 pub(crate) fn set_deleted(epoch: Epoch) -> Mutation {
     set_to_epoch(DELETED_KEY, epoch)
+}
+
+/// Notes which epoch was promised before cluster state was put back.
+pub(crate) fn set_before(epoch: Epoch) -> Mutation {
+    set_to_epoch(BEFORE_KEY, epoch)
 }
 
 fn set_to_epoch(key: &'static [u8], epoch: Epoch) -> Mutation {

@@ -14,21 +14,24 @@
 //! count.
 
 use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::pg_copies::Incompleteness;
 use atoll_types::records::PgRecord;
-use atoll_types::{LogEntry, Mutation, ObjectName, PreImage, Version, WriteRequest};
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PreImage, Transaction, Version, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView};
 use crate::config::Configuration;
 use crate::group::Pg;
 use crate::invariants;
-use crate::own_object::{SPLIT_KEY, own_object};
+use crate::own_object::{PG_NUM_KEY, SPLIT_KEY, own_change, own_object};
+use crate::submissions::Submission;
 
 impl Configuration {
-    /// The pool's number of PGs by the copies of this OSD, which may be ahead of cluster state. A copy that was backfilled
-    /// does not know of a split if the new PG was on the OSD before; that PG's history shows it.
+    /// The pool's number of PGs by the copies of this OSD, which may be ahead of cluster state. In a copy that was
+    /// backfilled the store does not know of a split if the new PG was on the OSD before; that PG's history shows it,
+    /// and the note of it once cluster state had it.
     pub fn pg_num_here(&self, view: &impl ObjectView) -> u32 {
-        let mut pg_num = self.pg_num().max(view.pg_num(self.id).unwrap_or(0));
+        let mut pg_num = self.pg_num().max(self.pg_num_noted).max(view.pg_num(self.id).unwrap_or(0));
         while view.head(self.id.split_off(pg_num)) != Version::default() {
             pg_num *= 2;
         }
@@ -121,22 +124,47 @@ impl Pg {
         }
         let new = self.config.id.split_off(self.config.pg_num());
         let head = view.head(new);
-        if head == Version::default() {
-            return self.outbox.warn(format!(
-                "{} lacks pg {new}, which was split off; another member must lead",
-                self.config.me
-            ));
-        }
+        // Every member that has split its copy had promised at least the epoch of the split. Without a copy here, which
+        // moved away before an older cluster state was put back, it is not known. The first epoch says as much: copies
+        // of members count, unless they were deleted since.
+        let activated_epoch = if head == Version::default() { Epoch(1) } else { head.epoch };
         let record = PgRecord { pg_num: self.config.pg_num() * 2, ..record };
         let split_off = PgRecord {
-            // Every member that has split its copy had promised at least this epoch.
-            activated_epoch: head.epoch,
+            activated_epoch,
             last_active_members: self.config.record.members.clone(),
             last_active_shards: self.config.record.shards.clone(),
             ..record.clone()
         };
         let (record, split_off) = (Box::new(record), Some(Box::new((new, split_off))));
         self.outbox.push(Action::Propose { expected, record, split_off });
+    }
+
+    /// Notes the number of PGs that cluster state has, if this copy was split: cluster state may be put back, and the new
+    /// PG may have gone from this OSD by then.
+    pub(crate) fn note_pg_num(&mut self, view: &impl ObjectView) {
+        let (id, pg_num) = (self.config.id, self.config.pg_num());
+        let is_split = pg_num > id.first_pg_num(self.config.policy.pg_num_first);
+        let has_copy = view.head(id) != Version::default() && !self.stray.has_begun();
+        if is_split && has_copy && pg_num > self.config.pg_num_noted {
+            self.config.pg_num_noted = pg_num;
+            let (key, value) = (Bytes::from_static(PG_NUM_KEY), Bytes::copy_from_slice(&pg_num.to_be_bytes()));
+            self.submit(Submission::NotePgNum, own_change(id, vec![Mutation::OmapSet { key, value }]));
+        }
+    }
+
+    /// Returns true if a primary has this copy split off a PG whose history is here already, which the store refuses.
+    /// Then the copy lacks writes and has to be backfilled.
+    pub(crate) fn is_split_again(&mut self, transaction: &Transaction, view: &impl ObjectView) -> bool {
+        let splits_again = transaction.mutations.iter().any(|mutation| match mutation {
+            Mutation::Split { pg_num, is_whole: true, .. } => {
+                view.head(self.config.id.split_off(pg_num / 2)) != Version::default()
+            }
+            _ => false,
+        });
+        if splits_again {
+            self.note_incomplete_here(Incompleteness::LacksCommitted, view);
+        }
+        splits_again
     }
 }
 

@@ -188,7 +188,7 @@ impl Pg {
             }
             Effect::ForgetCopy(last) => {
                 self.promises.forget_copy(self.config.record.activated_epoch);
-                self.forget_quiet_note();
+                self.forget_notes();
                 self.submit(Submission::StrayCopy, last);
             }
         }

@@ -39,6 +39,8 @@ pub(crate) enum Submission {
     DropStaged { count: u32 },
     /// The note of the write that all members have.
     NoteCommitted,
+    /// The note of the pool's number of PGs.
+    NotePgNum,
 }
 
 impl Pg {
@@ -60,7 +62,10 @@ impl Pg {
                 }
             }
             Submission::RewriteOwnCopy { tag, is_last: true, .. } => self.own_copy_rewritten(tag, view),
-            Submission::Repair | Submission::RewriteOwnCopy { .. } | Submission::NoteCommitted => {}
+            Submission::Repair
+            | Submission::RewriteOwnCopy { .. }
+            | Submission::NoteCommitted
+            | Submission::NotePgNum => {}
             Submission::Forget { through } => self.outbox.push(Action::ForgetPreImages { through }),
             Submission::RollBack => self.rolled_back(view),
             Submission::StrayCopy => self.removed(view),
@@ -90,7 +95,7 @@ impl Pg {
                 return self.outbox.warn(text);
             }
             Submission::RollBack => return self.roll_back_refused(cause, view),
-            Submission::NoteCommitted => return self.forget_quiet_note(),
+            Submission::NoteCommitted | Submission::NotePgNum => return self.forget_notes(),
             Submission::RewriteOwnCopy { tag, .. } => return self.own_copy_rewrite_refused(tag, cause, view),
             Submission::StrayCopy => return self.removed(view),
             Submission::MoveStaged => return self.staged_moved(true),

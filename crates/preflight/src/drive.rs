@@ -12,19 +12,15 @@ use std::path::Path;
 
 use crate::facts::{Facts, last_name};
 use crate::finding::{Finding, Verdict};
-use crate::run::{Request, Stop};
+use crate::request::{Request, Stop};
 
-use self::judge::{judge_reads, judge_switched, judge_writes};
+use self::judge::{READ_CHECK, SWITCH_CHECK, SyncedRates, WRITE_CHECK, judge_reads, judge_switched, judge_writes};
 use self::measure::{Durability, Rates, read_random, write_in_order};
 use self::target::WriteTarget;
 use self::write_cache::{Cache, Switch};
 
 pub use judge::SyncedWriteClass;
 pub use remote::remote_drive;
-
-const READ_CHECK: &str = "drive.reads";
-const WRITE_CHECK: &str = "drive.synced_writes";
-const SWITCH_CHECK: &str = "drive.write_cache_switched";
 
 /// Disks with hardware behind them, real or virtual: no loop devices, RAM disks or stacked devices, nor the single paths
 /// to an NVMe namespace, which the kernel hides.
@@ -92,13 +88,6 @@ fn failed(check: &'static str, subject: &str, error: &str) -> Finding {
     Finding::new(check, Verdict::Problem, error, "a drive that cannot be used cannot be measured, nor be an OSD's")
         .on(subject)
         .fix("name a drive, file or directory that this user may use (root may use all): --device PATH")
-}
-
-/// Synced writes each by each: by a flag of the write, and by a call after it.
-#[derive(Clone, Copy)]
-struct SyncedRates<'a> {
-    flag: &'a Rates,
-    call: &'a Rates,
 }
 
 fn write_findings(facts: &Facts, path: &Path, disk: Option<&str>, request: &Request, stop: &Stop) -> Vec<Finding> {

@@ -14,6 +14,7 @@ mod io_uring;
 mod memory;
 mod network;
 mod rdma;
+mod request;
 mod run;
 mod wake_up;
 
@@ -21,4 +22,5 @@ pub use drive::{SyncedWriteClass, remote_drive};
 pub use facts::Facts;
 pub use finding::{Finding, Report, Verdict};
 pub use network::{PORT_DEFAULT, PeerAddress, Responder, ResponderLimits};
-pub use run::{PreflightError, Request, Stop, run};
+pub use request::{Request, Stop};
+pub use run::{PreflightError, run};

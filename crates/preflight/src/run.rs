@@ -2,51 +2,13 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use atoll_fabric::LockedMemory;
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Report};
-use crate::network::PeerAddress;
+use crate::request::{Request, Stop};
 use crate::{clock, cpu, drive, io_uring, memory, network, rdma, wake_up};
-
-/// Checks beside those of the host itself.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// Block devices, files and directories.
-    pub devices: Vec<PathBuf>,
-    /// Hosts on which a responder listens.
-    pub peers: Vec<PeerAddress>,
-    /// The provider of libfabric for RDMA of this host's OSDs, if they use it.
-    pub rdma_provider: Option<String>,
-    /// How long each measurement takes.
-    pub duration: Duration,
-    /// Measure durable writes: on block devices, or in a new file in a directory (or beside a file).
-    pub write_test: bool,
-    /// Block devices may be overwritten.
-    pub wipe: bool,
-    /// Measure with the volatile write cache in its other state, too.
-    pub toggle_write_cache: bool,
-}
-
-/// Asks a run to come to its end; clones ask the same run.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns true if a stop was requested.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Why nothing was looked at.
 #[derive(Debug, thiserror::Error)]

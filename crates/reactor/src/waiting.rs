@@ -97,7 +97,7 @@ impl Reactor {
         }
         // SAFETY: the entries are sound (see `push_backlog`), and no argument is passed.
         let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None) };
-        may_go_on(result)
+        unless_interrupted(result)
     }
 
     fn submit_and_sleep(&mut self, wait: Option<Duration>) -> io::Result<()> {
@@ -109,11 +109,11 @@ impl Reactor {
                 self.ring.submitter().submit_with_args(1, &arguments)
             }
         };
-        may_go_on(result)
+        unless_interrupted(result)
     }
 }
 
-fn may_go_on(result: io::Result<usize>) -> io::Result<()> {
+fn unless_interrupted(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {

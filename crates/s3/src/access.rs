@@ -11,7 +11,7 @@ pub(crate) use actions::{
     AclNeed, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_LEGAL_HOLD, GET_OBJECT, GET_RETENTION, GET_TAGGING,
     LIST_BUCKET, Rule, SET_TAGS, Target, extra_rules, rule_of,
 };
-pub(crate) use conditions::RequestConditions;
+pub(crate) use conditions::{RequestConditions, region_of_header};
 pub(crate) use gate::{FORM, FormRequest, Gate};
 pub(crate) use key_use::{KeyUse, SealedFor};
 pub(crate) use permit::{Asked, Asking, GRANT_TO_OTHERS, Permit, access_denied};

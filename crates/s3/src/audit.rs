@@ -1,7 +1,13 @@
 //! The record of a request in the audit log (docs/reference/formats.md, "Audit log").
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use atoll_audit::{Bounded, DocumentChange};
-use serde::Serialize;
+use atoll_iam::CallerIdentity;
+use atoll_types::records::BucketRecord;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 /// One of the objects that DeleteObjects was to delete.
 #[derive(Debug, Serialize)]
@@ -44,6 +50,53 @@ impl AuditedDeletions {
     }
 }
 
+/// A setting of a bucket that a request has changed.
+#[derive(Debug, Serialize)]
+pub(crate) struct AuditedSetting {
+    /// Its name in the bucket's record.
+    pub setting: String,
+    /// Null if it was not there.
+    pub before: Value,
+    /// Null if it is not there any more.
+    pub after: Value,
+}
+
+/// Fields of a bucket's record that no setting is in, or secrets. Changes of policies have a field of their own.
+const NO_SETTINGS: [&str; 5] = ["format", "key_generation", "named_keys", "unsealed_permit", "wrapped_key"];
+const OF_POLICY: [&str; 2] = ["policy", "policy_principals"];
+/// Most bytes of a line for the value of a setting, as JSON.
+const SETTING_BYTES_MAX: usize = 4 << 10;
+
+impl AuditedSetting {
+    /// All that differ between two states of a bucket.
+    pub fn changed(before: &BucketRecord, after: &BucketRecord) -> Vec<Self> {
+        let (mut before, mut after) = (settings_of(before), settings_of(after));
+        let names: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
+        let changed = names.into_iter().filter_map(|setting| {
+            let (before, after) = (before.remove(&setting), after.remove(&setting));
+            (before != after).then(|| AuditedSetting { setting, before: bounded(before), after: bounded(after) })
+        });
+        changed.collect()
+    }
+}
+
+fn settings_of(record: &BucketRecord) -> Map<String, Value> {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(record) else { return Map::new() };
+    fields.retain(|name, _| !NO_SETTINGS.contains(&&name[..]));
+    if let Some(Value::Object(access)) = fields.get_mut("access") {
+        access.retain(|name, _| !OF_POLICY.contains(&&name[..]));
+    }
+    fields
+}
+
+fn bounded(value: Option<Value>) -> Value {
+    let value = value.unwrap_or_default();
+    match value.to_string().len() {
+        ..=SETTING_BYTES_MAX => value,
+        bytes => format!("left out: {bytes} bytes").into(),
+    }
+}
+
 /// Caller, request and outcome. No secret is in it: of a URL it has the path only.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuditRecord<'a> {
@@ -70,14 +123,18 @@ pub(crate) struct AuditRecord<'a> {
     /// The number of those for which the line has no room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted_unlisted: Option<usize>,
+    /// Settings of buckets that it has changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<&'a [AuditedSetting]>,
     /// Changes of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<&'a [DocumentChange]>,
     pub account: Option<&'a str>,
     /// The ARN of the user, role or root that has signed.
-    pub principal: Option<String>,
+    #[serde(serialize_with = "as_arn")]
+    pub principal: Option<&'a CallerIdentity>,
     pub access_key: Option<&'a str>,
-    pub client: Option<String>,
+    pub client: Option<IpAddr>,
     pub is_encrypted: Option<bool>,
     pub user_agent: Option<Bounded<'a>>,
     /// Absent if the client left before there was one.
@@ -90,9 +147,52 @@ pub(crate) struct AuditRecord<'a> {
     pub cut: Vec<&'static str>,
 }
 
+fn as_arn<S: Serializer>(caller: &Option<&CallerIdentity>, serializer: S) -> Result<S::Ok, S::Error> {
+    match caller {
+        Some(caller) => serializer.collect_str(&caller.display_arn()),
+        None => serializer.serialize_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use atoll_iam::{Account, CallerKind};
+
     use super::*;
+
+    fn caller(kind: CallerKind) -> CallerIdentity {
+        let account = Account { id: "1".into(), canonical_id: "c".into(), name: "n".into() };
+        CallerIdentity { account: Arc::new(account), kind, session_issued_unix_ms: None, tags: BTreeMap::new() }
+    }
+
+    #[test]
+    fn a_caller_is_its_arn_and_its_address() {
+        #[derive(Serialize)]
+        struct Record<'a> {
+            #[serde(serialize_with = "as_arn")]
+            principal: Option<&'a CallerIdentity>,
+            client: Option<IpAddr>,
+        }
+        let kinds = [
+            CallerKind::Root,
+            CallerKind::User { id: "AIDA".into(), name: "an\"n".into(), path: "/team/".into() },
+        ];
+        for kind in kinds {
+            for client in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "fe80::1"] {
+                let caller = caller(kind.clone());
+                let client: IpAddr = client.parse().unwrap();
+                let line =
+                    serde_json::to_string(&Record { principal: Some(&caller), client: Some(client) }).unwrap();
+                let plain = serde_json::json!({ "principal": caller.arn(), "client": client.to_string() });
+                assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), plain);
+            }
+        }
+        let nobody = serde_json::to_string(&Record { principal: None, client: None }).unwrap();
+        assert_eq!(nobody, r#"{"principal":null,"client":null}"#);
+    }
 
     #[test]
     fn a_line_has_room_for_some_keys_only() {

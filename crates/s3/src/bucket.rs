@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_credentials::{KeyCache, bucket_key_context, named_key_context, unsealed_permit_context};
 use atoll_iam::{Identities, Policy, PolicyKind};
 use atoll_keys::{KeyError, KeyService, SecretKey};
 use atoll_types::records::BucketRecord;
 
+use crate::asked;
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
-use crate::key_cache::KeyCache;
 use crate::look_ups::{UnheardNames, Wanted};
 
 /// Longest time that a bucket's record may be out of date on the data path: a policy set by another gateway does
@@ -18,16 +19,6 @@ use crate::look_ups::{UnheardNames, Wanted};
 /// noticed at once, since its index objects are gone.
 pub(crate) const RECORD_TTL: Duration = Duration::from_millis(800);
 const CACHE_ENTRIES_MAX: usize = 4_096;
-
-/// Returns the context that the key-management service binds a bucket key to.
-pub fn bucket_key_context(bucket_id: &str) -> String {
-    format!("bucket {bucket_id}")
-}
-
-/// Returns the context of the permit by which new objects of a bucket may be stored without sealing.
-pub fn unsealed_permit_context(bucket_id: &str) -> String {
-    format!("bucket {bucket_id} unsealed")
-}
 
 /// A bucket.
 pub(crate) struct Bucket {
@@ -125,11 +116,6 @@ pub(crate) struct Buckets {
 /// How often a change of a bucket's record is tried while others change it, too.
 const CHANGES_MAX: u32 = 10;
 
-/// Returns the context of the key that wraps a bucket's data keys for requests that name this key.
-pub fn named_key_context(bucket_id: &str, key_name: &str) -> String {
-    format!("bucket {bucket_id} key {key_name}")
-}
-
 impl Buckets {
     pub(crate) fn new(
         directory: Arc<dyn BucketDirectory>,
@@ -143,17 +129,28 @@ impl Buckets {
     /// The bucket of this name, perhaps [`RECORD_TTL`] out of date.
     pub(crate) async fn get(&self, name: &str) -> Result<Arc<Bucket>, GatewayError> {
         if let Some(bucket) = self.records.get(name) {
+            self.see(&bucket.record)?;
             return Ok(bucket);
         }
         let asked = self.directory.bucket(name);
         let record = match self.directory.is_unheard_bucket(name) {
-            true => self.unheard.look_up((Wanted::Bucket, name), asked).await?,
+            true => self.unheard.look_up(Wanted::Bucket, name, asked).await?,
             false => asked.await?,
         };
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
         let bucket = Arc::new(Bucket::new(record, &self.directory.identities()));
         self.records.insert(name, bucket.clone());
+        self.see(&bucket.record)?;
         Ok(bucket)
+    }
+
+    /// Refuses a bucket that has taken the name of one that the same request has seen.
+    pub(crate) fn see(&self, record: &BucketRecord) -> Result<(), GatewayError> {
+        if asked::is_same(record) {
+            return Ok(());
+        }
+        self.forget(&record.name);
+        Err(GatewayError::NoSuchBucket(record.name.clone()))
     }
 
     /// Returns the key that wraps the data keys of objects that name no other key.
@@ -208,8 +205,12 @@ impl Buckets {
         if !record.named_keys.contains_key(key_name) {
             let context = named_key_context(&record.id, key_name);
             let wrapped = self.service.wrap_with(Some(key_name), &context, &SecretKey::random()).await?;
-            self.change(&record.name, |record| {
-                record.named_keys.entry(key_name.to_owned()).or_insert_with(|| wrapped.clone());
+            self.try_change(&record.name, |current| {
+                if current.id != record.id {
+                    return Err(GatewayError::NoSuchBucket(record.name.clone()));
+                }
+                current.named_keys.entry(key_name.to_owned()).or_insert_with(|| wrapped.clone());
+                Ok(())
             })
             .await?;
         }
@@ -220,7 +221,9 @@ impl Buckets {
     pub(crate) async fn fresh(&self, name: &str) -> Result<BucketRecord, GatewayError> {
         self.forget(name);
         let record = self.directory.bucket(name).await?;
-        record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))
+        let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
+        self.see(&record)?;
+        Ok(record)
     }
 
     /// Changes a bucket's record.
@@ -243,6 +246,7 @@ impl Buckets {
             let mut new = old.clone();
             change(&mut new)?;
             if new == old || self.directory.update_bucket(&old, &new).await.map_err(GatewayError::from)? {
+                asked::changed(&old, &new);
                 self.forget(name);
                 return Ok(new);
             }

@@ -6,7 +6,7 @@
 //! grace period is that old at least, for any clocks of other gateways.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use atoll_types::{Condition, Mutation, ObjectName};
 use bytes::Bytes;
@@ -15,37 +15,32 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::clock::unix_ms;
 use crate::data::{IntentHead, inline_removals, remove_objects_of};
 use crate::error::GatewayError;
-use crate::gateway::CollectorReport;
 use crate::index::{Index, after};
+use crate::named::{named_of, names};
 use crate::names::{
     DELETING_KEY, GARBAGE_PREFIX, HOLD_PREFIX, INTENT_PREFIX, SIGN_PREFIX, VERSIONING_KEY, garbage_key,
-    parse_hold_key, versions_prefix,
+    parse_hold_key,
 };
 use crate::ops::{Service, tend_deletion, tend_mark};
 use crate::record::{Piece, decode_head, decode_pieces};
-use crate::sightings::Sightings;
+use crate::sightings::CollectorMemory;
 use crate::versions::versioning_value;
 
 const RECORDS_PER_PAGE: u32 = 200;
 /// Records whose data is removed at the same time: one after the other would not keep up with clients
 /// that replace small objects.
 const REMOVALS_AT_ONCE: usize = 16;
-/// Garbage records that wait at the same time, at some 40 bytes each. Records behind them are looked at when they
-/// are gone.
-const WAITING_MAX: usize = 400_000;
-/// Holds and intents that are watched at the same time.
-const SIGNS_MAX: usize = 100_000;
-
-/// A collector's knowledge from its earlier walks.
-pub(crate) struct Memory {
-    garbage: Sightings,
-    signs: Sightings,
-}
-
-impl Memory {
-    pub(crate) fn new() -> Self {
-        Memory { garbage: Sightings::new(WAITING_MAX), signs: Sightings::new(SIGNS_MAX) }
-    }
+/// Results of one walk of the garbage collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectorReport {
+    /// Garbage records done with.
+    pub records: u64,
+    /// Bytes of data removed.
+    pub bytes: u64,
+    /// Objects that no record named, and that were removed.
+    pub orphans: u64,
+    /// Buckets or records that failed; they are tried again on the next walk.
+    pub failures: u64,
 }
 
 /// One walk over the buckets. A failure in one of them does not keep the others from being collected.
@@ -63,7 +58,7 @@ pub(crate) async fn collect(service: &Service) -> Result<CollectorReport, Gatewa
 
 struct Walk<'a> {
     service: &'a Service,
-    memory: &'a mut Memory,
+    memory: &'a mut CollectorMemory,
     report: CollectorReport,
 }
 
@@ -178,76 +173,80 @@ impl Walk<'_> {
     /// Cleans up unfinished work of dead gateways in a shard.
     async fn tend_signs(&mut self, index: &Index, shard: u32) -> Result<(), GatewayError> {
         let versioning = index.bucket.record.versioning.map(versioning_value);
-        let mut is_told = versioning.is_none();
+        let (mut is_told, mut suspects) = (versioning.is_none(), Vec::new());
         for (key, value) in index.all(shard, Bytes::from_static(SIGN_PREFIX)).await? {
             match &key[..] {
                 DELETING_KEY => tend_mark(self.service, index, shard, value).await?,
                 VERSIONING_KEY => is_told |= Some(&value) == versioning.as_ref(),
-                name if name.starts_with(INTENT_PREFIX) => self.tend_intent(index, shard, key, value).await?,
+                name if name.starts_with(INTENT_PREFIX) => {
+                    suspects.extend(self.tend_intent(index, shard, key, value).await?);
+                }
                 _ => {}
             }
         }
         if !is_told {
             index.align_versioning(shard).await?;
         }
-        Ok(())
+        if suspects.is_empty() { Ok(()) } else { self.settle_suspects(index, shard, suspects).await }
     }
 
-    /// Makes garbage of the data of a writer that is gone.
+    /// Makes garbage of the data of a writer that is gone. Returns a suspect that has waited long enough.
     async fn tend_intent(
         &mut self,
         index: &Index,
         shard: u32,
         key: Bytes,
         value: Bytes,
-    ) -> Result<(), GatewayError> {
+    ) -> Result<Option<Suspect>, GatewayError> {
         let object = index.object(shard);
         let age = self.memory.signs.age((object.as_str(), &key, &value), Instant::now());
         if age.is_none_or(|age| age < self.service.abandoned_after) {
-            return Ok(());
+            return Ok(None);
         }
-        if let Some(object_key) = decode_head::<IntentHead>(&value)?.named_by {
+        let head = decode_head::<IntentHead>(&value)?;
+        if head.is_suspect {
+            return Ok(Some(Suspect { pieces: decode_pieces(&value)?, key, value }));
+        }
+        if let Some(object_key) = head.named_by {
             let pieces = decode_pieces(&value)?;
             // The record goes last: as long as it is there, nothing can come to name the data.
             if !names(index, &object_key, &pieces).await? {
                 remove_objects_of(index, shard, &pieces).await?;
             }
-            return index.remove_if(shard, key, value).await;
+            return index.remove_if(shard, key, value).await.map(|()| None);
         }
         let is_same = Condition::OmapEquals { key: key.clone(), value };
         let discard = Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(unix_ms()) };
         match index.change_shard(shard, vec![is_same], vec![discard]).await {
             // It was renewed or published.
-            Err(error) if error.failed_condition().is_some() => Ok(()),
-            changed => changed.map_err(|error| index.explain(error)),
+            Err(error) if error.failed_condition().is_some() => Ok(None),
+            changed => changed.map(|()| None).map_err(|error| index.explain(error)),
         }
     }
-}
 
-/// Returns true if a version of a key has one of these pieces. No change that would name them can come any more.
-async fn names(index: &Index, key: &str, pieces: &[Piece]) -> Result<bool, GatewayError> {
-    let has = |record: &Bytes| {
-        let of_record = decode_pieces(record)?;
-        Ok::<_, GatewayError>(of_record.iter().any(|one| pieces.iter().any(|piece| one.data_id == piece.data_id)))
-    };
-    loop {
-        let newest = index.entry(key).await?;
-        if newest.as_ref().map(has).transpose()?.unwrap_or(false) {
-            return Ok(true);
-        }
-        for (_, record) in index.all(index.shard_of(key), versions_prefix(key)).await? {
-            if has(&record)? {
-                return Ok(true);
+    /// Removes the data of suspects that no record names. No record can come to name it any more.
+    async fn settle_suspects(
+        &mut self,
+        index: &Index,
+        shard: u32,
+        suspects: Vec<Suspect>,
+    ) -> Result<(), GatewayError> {
+        let ids = suspects.iter().flat_map(|suspect| &suspect.pieces).map(|piece| piece.data_id).collect();
+        let named = named_of(index, shard, &ids).await?;
+        for Suspect { key, value, pieces } in suspects {
+            if !pieces.iter().any(|piece| named.contains(&piece.data_id)) {
+                remove_objects_of(index, shard, &pieces).await?;
+                self.report.orphans += 1;
             }
+            index.remove_if(shard, key, value).await?;
         }
-        // Versions move when the newest one comes or goes.
-        if index.entry(key).await? == newest {
-            return Ok(false);
-        }
+        Ok(())
     }
 }
 
-/// How often something is renewed that others take for abandoned after this time.
-pub(crate) fn renewal_interval(abandoned_after: Duration) -> Duration {
-    abandoned_after / 4
+/// An intent for data that a search has found without a record.
+struct Suspect {
+    key: Bytes,
+    value: Bytes,
+    pieces: Vec<Piece>,
 }

@@ -7,13 +7,14 @@ mod budget;
 mod hold;
 mod inline;
 mod intent;
+mod publication;
 mod reader;
 mod removal;
 mod writer;
 
 pub(crate) use budget::{Budget, Caller, Share};
 pub(crate) use hold::Hold;
-pub(crate) use intent::{Intent, IntentHead};
+pub(crate) use intent::{Intent, IntentHead, suspect_piece, suspect_record};
 pub(crate) use reader::{DataReader, plan_reads};
 pub(crate) use removal::{inline_removals, remove_objects_of};
 pub(crate) use writer::{DataWriter, Unfinished};

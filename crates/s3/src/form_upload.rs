@@ -32,10 +32,10 @@ use policy::{LengthRange, Policy};
 use signature::Proof;
 
 use crate::access::{FORM, FormRequest, Gate};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::gateway::Gateway;
 use crate::observed::Observed;
-use crate::shell::Arrival;
 
 /// In a key it stands for the name of the file.
 const FILE_NAME: &str = "${filename}";
@@ -74,7 +74,7 @@ pub(crate) async fn upload(
     }
     let observed = parts.extensions.get::<Arc<Observed>>().cloned();
     if let Some(observed) = &observed {
-        observed.is_of_operation(FORM);
+        observed.set_operation(FORM);
     }
     gate.check_form(&parts.headers, &parts.uri)?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -85,6 +85,9 @@ pub(crate) async fn upload(
     let key = expanded(fields.required("key")?, file_name.as_deref());
     fields.set("key", key.clone());
     fields.set("bucket", bucket.clone());
+    if let Some(observed) = &observed {
+        observed.set_subject(&format!("arn:aws:s3:::{bucket}/{key}"));
+    }
     let (caller, authentication, allowed) = check_policy(gateway, &fields).await?;
     if named_bucket.is_some_and(|named| named != bucket) {
         return Err(s3_error!(InvalidArgument, "The form names another bucket than its URL"));
@@ -92,7 +95,7 @@ pub(crate) async fn upload(
     if key.is_empty() {
         return Err(s3_error!(UserKeyMustBeSpecified, "The bucket POST must contain a key that is not empty"));
     }
-    let headers = put_request::headers(&fields)?;
+    let headers = put_request::headers(&fields, &parts.headers)?;
     let request = FormRequest {
         access_key: caller.as_ref().map(|caller| caller.access_key.as_str()),
         authentication,
@@ -104,9 +107,9 @@ pub(crate) async fn upload(
     };
     let permit = gate.let_form_in(&request).await?;
     if let Some(observed) = observed {
-        observed.is_of_bucket(&bucket);
+        observed.set_bucket(&bucket);
         if let Some(caller) = &permit.caller {
-            observed.is_of_caller(caller);
+            observed.set_caller(caller);
         }
     }
     let mut extensions = parts.extensions;

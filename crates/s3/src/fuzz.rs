@@ -7,8 +7,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use atoll_iam::{
-    Account, Caller, CallerKind, ConditionValues, Policy, PolicyKind, Question, ResourceSide, TrustPrincipal,
-    decide, trusts,
+    Account, Caller, CallerIdentity, CallerKind, ConditionValues, Policy, PolicyKind, Question, ResourceSide,
+    TrustPrincipal, decide, trusts,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -130,14 +130,16 @@ fn ask(policy: Policy, kind: PolicyKind) {
     let policy = Arc::new(policy);
     let held = |is_held: bool| is_held.then(|| ("held".to_owned(), policy.clone())).into_iter().collect();
     let caller = Caller {
-        account: Arc::new(account),
-        kind: user,
+        identity: CallerIdentity {
+            account: Arc::new(account),
+            kind: user,
+            session_issued_unix_ms: None,
+            tags: BTreeMap::new(),
+        },
         access_key: "AKIA".to_owned(),
         policies: held(kind == PolicyKind::Identity),
         session_policies: held(kind == PolicyKind::Session),
         key_policy: None,
-        session_issued_unix_ms: None,
-        tags: BTreeMap::new(),
     };
     if kind == PolicyKind::Trust {
         trusts(&policy, TrustPrincipal::Caller(&caller), "sts:AssumeRole", &Everything);

@@ -1,40 +1,36 @@
-//! The gateway as its owner sees it: configuration, start, collection of garbage.
+//! The gateway as its owner sees it: configuration, and the state that its parts share.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
+use atoll_credentials::KeyCache;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::access::ObjectOwnership;
-use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::sync::Mutex;
 
 use crate::access::Gate;
+use crate::arrival::{TrustedProxies, TrustedProxy};
 use crate::bucket::Buckets;
-use crate::collector::{Memory, collect};
+use crate::collector::{CollectorReport, collect};
 use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
-use crate::key_cache::KeyCache;
 use crate::look_ups::UnheardNames;
-use crate::metrics;
 use crate::ops::{Operations, Service};
+use crate::orphans::{Search, SearchReport};
 use crate::query_api::Issuers;
-use crate::shell::{self, Listener, TrustedProxies, TrustedProxy, Workers};
-use crate::sightings::Standing;
+use crate::shell::XML_BYTES_MAX;
+use crate::sightings::{CollectorMemory, Sightings, Standing};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
-/// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
-pub(crate) const XML_BYTES_MAX: usize = 4 << 20;
-
-/// How often access to the key service is looked after.
-const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);
+/// Objects without a record that are remembered from one search to the next.
+const UNNAMED_MAX: usize = 100_000;
 
 /// Settings of a gateway.
 #[derive(Clone)]
@@ -83,6 +79,8 @@ pub struct GatewayConfig {
     pub audit: Option<AuditLog>,
     /// Pause between two walks of the garbage collector; `None` for no collector.
     pub collect_interval: Option<Duration>,
+    /// Pause between two searches for data that no record names, if there is a collector.
+    pub search_interval: Duration,
 }
 
 impl GatewayConfig {
@@ -109,19 +107,9 @@ impl GatewayConfig {
             identity_lifetime: Duration::from_secs(30),
             audit: None,
             collect_interval: Some(Duration::from_secs(30)),
+            search_interval: Duration::from_secs(6 * 3_600),
         }
     }
-}
-
-/// Results of one walk of the garbage collector.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CollectorReport {
-    /// Garbage records done with.
-    pub records: u64,
-    /// Bytes of data removed.
-    pub bytes: u64,
-    /// Buckets or records that failed; they are tried again on the next walk.
-    pub failures: u64,
 }
 
 /// An S3 gateway. Clones share everything.
@@ -163,7 +151,8 @@ impl Gateway {
             garbage_grace: config.garbage_grace,
             abandoned_after: config.abandoned_after,
             standing: Standing::new(),
-            collector: Mutex::new(Memory::new()),
+            collector: Mutex::new(CollectorMemory::new()),
+            unnamed: Mutex::new(Sightings::new(UNNAMED_MAX)),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(users.clone());
@@ -183,63 +172,23 @@ impl Gateway {
         Ok(Gateway { config, service, s3: builder.build(), users, issuers, trusted_proxies })
     }
 
-    /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end. Everything
-    /// that asks the [`DataStore`] runs on the workers.
-    ///
-    /// Boxed, so that the server is compiled here, once, and not again in each crate that starts one.
-    pub fn serve<'a>(
-        &'a self,
-        workers: Workers,
-        listeners: Vec<Listener>,
-        shutdown: impl Future<Output = ()> + Send + 'a,
-    ) -> BoxFuture<'a, ()> {
-        self.serve_until(workers, listeners, Box::pin(shutdown))
-    }
-
-    fn serve_until<'a>(
-        &'a self,
-        workers: Workers,
-        listeners: Vec<Listener>,
-        shutdown: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(self.serve_now(workers, listeners, shutdown))
-    }
-
-    async fn serve_now(&self, workers: Workers, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
-        metrics::register_all();
-        let collector = self.config.collect_interval.map(|interval| {
-            let gateway = self.clone();
-            workers.first().spawn(async move { gateway.collect_forever(interval).await })
-        });
-        let keys = self.service.keys.clone();
-        let maintenance = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(KEY_MAINTENANCE_INTERVAL).await;
-                if let Err(error) = keys.maintain().await {
-                    tracing::warn!("access to the key service: {error}");
-                }
-            }
-        });
-        shell::serve(self, &workers, listeners, shutdown).await;
-        maintenance.abort();
-        if let Some(collector) = collector {
-            collector.abort();
-        }
-    }
-
-    /// One walk of the garbage collector, to be called on one of the [`Workers`].
+    /// One walk of the garbage collector, to be called on one of the [`crate::Workers`].
     pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
         collect(&self.service).await
     }
 
-    async fn collect_forever(&self, interval: Duration) {
-        loop {
-            tokio::time::sleep(interval).await;
-            match self.collect_garbage().await {
-                Ok(report) if report == CollectorReport::default() => {}
-                Ok(report) => tracing::info!(?report, "collected garbage"),
-                Err(error) => tracing::warn!(%error, "garbage collection fails"),
-            }
-        }
+    /// One search for data that no record names, because its gateway died, to be called on one of the
+    /// [`crate::Workers`]. It rests for `pause` after each read. Objects that two searches find, at least
+    /// [`GatewayConfig::abandoned_after`] apart, are left to the collector.
+    pub async fn search_orphans(&self, pause: Duration) -> Result<SearchReport, GatewayError> {
+        let mut unnamed = self.service.unnamed.lock().await;
+        let search = Search {
+            unnamed: &mut unnamed,
+            abandoned_after: self.service.abandoned_after,
+            pause,
+            report: SearchReport::default(),
+        };
+        let records = self.service.directory.buckets().await?.into_iter();
+        Ok(search.run(records.map(|record| self.service.index_of(record))).await)
     }
 }

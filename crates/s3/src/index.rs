@@ -4,17 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_types::limits::OMAP_KEY_BYTES_MAX;
-use atoll_types::{Condition, Mutation, ObjectName};
+use atoll_types::{Condition, Mutation, ObjectName, WriteRequest};
 use bytes::Bytes;
 
 use crate::DataStore;
 use crate::bucket::Bucket;
-use crate::data::Unfinished;
 use crate::error::GatewayError;
-use crate::names::{DELETING_KEY, VERSIONING_KEY, entry_key, index_object, shard_of};
+use crate::names::{DELETING_KEY, VERSIONING_KEY, beside_prefix, entry_key, index_object, shard_of};
 use crate::versions::{versioning_generation, versioning_value};
 
 /// How often and how long a change waits for a deletion of its bucket to be decided.
@@ -27,6 +25,21 @@ pub(crate) struct Index {
     pub store: Arc<dyn DataStore>,
     pub bucket: Arc<Bucket>,
 }
+
+/// Data that a change of the index names, and that may go beside the index.
+pub(crate) trait BesideIndex {
+    /// Returns the object of data that goes beside the index.
+    fn beside(&self) -> Option<&ObjectName>;
+
+    /// Returns the write that puts the data beside the index, if it is not there yet. It is about to be sent.
+    fn write_beside(&mut self) -> Option<WriteRequest>;
+
+    /// Notes that the data is beside the index.
+    fn note_beside(&mut self);
+}
+
+/// Data that a change names.
+pub(crate) type Named = dyn BesideIndex + Send;
 
 /// The first key behind a key.
 pub(crate) fn after(key: &Bytes) -> Bytes {
@@ -51,8 +64,24 @@ impl Index {
         self.bucket.record.index_shards.max(1)
     }
 
+    /// Returns true if small data has objects beside the index.
+    pub(crate) fn is_data_with_index(&self) -> bool {
+        self.bucket.record.data_pool() == self.bucket.record.pool
+    }
+
     pub(crate) fn object(&self, shard: u32) -> ObjectName {
         index_object(&self.bucket.record.id, shard)
+    }
+
+    /// The objects beside an index object, after one of them; and the name after which there may be more.
+    pub(crate) async fn list_beside(
+        &self,
+        shard: u32,
+        after: Option<ObjectName>,
+    ) -> Result<(Vec<ObjectName>, Option<ObjectName>), GatewayError> {
+        let (pool, object) = (self.bucket.record.pool, self.object(shard));
+        let prefix = beside_prefix(&object);
+        Ok(self.store.list_beside(pool, object, prefix, after).await?)
     }
 
     pub(crate) fn shard_of(&self, key: &str) -> u32 {
@@ -118,19 +147,19 @@ impl Index {
     }
 
     /// Like [`Index::change`], for a change that names data which may have to be written beside the index first.
-    async fn change_with(
+    pub(crate) async fn change_with(
         &self,
         key: &str,
         conditions: Vec<Condition>,
         mutations: Vec<Mutation>,
-        mut data: Option<&mut Unfinished>,
+        mut data: Option<&mut Named>,
     ) -> Result<(), GatewayError> {
         let object = self.object(self.shard_of(key));
         let mut all = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
         all.extend(conditions);
         for _ in 0..DELETION_WAITS {
-            let change = (all.clone(), mutations.clone());
-            let Err(error) = self.send_change(&object, change, data.as_deref_mut()).await else { return Ok(()) };
+            let sent = self.send_change(&object, all.clone(), mutations.clone(), data.as_deref_mut()).await;
+            let Err(error) = sent else { return Ok(()) };
             match error.failed_condition().map(usize::from) {
                 Some(0) => return Err(self.no_such_bucket()),
                 // The deletion either goes through or finds the bucket not empty and gives way.
@@ -143,22 +172,24 @@ impl Index {
     }
 
     /// Sends a change, and with it the data that it names, if that goes beside the index and is not there yet. Both
-    /// are under way at once: the change is refused unless the PG has the data in its history before it.
+    /// are under way at once: the change is refused unless the PG has the data in its history before it. So it is,
+    /// however late it comes, after the data was removed.
     async fn send_change(
         &self,
         object: &ObjectName,
-        (conditions, mutations): (Vec<Condition>, Vec<Mutation>),
-        data: Option<&mut Unfinished>,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+        data: Option<&mut Named>,
     ) -> Result<(), ClientError> {
         let pool = self.bucket.record.pool;
         let change = |conditions| self.store.change(pool, object.clone(), conditions, mutations.clone());
-        let unwritten = data.and_then(|data| data.write_beside(pool, object).map(|write| (data, write)));
-        let Some((data, write)) = unwritten else { return change(conditions).await };
+        let beside = data.and_then(|data| data.beside().cloned().map(|beside| (data, beside)));
+        let Some((data, beside)) = beside else { return change(conditions).await };
 
-        let has_data = Condition::OtherExists { object: write.object.clone() };
-        let with_data = [&conditions[..], &[has_data]].concat();
+        let with_data = [&conditions[..], &[Condition::OtherExists { object: beside }]].concat();
+        let Some(write) = data.write_beside() else { return change(with_data).await };
         // The data is sent first.
-        let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data));
+        let (written, changed) = futures::join!(self.store.send_write(pool, write), change(with_data.clone()));
         if written.is_ok() || changed.is_ok() {
             data.note_beside();
         }
@@ -166,45 +197,10 @@ impl Index {
             // The data had to wait, for metadata that was not in memory.
             Err(error) if error.failed_condition().map(usize::from) == Some(conditions.len()) => {
                 written?;
-                change(conditions).await
+                change(with_data).await
             }
             result => result,
         }
-    }
-
-    /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in or
-    /// beside the index if it is small. If it is certain that the change did not happen, the data comes back with the
-    /// error, and is removed unless it is published after all. Runs to its end even if the client goes
-    /// away meanwhile.
-    pub(crate) async fn publish(
-        &self,
-        key: &str,
-        mut conditions: Vec<Condition>,
-        mut mutations: Vec<Mutation>,
-        mut data: Unfinished,
-    ) -> Result<(), (GatewayError, Option<Unfinished>)> {
-        mutations.extend(data.index_change());
-        let own = conditions.len();
-        conditions.extend(data.condition());
-        let (index, key) = (self.clone(), key.to_owned());
-        let publishing = tokio::spawn(carry(async move {
-            let changed = index.change_with(&key, conditions, mutations, Some(&mut data)).await;
-            match changed {
-                Err(GatewayError::ConditionFailed(number)) if number == own => {
-                    Err((GatewayError::Abandoned, None))
-                }
-                Err(error) if error.is_definite() => Err((error, Some(data))),
-                Err(error) => {
-                    data.keep_unclear(&index, &key);
-                    Err((error, None))
-                }
-                Ok(()) => {
-                    data.keep();
-                    Ok(())
-                }
-            }
-        }));
-        publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
     }
 
     /// Changes a shard as it is, whatever becomes of the bucket.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_credentials::is_temporary;
 use atoll_types::identities::LastUsedRecord;
 use atoll_types::records::RECORD_FORMAT;
 
 use crate::clock::unix_ms;
 use crate::directory::BucketDirectory;
-use crate::temporary_credentials::is_temporary;
 
 /// How seldom the use of one key is noted.
 const PAUSE: Duration = Duration::from_secs(600);

@@ -1,21 +1,11 @@
 //! Look-ups of unknown buckets and access keys. Without a budget, and for a recent miss, the copy that watches keep
 //! is the answer: cluster state is not asked.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use atoll_connection_limits::{ALL_BUDGET, LookUp, LookUps};
-use tokio::task_local;
 
-task_local! {
-    /// The address of the sender of the request that this task serves.
-    static ASKER: Option<IpAddr>;
-}
-
-/// Serves a request of this address.
-pub(crate) async fn asked_from<F: Future>(address: Option<IpAddr>, answer: F) -> F::Output {
-    ASKER.scope(address, answer).await
-}
+use crate::asked;
 
 /// Kind of a name.
 #[derive(Clone, Copy)]
@@ -44,10 +34,11 @@ impl UnheardNames {
     /// Looks a name up that was not heard of, unless it is taken for missing.
     pub async fn look_up<T, E>(
         &self,
-        (wanted, name): (Wanted, &str),
+        wanted: Wanted,
+        name: &str,
         ask: impl Future<Output = Result<Option<T>, E>>,
     ) -> Result<Option<T>, E> {
-        let address = ASKER.try_with(|address| *address).unwrap_or_default();
+        let address = asked::address();
         let name = wanted.name(name);
         if self.0.begin(&name, address, Instant::now()) != LookUp::Ask {
             return Ok(None);

@@ -3,10 +3,7 @@
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_metrics::slow;
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
-
-use crate::observed::slow_in_flight;
 
 /// Names in the registry, one set for the process.
 struct Registered {
@@ -18,67 +15,54 @@ struct Registered {
     buckets: Traffic,
     accounts: Traffic,
     connections: Gauge,
-    key_cache_hits: Counter,
-    key_cache_misses: Counter,
 }
 
-static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
-    let key_cache_lookups: Family<1, Counter> = register(
-        "atoll_s3_key_cache_lookups",
-        "Keys that were there, and those that the key service was asked for",
+static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
+    requests: register("atoll_s3_requests", "Requests by their operation and HTTP status", Family::default()),
+    duration: register(
+        "atoll_s3_request_duration_seconds",
+        "From a request's headers until the client has taken the answer",
         Family::default(),
-    );
-    let looked_up = |result: &str| key_cache_lookups.get_or_create_owned(&[("result", result.to_owned())]);
-    Registered {
-        requests: register("atoll_s3_requests", "Requests by their operation and HTTP status", Family::default()),
-        duration: register(
-            "atoll_s3_request_duration_seconds",
-            "From a request's headers until the client has taken the answer",
+    ),
+    in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
+    received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
+    sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
+    buckets: Traffic {
+        label: "bucket",
+        requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
+        received_bytes: register(
+            "atoll_s3_bucket_received_bytes",
+            "Bytes of bodies of requests to a bucket",
             Family::default(),
         ),
-        in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
-        received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
-        sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
-        buckets: Traffic {
-            label: "bucket",
-            requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
-            received_bytes: register(
-                "atoll_s3_bucket_received_bytes",
-                "Bytes of bodies of requests to a bucket",
-                Family::default(),
-            ),
-            sent_bytes: register(
-                "atoll_s3_bucket_sent_bytes",
-                "Bytes of bodies of answers about a bucket",
-                Family::default(),
-            ),
-            series: Mutex::default(),
-        },
-        accounts: Traffic {
-            label: "account",
-            requests: register("atoll_s3_account_requests", "Signed requests of an account", Family::default()),
-            received_bytes: register(
-                "atoll_s3_account_received_bytes",
-                "Bytes of bodies of an account's requests",
-                Family::default(),
-            ),
-            sent_bytes: register(
-                "atoll_s3_account_sent_bytes",
-                "Bytes of bodies of answers to an account",
-                Family::default(),
-            ),
-            series: Mutex::default(),
-        },
-        connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
-        key_cache_hits: looked_up("hit"),
-        key_cache_misses: looked_up("miss"),
-    }
+        sent_bytes: register(
+            "atoll_s3_bucket_sent_bytes",
+            "Bytes of bodies of answers about a bucket",
+            Family::default(),
+        ),
+        series: Mutex::default(),
+    },
+    accounts: Traffic {
+        label: "account",
+        requests: register("atoll_s3_account_requests", "Signed requests of an account", Family::default()),
+        received_bytes: register(
+            "atoll_s3_account_received_bytes",
+            "Bytes of bodies of an account's requests",
+            Family::default(),
+        ),
+        sent_bytes: register(
+            "atoll_s3_account_sent_bytes",
+            "Bytes of bodies of answers to an account",
+            Family::default(),
+        ),
+        series: Mutex::default(),
+    },
+    connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
 });
 
 /// Makes the gateway's metrics known before there are requests.
 pub(crate) fn register_all() {
     LazyLock::force(&REGISTERED);
-    slow::tell_in_flight_with(slow_in_flight);
 }
 
 /// A request has come.
@@ -130,12 +114,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         REGISTERED.connections.dec();
     }
-}
-
-/// A key was looked up in the cache, and was there or not.
-pub(crate) fn key_looked_up(is_there: bool) {
-    let counter = if is_there { &REGISTERED.key_cache_hits } else { &REGISTERED.key_cache_misses };
-    counter.inc();
 }
 
 /// Requests by bucket, or by account.

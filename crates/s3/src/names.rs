@@ -50,6 +50,17 @@ pub(crate) fn beside_object(index: &ObjectName, id: &[u8; 16]) -> ObjectName {
     object_name(format!("{index}@{}", hex::encode(id)))
 }
 
+/// Returns the prefix of the names of all objects beside an index object.
+pub(crate) fn beside_prefix(index: &ObjectName) -> Bytes {
+    format!("{index}@").into()
+}
+
+/// Returns the id of the data in an object beside an index object.
+pub(crate) fn beside_data_id(object: &ObjectName) -> Option<[u8; 16]> {
+    let (_, id) = object.as_str().rsplit_once('@')?;
+    hex::decode(id).ok()?.try_into().ok()
+}
+
 /// The index object `shard` of a bucket.
 pub(crate) fn index_object(bucket_id: &str, shard: u32) -> ObjectName {
     object_name(format!("s3i/{bucket_id}/{shard}"))

@@ -4,6 +4,7 @@
 //! still the one that was read. So no removal is decided by an older lock.
 
 use atoll_types::records::RetentionMode;
+use s3s::dto::{ObjectLockLegalHoldStatus, ObjectLockMode};
 use serde::{Deserialize, Serialize};
 
 /// End of a version's retention, and its mode.
@@ -55,6 +56,19 @@ impl ObjectLock {
             wanted.is_some_and(|wanted| wanted.mode == current.mode && wanted.until_ms >= current.until_ms);
         is_longer || current.mode == RetentionMode::Governance && bypasses_governance
     }
+}
+
+/// Returns the name of a mode of retention in S3.
+pub(crate) fn mode_name(mode: RetentionMode) -> &'static str {
+    match mode {
+        RetentionMode::Governance => ObjectLockMode::GOVERNANCE,
+        RetentionMode::Compliance => ObjectLockMode::COMPLIANCE,
+    }
+}
+
+/// Returns the status of a legal hold in S3.
+pub(crate) fn legal_hold_name(is_on: bool) -> &'static str {
+    if is_on { ObjectLockLegalHoldStatus::ON } else { ObjectLockLegalHoldStatus::OFF }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A request while it is served: its operation, its caller, and its progress. Its metrics, its line in the audit
 //! log, and its report if it is slow or traced are made from that.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -18,9 +19,10 @@ use atoll_types::TraceContext;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
-use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions};
+use crate::arrival::Arrival;
+use crate::audit::{AuditRecord, AuditedDeletion, AuditedDeletions, AuditedSetting};
 use crate::metrics;
-use crate::shell::Arrival;
+use crate::query::parameter;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";
@@ -40,7 +42,6 @@ struct Asked {
     uri: Uri,
     arrival: Arrival,
     user_agent: Option<HeaderValue>,
-    copy_source: Option<HeaderValue>,
     part_of: Option<PartOf>,
 }
 
@@ -65,9 +66,13 @@ pub(crate) struct Observed {
     action: OnceLock<String>,
     /// The ARN that the action is about.
     subject: OnceLock<String>,
+    /// The source of a copy.
+    copy_source: OnceLock<HeaderValue>,
     /// The version that was made, or that the answer is about.
     version_id: OnceLock<String>,
     deleted: OnceLock<AuditedDeletions>,
+    /// Settings of buckets that it has changed.
+    settings: OnceLock<Vec<AuditedSetting>>,
     /// Changes of policies.
     policies: OnceLock<Vec<DocumentChange>>,
     /// It changes buckets or identities, and may.
@@ -104,8 +109,10 @@ impl Observed {
             caller: OnceLock::new(),
             action: OnceLock::new(),
             subject: OnceLock::new(),
+            copy_source: OnceLock::new(),
             version_id: OnceLock::new(),
             deleted: OnceLock::new(),
+            settings: OnceLock::new(),
             policies: OnceLock::new(),
             is_change: AtomicBool::new(false),
             status: OnceLock::new(),
@@ -120,34 +127,41 @@ impl Observed {
     }
 
     /// Sets its operation; the first value counts.
-    pub(crate) fn is_of_operation(&self, operation: &'static str) {
+    pub(crate) fn set_operation(&self, operation: &'static str) {
         let _ = self.operation.set(operation);
     }
 
     /// Sets the bucket, which exists, of a request that is allowed: so strangers cannot make up names of series.
-    pub(crate) fn is_of_bucket(&self, bucket: &str) {
+    pub(crate) fn set_bucket(&self, bucket: &str) {
         let _ = self.bucket.set(bucket.to_owned());
     }
 
     /// Sets the signer.
-    pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
+    pub(crate) fn set_caller(&self, caller: &Arc<Caller>) {
         let _ = self.caller.set(Arc::clone(caller));
         self.place.iter().for_each(|place| place.log_in());
         change_span(self.traced());
     }
 
     /// The action of IAM or STS, which exists.
-    pub(crate) fn is_of_action(&self, action: String) {
+    pub(crate) fn set_action(&self, action: String) {
         let _ = self.action.set(action);
     }
 
     /// The ARN that the action is about.
-    pub(crate) fn is_about(&self, subject: &str) {
+    pub(crate) fn set_subject(&self, subject: &str) {
         let _ = self.subject.set(subject.to_owned());
     }
 
+    /// Sets the source of a copy that these headers name, if none did before.
+    pub(crate) fn copies_from(&self, headers: &HeaderMap) {
+        if let Some(source) = headers.get(COPY_SOURCE) {
+            let _ = self.copy_source.set(source.clone());
+        }
+    }
+
     /// Which version the answer is about.
-    pub(crate) fn is_of_version(&self, version_id: &str) {
+    pub(crate) fn set_version(&self, version_id: &str) {
         let _ = self.version_id.set(version_id.to_owned());
     }
 
@@ -156,25 +170,32 @@ impl Observed {
         let _ = self.deleted.set(AuditedDeletions::new(deleted));
     }
 
+    /// Sets the settings of buckets that it has changed.
+    pub(crate) fn changes_settings(&self, changes: Vec<AuditedSetting>) {
+        if !changes.is_empty() {
+            let _ = self.settings.set(changes);
+        }
+    }
+
     /// Sets the changes of policies.
     pub(crate) fn changes_policies(&self, changes: Vec<DocumentChange>) {
         let _ = self.policies.set(changes);
     }
 
     /// It is allowed, and changes buckets or identities.
-    pub(crate) fn is_allowed_change(&self) {
+    pub(crate) fn note_allowed_change(&self) {
         self.is_change.store(true, Ordering::Relaxed);
     }
 
     /// Sets the request, and its caller.
-    pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
+    pub(crate) fn set_request<B>(&self, request: &Request<B>, arrival: Arrival) {
         let trace_parent = || TraceParent::parse(request.headers().get(TRACE_PARENT)?.to_str().ok()?);
+        self.copies_from(request.headers());
         let _ = self.asked.set(Asked {
             method: request.method().clone(),
             uri: request.uri().clone(),
             arrival,
             user_agent: request.headers().get(USER_AGENT).cloned(),
-            copy_source: request.headers().get(COPY_SOURCE).cloned(),
             part_of: traces::is_on()
                 .then(trace_parent)
                 .flatten()
@@ -203,11 +224,11 @@ impl Observed {
         self.span().map(|span| span.context)
     }
 
-    pub(crate) fn has_request_id(&self, request_id: &str) {
+    pub(crate) fn set_request_id(&self, request_id: &str) {
         let _ = self.request_id.set(request_id.to_owned());
     }
 
-    pub(crate) fn is_answered_with(&self, status: u16) {
+    pub(crate) fn set_status(&self, status: u16) {
         let _ = self.status.set(status);
         let _ = self.answered_us.set(self.started.elapsed().as_micros() as u64);
     }
@@ -219,6 +240,11 @@ impl Observed {
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
+}
+
+/// Returns a header's value, which need not be text.
+fn text_of(value: &HeaderValue) -> Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
 }
 
 /// Rate of transfers above which a request is not slow: the client's time for its data does not count.
@@ -249,14 +275,12 @@ impl Observed {
         let client = asked.and_then(|asked| asked.arrival.client).map(|client| client.ip());
         let method = asked.map(|asked| Bounded::new(asked.method.as_str(), METHOD_BYTES_MAX));
         let path = Bounded::new(self.path(), PATH_BYTES_MAX);
-        let user_agent = asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok());
-        let user_agent = user_agent.map(|agent| Bounded::new(agent, AGENT_BYTES_MAX));
-        let copy_source = asked.and_then(|asked| asked.copy_source.as_ref()?.to_str().ok());
-        let copy_source = copy_source.map(|source| Bounded::new(source, PATH_BYTES_MAX));
-        let version_id = self.version_id.get().map(|id| &id[..]).or_else(|| {
-            let query = asked?.uri.query()?;
-            query.split('&').find_map(|one| one.strip_prefix("versionId="))
-        });
+        let user_agent = asked.and_then(|asked| asked.user_agent.as_ref()).map(text_of);
+        let user_agent = user_agent.as_deref().map(|agent| Bounded::new(agent, AGENT_BYTES_MAX));
+        let copy_source = self.copy_source.get().map(text_of);
+        let copy_source = copy_source.as_deref().map(|source| Bounded::new(source, PATH_BYTES_MAX));
+        let named_version = asked.and_then(|asked| parameter(&asked.uri, "versionId"));
+        let version_id = self.version_id.get().map(String::as_str).or(named_version.as_deref());
         let version_id = version_id.map(|id| Bounded::new(id, VERSION_BYTES_MAX));
         let subject = self.subject.get().map(|subject| Bounded::new(subject, PATH_BYTES_MAX));
         let record = AuditRecord {
@@ -273,11 +297,12 @@ impl Observed {
             copy_source,
             deleted: self.deleted.get().map(|deleted| &deleted.listed[..]),
             deleted_unlisted: self.deleted.get().map(|deleted| deleted.unlisted).filter(|count| *count > 0),
+            settings: self.settings.get().map(|settings| &settings[..]),
             policies: self.policies.get().map(|policies| &policies[..]),
             account: caller.map(|caller| &caller.account.id[..]),
-            principal: caller.map(|caller| caller.arn()),
+            principal: caller.map(|caller| &***caller),
             access_key: caller.map(|caller| &caller.access_key[..]),
-            client: client.map(|client| client.to_string()),
+            client,
             is_encrypted: asked.map(|asked| asked.arrival.is_encrypted),
             user_agent,
             status: self.status.get().copied(),
@@ -414,11 +439,11 @@ mod tests {
     #[test]
     fn a_request_is_measured_when_it_is_over() {
         let observed = Observed::begin(None, None);
-        observed.is_of_operation("PutTestObject");
-        observed.is_of_bucket("measured");
+        observed.set_operation("PutTestObject");
+        observed.set_bucket("measured");
         observed.received(1_000);
         observed.sent(10);
-        observed.is_answered_with(200);
+        observed.set_status(200);
         let held = Arc::clone(&observed);
         drop(observed);
         assert!(!text().contains("PutTestObject"), "a body is still being sent");
@@ -444,7 +469,7 @@ mod tests {
     #[test]
     fn requests_in_flight_are_told_while_they_take_long() {
         let observed = Observed::begin(None, None);
-        observed.is_of_operation("GetSlowObject");
+        observed.set_operation("GetSlowObject");
         let waits_for = |lasted| {
             let now = observed.started + lasted;
             let told = slow_in_flight_at(now).into_iter().find(|told| told.kind == "GetSlowObject");
@@ -452,7 +477,7 @@ mod tests {
         };
         assert_eq!(waits_for(Duration::ZERO), None, "it has just come");
         assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("the cluster"));
-        observed.is_answered_with(200);
+        observed.set_status(200);
         assert_eq!(waits_for(slow::SLOW_MIN).as_deref(), Some("its client to take the answer"));
         let later = observed.started + slow::SLOW_MIN;
         drop(observed);

@@ -28,12 +28,11 @@ mod tagging;
 mod unset;
 mod versioning;
 
-pub(crate) use answers::{unix_ms_of, url_encode};
+pub(crate) use answers::url_encode;
 pub(crate) use body::{BODY_BYTES_MAX, BodyLength, body_error};
 pub(crate) use bucket_removal::{tend_deletion, tend_mark};
 pub use buckets::check_data_pool;
 pub(crate) use encryption::parse_key_id;
-pub(crate) use object_lock::{legal_hold_name, mode_name};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,14 +46,13 @@ use s3s::S3Result;
 use tokio::sync::Mutex;
 
 use crate::access::Permit;
+use crate::arrival::Arrival;
 use crate::bucket::{Bucket, Buckets};
-use crate::collector::Memory;
 use crate::data::{Budget, Caller};
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::shell::Arrival;
-use crate::sightings::Standing;
+use crate::sightings::{CollectorMemory, Sightings, Standing};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
@@ -82,7 +80,9 @@ pub(crate) struct Service {
     pub abandoned_after: Duration,
     /// Marks and notes of requests, whose gateways may be gone.
     pub standing: Standing,
-    pub collector: Mutex<Memory>,
+    pub collector: Mutex<CollectorMemory>,
+    /// Objects beside indexes that had no record at the latest search.
+    pub unnamed: Mutex<Sightings>,
 }
 
 /// A cheap handle on the operations, which s3s calls.

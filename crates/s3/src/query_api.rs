@@ -24,14 +24,11 @@ use s3s::Body;
 
 use crate::gateway::Gateway;
 use crate::observed::Observed;
-use crate::shell::{REQUEST_ID, Refused, request_id};
+use crate::shell::{REQUEST_ID, Refused, Suspicion, request_id};
 
-use error::QueryError;
+use error::{BODY_BYTES_MAX, QueryError};
 use form::Form;
 pub(crate) use sts::Issuers;
-
-/// Largest form. AWS takes less.
-const BODY_BYTES_MAX: usize = 256 << 10;
 
 /// An API and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +116,7 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
         return Answered::Here(error_response(Api::Iam, &error, &id));
     };
     let request = QueryRequest { gateway, parts, body: &body, form };
-    request.observe(|observed| observed.is_of_operation(api.operation()));
+    request.observe(|observed| observed.set_operation(api.operation()));
     let done = match api {
         Api::Iam => iam::perform(&request).await,
         Api::Sts => sts::perform(&request).await,
@@ -158,7 +155,11 @@ fn error_response(api: Api, error: &QueryError, id: &str) -> Response<Body> {
     if let QueryError::Internal(detail) = error {
         tracing::error!(api = api.name(), detail, "a request fails");
     }
-    response(error.status(), xml::error(api, error, id), id)
+    let mut response = response(error.status(), xml::error(api, error, id), id);
+    if let Some(suspicion) = Suspicion::of_code(error.code()) {
+        response.extensions_mut().insert(suspicion);
+    }
+    response
 }
 
 fn response(status: StatusCode, document: String, id: &str) -> Response<Body> {

@@ -2,8 +2,7 @@
 
 mod admission;
 mod answer;
-mod arrival;
-mod certificates;
+mod client_keys;
 mod connection;
 mod cross_origin;
 mod document;
@@ -13,21 +12,16 @@ mod measured_body;
 mod pace;
 mod presigned;
 mod proxy_header;
+mod refused;
 mod request;
 mod streams;
-mod tls;
 mod unsigned_chunks;
 mod workers;
 
-pub(crate) use admission::Refused;
 pub(crate) use answer::{REQUEST_ID, request_id};
-pub(crate) use arrival::Arrival;
-pub(crate) use arrival::TrustedProxies;
-pub use arrival::TrustedProxy;
-pub(crate) use document::Document;
+pub(crate) use document::{Document, XML_BYTES_MAX};
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
-pub(crate) use request::is_aws_chunked;
-pub use tls::{ClientAuthority, Tls, TlsError, TlsSettings};
+pub(crate) use refused::{Refused, Suspicion};
 pub use workers::Workers;
 
 use std::future::{Future, poll_fn};
@@ -39,6 +33,7 @@ use std::time::Duration;
 
 use atoll_connection_limits::{Limits, Place, Places};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::Tls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -95,7 +90,7 @@ pub(crate) async fn serve(
                 let (open, place) = (open.clone(), enter(&places, &gateway, peer));
                 workers.spawn(socket, move |socket| async move {
                     tokio::select! {
-                        () = connection::serve(gateway, tls, socket, (peer, Arc::clone(&place)), stopped) => {}
+                        () = connection::serve(gateway, tls, socket, peer, Arc::clone(&place), stopped) => {}
                         () = connection::evicted(&place) => {}
                     }
                     drop(open);

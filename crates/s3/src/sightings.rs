@@ -45,6 +45,24 @@ impl Sightings {
     }
 }
 
+/// Garbage records that wait at the same time, at some 40 bytes each. Records behind them are looked at when they
+/// are gone.
+const WAITING_MAX: usize = 400_000;
+/// Holds and intents that are watched at the same time.
+const SIGNS_MAX: usize = 100_000;
+
+/// A collector's knowledge from its earlier walks.
+pub(crate) struct CollectorMemory {
+    pub garbage: Sightings,
+    pub signs: Sightings,
+}
+
+impl CollectorMemory {
+    pub(crate) fn new() -> Self {
+        CollectorMemory { garbage: Sightings::new(WAITING_MAX), signs: Sightings::new(SIGNS_MAX) }
+    }
+}
+
 const STANDING_MAX: usize = 50_000;
 /// Time without a question after which a thing is dropped: it is gone, or will be seen again.
 const STANDING_LIFETIME: Duration = Duration::from_secs(3_600);
@@ -66,6 +84,11 @@ impl Standing {
         });
         age.is_some_and(|age| age >= duration)
     }
+}
+
+/// How often something is renewed that others take for abandoned after this time.
+pub(crate) fn renewal_interval(abandoned_after: Duration) -> Duration {
+    abandoned_after / 4
 }
 
 #[cfg(test)]

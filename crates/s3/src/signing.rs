@@ -1,9 +1,12 @@
 //! Common parts of all signatures of version 4.
 
 use aws_lc_rs::hmac;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use s3s::dto::{Timestamp, TimestampFormat};
 
-use crate::clock::system_time;
+/// Form of a time in signatures: 20261124T080910Z.
+const SIGNING_TIME: &str = "%Y%m%dT%H%M%SZ";
 
 /// Scope of a key of version 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,8 @@ pub(crate) fn signing_time(time: &Timestamp) -> Option<String> {
 
 /// Milliseconds since the Unix epoch, as signatures have it.
 pub(crate) fn signing_time_of(unix_ms: u64) -> String {
-    signing_time(&Timestamp::from(system_time(unix_ms))).unwrap_or_default()
+    let time = i64::try_from(unix_ms).ok().and_then(|unix_ms| jiff::Timestamp::from_millisecond(unix_ms).ok());
+    time.map_or_else(String::new, |time| time.strftime(SIGNING_TIME).to_string())
 }
 
 /// Milliseconds since the Unix epoch of a time as signatures have it.
@@ -53,14 +57,8 @@ pub(crate) fn unix_ms_of(text: &str) -> Option<u64> {
     if !is_signing_time(text) {
         return None;
     }
-    let (date, time) = text.split_once('T')?;
-    let iso =
-        format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &time[..2], &time[2..4], &time[4..6]);
-    let time = Timestamp::parse(TimestampFormat::DateTime, &iso).ok()?;
-    let mut seconds = Vec::new();
-    time.format(TimestampFormat::EpochSeconds, &mut seconds).ok()?;
-    let seconds = String::from_utf8(seconds).ok()?;
-    seconds.split('.').next()?.parse::<u64>().ok()?.checked_mul(1_000)
+    let time = DateTime::strptime(SIGNING_TIME, text).ok()?.to_zoned(TimeZone::UTC).ok()?;
+    u64::try_from(time.timestamp().as_millisecond()).ok()
 }
 
 #[cfg(test)]

@@ -60,6 +60,25 @@ impl dyn DataStore {
         answers::omap_page(object, answer)
     }
 
+    /// Names with `prefix`, after `after`, of objects in the PG of an object, which itself need not exist; and the name
+    /// after which there may be more.
+    pub(crate) async fn list_beside(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        prefix: Bytes,
+        after: Option<ObjectName>,
+    ) -> Result<(Vec<ObjectName>, Option<ObjectName>), ClientError> {
+        let request = ReadRequest::ObjectList { prefix, after, counts_blocks: false, pg_num: None };
+        let answer = self.send_read(pool, object.clone(), request).await?;
+        match answer {
+            (ReadOutcome::ObjectPage { objects, next }, _) => {
+                Ok((objects.into_iter().map(|object| object.name).collect(), next))
+            }
+            _ => Err(ClientError::UnexpectedAnswer { object }),
+        }
+    }
+
     /// A write that carries no data: conditions, then omap changes, creation or removal.
     pub(crate) async fn change(
         &self,

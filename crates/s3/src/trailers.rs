@@ -5,6 +5,12 @@ use std::sync::{Arc, OnceLock};
 use http::{Extensions, HeaderMap};
 use s3s::TrailingHeaders;
 
+/// Returns true if a request's body is in aws-chunked framing, perhaps with trailers.
+pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
+    let sha256 = headers.get("x-amz-content-sha256");
+    sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
+}
+
 /// Trailers of a body that the shell decodes, in the extensions of its request.
 #[derive(Clone, Default)]
 pub(crate) struct ArrivingTrailers(Arc<OnceLock<HeaderMap>>);

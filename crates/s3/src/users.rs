@@ -4,65 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
-use atoll_iam::operations::{NewAccessKey, random_text};
+use atoll_credentials::{KeyCache, OpenSessionError, is_temporary, user_key_context};
 use atoll_iam::{Caller, Identities, KeyLookup, Session};
-use atoll_keys::{KeyError, KeyService, SecretKey, random_bytes};
-use atoll_types::identities::AccessKeyRecord;
-use atoll_types::records::RECORD_FORMAT;
+use atoll_keys::KeyService;
 use http::StatusCode;
 use s3s::auth::S3Auth;
 use s3s::{S3Error, S3Result, s3_error};
 
-use crate::clock::unix_ms;
 use crate::directory::{BucketDirectory, DirectoryError};
 use crate::error::{GatewayError, custom_error};
-use crate::key_cache::KeyCache;
 use crate::last_use::LastUse;
 use crate::look_ups::{UnheardNames, Wanted};
-use crate::temporary_credentials::{SessionError, TemporaryCredentials, is_temporary};
+use crate::temporary_credentials::{SessionError, TemporaryCredentials};
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
-
-/// Returns the context that the key-management service binds the secret of an access key to.
-pub fn user_key_context(access_key: &str) -> String {
-    format!("s3 user {access_key}")
-}
-
-/// A fresh access key for an operation. S3 wants text for a secret; it is the 256-bit key in hexadecimal.
-pub async fn new_access_key(keys: &dyn KeyService) -> Result<NewAccessKey, KeyError> {
-    named_access_key(keys, &format!("AKIA{}", random_text(&random_bytes::<16>()))).await
-}
-
-async fn named_access_key(keys: &dyn KeyService, access_key: &str) -> Result<NewAccessKey, KeyError> {
-    let secret = SecretKey::random();
-    Ok(NewAccessKey {
-        access_key: access_key.to_owned(),
-        secret: hex::encode(secret.expose()),
-        wrapped_secret: keys.wrap(&user_key_context(access_key), &secret).await?,
-    })
-}
-
-/// The first access key of a cluster, with a fresh secret: the record to store, and the secret access key
-/// to hand out once.
-pub async fn new_user(
-    keys: &dyn KeyService,
-    access_key: &str,
-    display_name: &str,
-) -> Result<(AccessKeyRecord, String), KeyError> {
-    let new = named_access_key(keys, access_key).await?;
-    let record = AccessKeyRecord {
-        format: RECORD_FORMAT,
-        access_key: new.access_key,
-        wrapped_secret_key: new.wrapped_secret,
-        display_name: display_name.to_owned(),
-        created_unix_ms: unix_ms(),
-        account: None,
-        user: None,
-        is_disabled: false,
-        policy: None,
-    };
-    Ok((record, new.secret))
-}
 
 /// Reasons why a request has no valid signer.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +39,8 @@ pub(crate) enum CallerError {
 impl From<SessionError> for CallerError {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::Invalid => CallerError::InvalidToken,
-            SessionError::Expired => CallerError::ExpiredToken,
+            SessionError::Token(OpenSessionError::Invalid) => CallerError::InvalidToken,
+            SessionError::Token(OpenSessionError::Expired) => CallerError::ExpiredToken,
             SessionError::Gateway(error) => CallerError::Gateway(error),
         }
     }
@@ -148,7 +103,7 @@ impl Users {
         }
         let asked = self.directory.identities_with(access_key);
         let found = match self.directory.is_unheard_access_key(access_key) {
-            true => self.unheard.look_up((Wanted::AccessKey, access_key), asked).await,
+            true => self.unheard.look_up(Wanted::AccessKey, access_key, asked).await,
             false => asked.await,
         };
         match found {
@@ -174,7 +129,7 @@ impl Users {
     pub(crate) async fn signer(&self, access_key: &str, token: Option<&str>) -> Result<Signer, CallerError> {
         match (is_temporary(access_key), token) {
             (true, Some(token)) => {
-                let session = self.temporary.open_session_token(access_key, token, unix_ms()).await?;
+                let session = self.temporary.open_session_token(access_key, token).await?;
                 Ok(Signer::Session(Box::new(session)))
             }
             (true, None) | (false, Some(_)) => Err(CallerError::InvalidToken),

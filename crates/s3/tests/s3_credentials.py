@@ -236,6 +236,10 @@ def tricks_with_headers():
             {"Host": f"{bucket}.example.com"},
         ):
             not_told(bucket, "GET", f"/{bucket}/secret", headers)
+        # A guess of the owner is not confirmed.
+        for owner in (s3.get_bucket_acl(Bucket=bucket)["Owner"]["ID"], "somebody"):
+            _, _, content = base.send("GET", f"/{bucket}/secret", headers={"x-amz-expected-bucket-owner": owner})
+            assert b"<Code>AccessDenied</Code><Message>Access Denied</Message>" in content, (owner, content)
         s3.delete_bucket_policy(Bucket=bucket)
 
 

@@ -224,7 +224,7 @@ impl World {
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
             self.start_any(session);
-            self.may_break_rules(session);
+            self.perhaps_break_rules(session);
         }
         self.after(self.options.client_pace, Event::ClientWakes { session });
     }
@@ -286,6 +286,10 @@ impl World {
         let op = &self.clients.ops[index];
         let (session, id, attempt) = (op.session, op.id, op.attempt);
         let pg = self.believed_pg(index);
+        if self.cluster.of(pg).is_none() {
+            // Cluster state was put back, and does not know the PG yet.
+            return self.after(200_000, Event::ClientRetries { op: index, attempt });
+        }
         let moves = self.clients.ops[index].sent_to != pg;
         self.clients.ops[index].sent_to = pg;
         let link = self.clients.sessions[session].links[pg.index as usize];

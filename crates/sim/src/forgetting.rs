@@ -182,7 +182,7 @@ impl World {
     }
 
     /// An OSD whose device may lose something now: the PGs have all copies or shards.
-    fn may_forget(&mut self) -> Option<usize> {
+    fn forgetful_osd(&mut self) -> Option<usize> {
         let is_whole = |pg: &PgId| {
             let state = self.cluster.of(*pg).expect("it is listed");
             let record = &state.record;
@@ -204,7 +204,7 @@ impl World {
 
     /// The power goes, at one OSD or at all, and one device lacks durable data afterwards.
     fn lose(&mut self, lose: impl FnOnce(&mut Store, &mut Random) -> bool) {
-        let Some(at) = self.may_forget() else { return };
+        let Some(at) = self.forgetful_osd() else { return };
         if self.random.chance(40) {
             self.crash_together();
         } else {

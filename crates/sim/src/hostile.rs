@@ -1,5 +1,6 @@
 //! Clients that break the rules of the protocol, with ranges and seals that cannot be, names and keys as long as may be,
-//! and conditions on anything: each such request is refused for good, and changes nothing.
+//! and conditions on anything: each such request is refused for good, and changes nothing. Pings are not among them,
+//! because PGs hear nothing of a client's pings: the tests of the daemon's links send those.
 
 use atoll_types::limits::{OBJECT_BYTES_MAX, OBJECT_NAME_BYTES_MAX, OMAP_KEY_BYTES_MAX};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, PRE_IMAGE_PREFIX};
@@ -17,7 +18,7 @@ const PERCENT: u64 = 4;
 
 impl World {
     /// Now and then sends a request that no client may send.
-    pub fn may_break_rules(&mut self, session: usize) {
+    pub fn perhaps_break_rules(&mut self, session: usize) {
         if self.random.chance(PERCENT) {
             let kind = match self.random.chance(50) {
                 true => draw(self.clients.objects, &mut self.random),

@@ -32,21 +32,24 @@ impl World {
     /// Puts a snapshot back. No OSD runs.
     pub fn restore_state(&mut self, snapshot: Snapshot) {
         assert!(self.members.iter().all(|member| !member.is_up), "the cluster is stopped");
+        let all = self.cluster.pgs();
         self.cluster = snapshot.0;
-        self.restored = Vec::new();
         for pg in self.cluster.pgs() {
             let state = self.cluster.of_mut(pg).expect("it is listed");
             state.record.epoch = Epoch(state.record.epoch.0 + RAISED);
             state.previous = state.record.clone();
-            self.restored.push((pg, state.record.epoch));
         }
+        // A PG that it does not know is split off again in a later epoch of its parent.
+        let of_known = |pg: PgId| self.cluster.of(pg).or_else(|| self.cluster.of(self.parent_of(pg)));
+        let epoch = |pg: PgId| of_known(pg).expect("a pool keeps its first PGs").record.epoch;
+        self.restored = all.into_iter().map(|pg| (pg, epoch(pg))).collect();
         self.statistics.restores += 1;
     }
 
     /// Returns true if PGs have yet to be active again since cluster state was put back.
     pub fn has_open_restore(&self) -> bool {
         let is_open = |(pg, epoch): &(PgId, Epoch)| {
-            self.cluster.of(*pg).is_some_and(|state| state.record.activated_epoch < *epoch)
+            self.cluster.of(*pg).is_none_or(|state| state.record.activated_epoch < *epoch)
         };
         self.restored.iter().any(is_open)
     }
@@ -82,10 +85,14 @@ impl World {
         }
     }
 
+    /// The PG that the pool began with and that a PG is of.
+    fn parent_of(&self, pg: PgId) -> PgId {
+        PgId { index: pg.index % self.cluster.pg_num_first(), ..pg }
+    }
+
     /// Returns true if a PG was split off since a snapshot, and all members of its parent in the snapshot have its copy.
     fn is_found_by_its_parent(&self, snapshot: &Snapshot, new: PgId) -> bool {
-        let parent = PgId { index: new.index % self.cluster.pg_num_first(), ..new };
-        let (record, old) = match (self.cluster.of(new), snapshot.0.of(parent)) {
+        let (record, old) = match (self.cluster.of(new), snapshot.0.of(self.parent_of(new))) {
             (Some(state), Some(old)) => (&state.record, &old.record),
             _ => return false,
         };

@@ -76,8 +76,8 @@ impl Store {
         payload_bytes: usize,
     ) -> bool {
         let found = self.visible.of(pg).objects.get(object);
-        let shape = found.map_or((0, None), |found| (found.size, found.seal_shape));
-        validate_shapes(mutations, payload_bytes, shape).is_ok()
+        let (size_bytes, seal_shape) = found.map_or((0, None), |found| (found.size, found.seal_shape));
+        validate_shapes(mutations, payload_bytes, size_bytes, seal_shape).is_ok()
     }
 
     /// Returns true if the store takes a transaction now.

@@ -452,7 +452,11 @@ impl World {
 
     fn swap(&mut self, at: usize, pg: PgId, swap: Swap) {
         let Swap { expected, record, split_off } = swap;
-        let state = self.cluster.of_mut(pg).expect("the PG exists");
+        let Some(state) = self.cluster.of_mut(pg) else {
+            // Cluster state was put back from before its split.
+            self.statistics.swaps_failed += 1;
+            return;
+        };
         let was_done = state.compare_and_swap(&expected, record, split_off.clone());
         let record = state.record.clone();
         self.note("swap", &[at as u64, u64::from(was_done), record.epoch.0]);

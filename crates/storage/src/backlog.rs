@@ -58,7 +58,7 @@ impl Backlog {
 
     /// The first of a PG was submitted.
     pub fn submitted(&mut self, pg: PgId) {
-        self.must_wait(pg);
+        self.defer(pg);
         let Some(queue) = self.by_pg.get_mut(&pg) else { return };
         queue.pop_front();
         match queue.front() {
@@ -68,14 +68,14 @@ impl Backlog {
     }
 
     /// The first of a PG waits for metadata.
-    pub fn must_wait(&mut self, pg: PgId) {
+    pub fn defer(&mut self, pg: PgId) {
         if let Some(first) = self.by_pg.get(&pg).and_then(VecDeque::front) {
             self.ready.remove(&(first.arrival, pg));
         }
     }
 
     /// Marks the first submission of a PG as ready: its metadata is there. It keeps its place.
-    pub fn may_go_on(&mut self, pg: PgId) {
+    pub fn resume(&mut self, pg: PgId) {
         if let Some(first) = self.by_pg.get(&pg).and_then(VecDeque::front) {
             self.ready.insert((first.arrival, pg));
         }
@@ -141,16 +141,16 @@ mod tests {
         for (index, token) in [(1, 1), (2, 2), (1, 3), (2, 4)] {
             push(&mut backlog, index, token);
         }
-        backlog.must_wait(pg(1));
+        backlog.defer(pg(1));
         assert_eq!(next(&mut backlog), Some(2));
         push(&mut backlog, 1, 5);
-        backlog.may_go_on(pg(1));
+        backlog.resume(pg(1));
         assert_eq!(std::iter::from_fn(|| next(&mut backlog)).collect::<Vec<_>>(), [1, 3, 4, 5]);
         push(&mut backlog, 1, 6);
-        backlog.must_wait(pg(1));
+        backlog.defer(pg(1));
         assert!(backlog.is_before(pg(1)) && !backlog.is_before(pg(2)));
         backlog.forget_pool(PoolId(1));
-        backlog.may_go_on(pg(1));
+        backlog.resume(pg(1));
         assert!(!backlog.is_before(pg(1)));
         backlog.check();
     }

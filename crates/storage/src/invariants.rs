@@ -34,6 +34,19 @@ pub(crate) fn what_waits_for_room_is_there(is_there: bool) {
     assert!(is_there, "a PG's turn for room in the log is not that of its first submission");
 }
 
+/// Tests of invariants: each line is a deliberate violation, and its message.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! violations {
+    ($($name:ident: $violation:expr => $message:literal;)+) => {$(
+        #[test]
+        #[should_panic(expected = $message)]
+        fn $name() {
+            $violation;
+        }
+    )+};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,18 +63,7 @@ mod tests {
         what_waits_for_room_is_there(true);
     }
 
-    /// Each line is a deliberate violation, and its message.
-    macro_rules! violations {
-        ($($name:ident: $violation:expr => $message:literal;)+) => {$(
-            #[test]
-            #[should_panic(expected = $message)]
-            fn $name() {
-                $violation;
-            }
-        )+};
-    }
-
-    violations! {
+    crate::violations! {
         a_number_that_is_taken: ids_are_fresh("read", true) => "the number of another one";
         a_commit_that_overtakes: commits_come_in_order(PG, true) => "pg 1.7: a submission";
         an_empty_backlog: backlogs_hold_something([2, 0].into_iter()) => "an empty backlog";

@@ -179,7 +179,7 @@ impl Storage {
             Loader::Pg { pg, token } => self.events.push_back(StorageEvent::Loaded { pg, token }),
             Loader::Submissions(pg) => {
                 self.events.push_back(StorageEvent::MayGoOn(pg));
-                self.backlog.may_go_on(pg);
+                self.backlog.resume(pg);
                 self.submit_waiting();
             }
             Loader::List(list) => self.list_objects(list),

@@ -26,7 +26,7 @@ impl Storage {
             self.backlog.push(pg, token, transaction);
         } else if !self.submit_now(pg, token, &transaction) {
             self.backlog.push(pg, token, transaction);
-            self.backlog.must_wait(pg);
+            self.backlog.defer(pg);
         }
     }
 
@@ -59,7 +59,7 @@ impl Storage {
                     self.backlog.submitted(pg);
                     self.events.push_back(StorageEvent::MayGoOn(pg));
                 }
-                false => self.backlog.must_wait(pg),
+                false => self.backlog.defer(pg),
             }
         }
         self.waits_for_room |= !self.backlog.is_ready_for_nothing();

@@ -14,7 +14,7 @@ use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
 use crate::invariants;
-use crate::lookup::Waiter;
+use crate::loads::Waiter;
 use crate::metadata::{Cold, Location};
 use crate::outbox::Purpose;
 use crate::overlay::{BufferBlock, Home, PendingBlock};

@@ -6,12 +6,7 @@
 
 use std::collections::VecDeque;
 
-use atoll_buffers::BLOCK_BYTES;
-
 use crate::allocator::{Allocator, Run};
-use crate::disk::{DiskOperation, DiskResult};
-use crate::outbox::Purpose;
-use crate::store::Store;
 
 /// Blocks of the pieces that are discarded, each wholly free: smaller ones would cut files to pieces, and serve
 /// the next small writes.
@@ -56,9 +51,17 @@ impl Discards {
     }
 
     /// All places that are free are to be looked at.
-    fn add_all(&mut self, (first, count): Run) {
+    pub fn add_all(&mut self, (first, count): Run) {
         if self.is_on {
             self.waiting.push_back((first / CHUNK_BLOCKS, count / CHUNK_BLOCKS));
+        }
+    }
+
+    /// Sets if places are given back. Places that wait are forgotten otherwise.
+    pub fn set(&mut self, is_on: bool) {
+        self.is_on = is_on;
+        if !is_on {
+            self.waiting.clear();
         }
     }
 
@@ -89,7 +92,7 @@ impl Discards {
         None
     }
 
-    fn ended(&mut self) -> Run {
+    pub fn ended(&mut self) -> Run {
         self.under_way.take().expect("a discard was under way")
     }
 
@@ -108,41 +111,4 @@ fn blocks_of((chunk, count): Run) -> Run {
 
 fn is_free(allocator: &Allocator, chunk: u32) -> bool {
     allocator.is_free_run(blocks_of((chunk, 1)))
-}
-
-impl Store {
-    /// Sets whether free places are discarded under the data device. They are unless this says otherwise, or the
-    /// device once cannot.
-    pub fn set_discards(&mut self, is_on: bool) {
-        self.space.discards.is_on = is_on;
-        if !is_on {
-            self.space.discards.waiting.clear();
-        }
-    }
-
-    /// Gives back all free places, little by little: those that were not when they became free.
-    pub fn discard_free_space(&mut self) {
-        self.space.discards.add_all((self.layout.data_start as u32, self.layout.data_blocks as u32));
-        self.discard_next();
-    }
-
-    /// Starts the next discard, if there is none and space is not so short that these blocks would be missed.
-    pub(crate) fn discard_next(&mut self) {
-        if self.poisoned.is_some() || !self.space.can_spare(DISCARD_BLOCKS_MAX) {
-            return;
-        }
-        let Some((first, count)) = self.space.begin_discard() else { return };
-        let offset = u64::from(first) * BLOCK_BYTES as u64;
-        self.outbox.request(Purpose::Discard, DiskOperation::Discard { offset, block_count: count as usize });
-    }
-
-    /// A discard has ended. One that failed has taken nothing away: it was of free blocks.
-    pub(crate) fn discarded(&mut self, result: &DiskResult) {
-        let (first, count) = self.space.discards.ended();
-        self.space.allocator().release_run(first, count);
-        match result {
-            Ok(_) => self.discard_next(),
-            Err(_) => self.set_discards(false),
-        }
-    }
 }

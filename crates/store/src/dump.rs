@@ -218,7 +218,7 @@ fn tell_whole(
         tell(DumpRecord::Superblock(SuperblockRecord {
             block: copy.block(),
             is_in_force: copy == superblock,
-            store_id: copy.store_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            store_id: hex::encode(copy.store_id),
             generation: copy.generation,
             incarnation: copy.incarnation,
             device_bytes: copy.device_bytes,

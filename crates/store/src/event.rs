@@ -1,12 +1,90 @@
-//! Reports of a store: events and figures.
+//! Reports of a store: events, with the results that they bring, and figures.
 
-use crate::lookup::LoadId;
-use crate::read::{ReadData, ReadError};
-use crate::scrub::{ScrubError, ScrubResult};
+use atoll_types::{Seals, Version};
+use bytes::Bytes;
 
 /// Names an accepted transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransactionId(pub u64);
+
+/// Identifies a load that [`crate::Store::load`] began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoadId(pub u64);
+
+/// Result of a read.
+#[derive(Clone, Debug)]
+pub struct ReadData {
+    /// The data: shorter than asked where the object ends.
+    pub data: Bytes,
+    /// Size of the whole object, in bytes.
+    pub object_bytes: u64,
+    /// Version of the object's last change.
+    pub version: Version,
+    /// Seals of the units that overlap the range.
+    pub seals: Option<Seals>,
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The object does not exist.
+    #[error("no such object")]
+    NoSuchObject,
+    /// The offset is not a multiple of the block size.
+    #[error("offset {offset} is not a multiple of the block size")]
+    Unaligned {
+        /// The offset in bytes.
+        offset: u64,
+    },
+    /// Blocks of this copy are damaged or unreadable.
+    #[error("blocks {blocks:?} of the object are damaged on this device")]
+    Corrupt {
+        /// The object's blocks concerned.
+        blocks: Vec<u32>,
+    },
+    /// The object's metadata makes no sense.
+    #[error("the object's metadata is damaged on this device: {detail}")]
+    DamagedMetadata {
+        /// The found state.
+        detail: String,
+    },
+}
+
+/// Result of a scrub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubResult {
+    /// Size of the object in bytes.
+    pub size_bytes: u64,
+    /// Size of the whole object, if it is a shard of one.
+    pub whole_bytes: Option<u64>,
+    /// Bytes of data per seal and length of a seal, if it has seals.
+    pub seal_shape: Option<(u32, u16)>,
+    /// Version of its last change.
+    pub version: Version,
+    /// CRC-64 of its size, the checksums of its blocks, its seals and its omap: the same on all
+    /// healthy replicas that have the same version. A hole counts as a block of zeros, and nothing
+    /// depends on where the blocks are.
+    pub digest: u64,
+    /// Blocks of the object whose bytes are damaged or cannot be read; only a deep scrub finds them.
+    pub bad_blocks: Vec<u32>,
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScrubError {
+    /// The object does not exist.
+    #[error("no such object")]
+    NoSuchObject,
+    /// The object's metadata makes no sense.
+    #[error("the object's metadata is damaged on this device: {detail}")]
+    DamagedMetadata {
+        /// The found state.
+        detail: String,
+    },
+    /// The object changed again and again; scrub it later.
+    #[error("the object changes all the time")]
+    Busy,
+}
 
 /// Events of the store.
 #[derive(Debug)]

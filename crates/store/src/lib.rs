@@ -38,6 +38,7 @@ pub mod allocator;
 mod check;
 mod checkpoint;
 mod damage;
+mod discarding;
 mod discards;
 mod disk;
 mod dump;
@@ -46,7 +47,9 @@ mod event;
 #[doc(hidden)]
 pub mod fuzz;
 mod invariants;
+mod invariants_in_memory;
 mod layout;
+mod loads;
 mod log;
 mod lookup;
 mod metadata;
@@ -58,6 +61,7 @@ mod places;
 mod plan;
 mod read;
 mod recovery;
+mod salvage;
 mod scrub;
 #[doc(hidden)]
 pub mod simulated_disk;
@@ -71,12 +75,15 @@ pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Probl
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord, SuperblockRecord, dump};
 pub use error::{OpenError, StoreError};
-pub use event::{BackingRoom, PoolUsage, StoreEvent, StoreUsage, TransactionId};
+pub use event::{
+    BackingRoom, LoadId, PoolUsage, ReadData, ReadError, ScrubError, ScrubResult, StoreEvent, StoreUsage,
+    TransactionId,
+};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
-pub use lookup::{Examined, LoadId, LoadRequest};
+pub use loads::LoadRequest;
+pub use lookup::Examined;
 pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};
-pub use read::{ReadData, ReadError};
 pub use recovery::StoreIdentity;
-pub use scrub::{ScrubError, ScrubResult};
+pub use salvage::{ArchiveError, ArchiveReader, ArchiveRecord, ArchiveWriter, SalvageOptions, Salvaged, salvage};
 pub use store::Store;
 pub use validate::validate_shapes;

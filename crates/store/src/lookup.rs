@@ -1,7 +1,5 @@
 //! Lookups of metadata, and waiting for metadata that is not in memory.
 
-use std::collections::BTreeMap;
-
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::limits::{OBJECTS_COUNTED_MAX, OBJECTS_LISTED_MAX};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
@@ -10,56 +8,14 @@ use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
-use crate::event::StoreEvent;
+use crate::event::{LoadId, StoreEvent};
+use crate::loads::{LoadRequest, Waiter, Waiters};
 use crate::metadata::{
     Changes, Cold, HOLE, ObjectInfo, ObjectKey, ObjectsPage, OmapPage, PageError, Unready, keys,
 };
 use crate::outbox::Purpose;
 use crate::store::Store;
 use crate::validate::{validate, written_bytes};
-
-/// Identifies a load that [`Store::load`] began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LoadId(pub u64);
-
-/// Metadata to load.
-///
-/// ```
-/// use atoll_store::{LoadId, LoadRequest, Store, StoreError};
-///
-/// /// Has loaded what was missing when a call said so; it is made again after `StoreEvent::Loaded`.
-/// fn load_what_was_missing(store: &mut Store, error: StoreError) -> Result<LoadId, StoreError> {
-///     match error {
-///         StoreError::Cold(cold) => Ok(store.load(LoadRequest::Pages(cold))),
-///         error => Err(error),
-///     }
-/// }
-/// ```
-#[derive(Clone, Debug)]
-pub enum LoadRequest {
-    /// Missing pages of a call.
-    Pages(Cold),
-    /// Metadata of a read.
-    Read {
-        /// The PG.
-        pg: PgId,
-        /// The object.
-        object: ObjectName,
-        /// The read.
-        request: ReadRequest,
-    },
-    /// Metadata of a write.
-    Write {
-        /// The PG.
-        pg: PgId,
-        /// The object.
-        object: ObjectName,
-        /// Its conditions.
-        conditions: Vec<Condition>,
-        /// Its mutations.
-        mutations: Vec<Mutation>,
-    },
-}
 
 /// Result of a look at the store for a client's write.
 #[derive(Debug)]
@@ -70,36 +26,6 @@ pub struct Examined {
     pub overwrites: bool,
     /// The store's refusal.
     pub check: Result<(), StoreError>,
-}
-
-/// Owner of a waiting operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiter {
-    Load(LoadId),
-    Read(u64),
-    Scrub(u64),
-    Checkpoint,
-}
-
-/// Operations that wait for pages.
-#[derive(Default)]
-pub(crate) struct Loads {
-    requests: BTreeMap<LoadId, LoadRequest>,
-    waiters: BTreeMap<u32, Waiters>,
-}
-
-/// Operations that wait for one page.
-struct Waiters {
-    /// The turn in which the first of them began.
-    since: u64,
-    waiters: Vec<Waiter>,
-}
-
-impl Loads {
-    /// The turn in which the longest wait for a page began.
-    pub fn waiting_since(&self) -> Option<u64> {
-        self.waiters.values().map(|waiters| waiters.since).min()
-    }
 }
 
 /// Most bytes of keys and values in one page of omap entries.

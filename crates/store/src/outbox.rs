@@ -7,8 +7,22 @@ use atoll_pending::Pending;
 
 use crate::disk::{Device, DiskOperation, DiskRequest};
 use crate::event::StoreEvent;
-use crate::read::ReadPiece;
-use crate::scrub::ScrubPiece;
+
+/// Part of a read that one disk request brings.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadPiece {
+    pub read_id: u64,
+    pub first: usize,
+    pub count: usize,
+}
+
+/// Part of a scrub that one disk request brings.
+#[derive(Clone, Copy)]
+pub(crate) struct ScrubPiece {
+    pub scrub_id: u64,
+    pub first: usize,
+    pub count: usize,
+}
 
 /// Why a disk request was made.
 #[derive(Clone, Copy)]

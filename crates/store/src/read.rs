@@ -9,51 +9,12 @@ use atoll_types::{Seals, Version};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
-use crate::event::StoreEvent;
-use crate::lookup::Waiter;
+use crate::event::{ReadData, ReadError, StoreEvent};
+use crate::loads::Waiter;
 use crate::metadata::{BlockMeta, HOLE, ObjectKey, Unready};
-use crate::outbox::Purpose;
+use crate::outbox::{Purpose, ReadPiece};
 use crate::overlay::Home;
 use crate::store::Store;
-
-/// Result of a read.
-#[derive(Clone, Debug)]
-pub struct ReadData {
-    /// The data: shorter than asked where the object ends.
-    pub data: Bytes,
-    /// Size of the whole object, in bytes.
-    pub object_bytes: u64,
-    /// Version of the object's last change.
-    pub version: Version,
-    /// Seals of the units that overlap the range.
-    pub seals: Option<Seals>,
-}
-
-/// Why a read failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// The object does not exist.
-    #[error("no such object")]
-    NoSuchObject,
-    /// The offset is not a multiple of the block size.
-    #[error("offset {offset} is not a multiple of the block size")]
-    Unaligned {
-        /// The offset in bytes.
-        offset: u64,
-    },
-    /// Blocks of this copy are damaged or unreadable.
-    #[error("blocks {blocks:?} of the object are damaged on this device")]
-    Corrupt {
-        /// The object's blocks concerned.
-        blocks: Vec<u32>,
-    },
-    /// The object's metadata makes no sense.
-    #[error("the object's metadata is damaged on this device: {detail}")]
-    DamagedMetadata {
-        /// The found state.
-        detail: String,
-    },
-}
 
 /// A read that finds blocks changed under it starts again; that can happen only while a checkpoint
 /// applies newer bytes to the same place, so a few attempts are plenty.
@@ -89,14 +50,6 @@ struct ReadInProgress {
     object_bytes: u64,
     version: Version,
     seals: Option<Seals>,
-}
-
-/// Part of a read that one disk request brings.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadPiece {
-    pub read_id: u64,
-    first: usize,
-    count: usize,
 }
 
 /// Returns a buffer to be overwritten except for the holes, which read as zeros.

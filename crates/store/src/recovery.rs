@@ -13,8 +13,8 @@ use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device
 use crate::error::{OpenError, StoreError};
 
 use crate::layout::{FormatOptions, Layout, SUPERBLOCK_COPIES};
+use crate::loads::LoadRequest;
 use crate::log::record::{LoggedTransaction, RecordHeader};
-use crate::lookup::LoadRequest;
 use crate::metadata::page_table::PageTable;
 use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, Unready};
 use crate::overlay::{Home, Overlay, PendingBlock};

@@ -9,52 +9,15 @@ use std::collections::BTreeMap;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_codec::{Crc64, crc32c};
-use atoll_types::Version;
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
-use crate::event::StoreEvent;
-use crate::lookup::Waiter;
+use crate::event::{ScrubError, ScrubResult, StoreEvent};
+use crate::loads::Waiter;
 use crate::metadata::{BlockMeta, HOLE, ObjectInfo, ObjectKey, Unready};
-use crate::outbox::Purpose;
+use crate::outbox::{Purpose, ScrubPiece};
 use crate::overlay::Home;
 use crate::store::Store;
-
-/// Result of a scrub.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScrubResult {
-    /// Size of the object in bytes.
-    pub size_bytes: u64,
-    /// Size of the whole object, if it is a shard of one.
-    pub whole_bytes: Option<u64>,
-    /// Bytes of data per seal and length of a seal, if it has seals.
-    pub seal_shape: Option<(u32, u16)>,
-    /// Version of its last change.
-    pub version: Version,
-    /// CRC-64 of its size, the checksums of its blocks, its seals and its omap: the same on all
-    /// healthy replicas that have the same version. A hole counts as a block of zeros, and nothing
-    /// depends on where the blocks are.
-    pub digest: u64,
-    /// Blocks of the object whose bytes are damaged or cannot be read; only a deep scrub finds them.
-    pub bad_blocks: Vec<u32>,
-}
-
-/// Why there is no result.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScrubError {
-    /// The object does not exist.
-    #[error("no such object")]
-    NoSuchObject,
-    /// The object's metadata makes no sense.
-    #[error("the object's metadata is damaged on this device: {detail}")]
-    DamagedMetadata {
-        /// The found state.
-        detail: String,
-    },
-    /// The object changed again and again; scrub it later.
-    #[error("the object changes all the time")]
-    Busy,
-}
 
 /// Attempts of a scrub that changes restart.
 const ATTEMPTS_MAX: u32 = 8;
@@ -96,14 +59,6 @@ struct Digest {
     crc: Crc64,
     /// The last omap key.
     after: Option<Bytes>,
-}
-
-/// Part of a scrub that one disk request brings.
-#[derive(Clone, Copy)]
-pub(crate) struct ScrubPiece {
-    scrub_id: u64,
-    first: usize,
-    count: usize,
 }
 
 /// Reason why a scrub cannot continue at once.

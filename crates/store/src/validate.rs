@@ -19,7 +19,7 @@ pub(crate) fn validate(
     info: Option<&ObjectInfo>,
 ) -> Result<u32, StoreError> {
     let size_bytes = info.map_or(0, |info| info.size_bytes);
-    validate_shapes(mutations, payload_bytes, (size_bytes, info.and_then(ObjectInfo::seal_shape)))
+    validate_shapes(mutations, payload_bytes, size_bytes, info.and_then(ObjectInfo::seal_shape))
 }
 
 /// The same, for an object of this size, whose seals cover units of this size and have this length. A simulated
@@ -29,12 +29,13 @@ pub(crate) fn validate(
 /// use atoll_store::validate_shapes;
 /// use atoll_types::Mutation;
 ///
-/// assert!(validate_shapes(&[Mutation::Zero { offset: 1, length: 1 }], 0, (4096, None)).is_err());
+/// assert!(validate_shapes(&[Mutation::Zero { offset: 1, length: 1 }], 0, 4096, None).is_err());
 /// ```
 pub fn validate_shapes(
     mutations: &[Mutation],
     payload_bytes: usize,
-    (mut size_bytes, mut seal_shape): (u64, Option<(u32, u16)>),
+    mut size_bytes: u64,
+    mut seal_shape: Option<(u32, u16)>,
 ) -> Result<u32, StoreError> {
     let (mut written_bytes, mut block_count) = (0, 0);
     // A roll back that an earlier release left half done is done again, and may find less of an object

@@ -5,16 +5,15 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod output;
+mod visible;
 
 use std::cell::RefCell;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-pub use output::{finish, is_closed, kept, write_line, write_note, write_status};
-
-/// Clears a terminal for a new text: the cursor goes to the corner, and everything below is erased.
-pub const CLEARED: &str = "\x1b[H\x1b[J";
+pub use output::{clear, finish, is_closed, kept, write_line, write_note, write_status};
+pub use visible::{visible_line, visible_text};
 
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
@@ -24,6 +23,8 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// Prints columns aligned under their headings.
 pub fn print_table(headings: &[&str], rows: &[Vec<String>]) {
+    let visible = |row: &Vec<String>| row.iter().map(|cell| visible_line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].len()]).max().unwrap_or(0)
@@ -34,7 +35,7 @@ pub fn print_table(headings: &[&str], rows: &[Vec<String>]) {
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     print_line!("{}", line(headings.to_vec()));
-    for row in rows {
+    for row in &rows {
         print_line!("{}", line(row.iter().map(String::as_str).collect()));
     }
 }

@@ -1,5 +1,7 @@
 //! Operations that one operator requests and another has to approve.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// A request for an approval.
@@ -15,6 +17,10 @@ pub struct ApprovalRecord {
     pub requested_unix_ms: u64,
     /// Unix time when it is over, in milliseconds.
     pub expires_unix_ms: u64,
+    /// Operators who may approve it, with their [`crate::operators::OperatorRecord::proof`] at that time. Empty in
+    /// requests of an earlier release, which cannot be approved.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub approvers: BTreeMap<String, String>,
     /// Decision of another operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<ApprovalDecision>,

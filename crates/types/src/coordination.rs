@@ -48,6 +48,8 @@ pub struct SettingsRecord {
     pub outgoing_networks_of_accounts: String,
     /// Age in days above which health reports a secret. 0: none.
     pub secret_age_days_max: u32,
+    /// True if changes of PGs count only with the signature of a member, or of a host that decides.
+    pub pg_signatures_required: bool,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -88,6 +90,7 @@ impl Default for SettingsRecord {
             outgoing_networks: String::new(),
             outgoing_networks_of_accounts: String::new(),
             secret_age_days_max: 0,
+            pg_signatures_required: false,
         }
     }
 }
@@ -99,6 +102,24 @@ pub struct ClockRecord {
     pub format: u32,
     /// Unix time, in milliseconds.
     pub unix_ms: u64,
+}
+
+/// Largest difference of the clocks of a process and of the cluster, in milliseconds.
+pub const CLOCK_DIFFERENCE_MS_MAX: u64 = 60_000;
+
+/// Returns the time at which terms lapse whose end removes or releases data. A process whose clock is ahead uses the
+/// cluster's time: nothing goes because a clock was moved.
+pub fn lapse_unix_ms(own_unix_ms: u64, cluster_unix_ms: Option<u64>) -> u64 {
+    match cluster_unix_ms {
+        Some(cluster) if own_unix_ms > cluster.saturating_add(CLOCK_DIFFERENCE_MS_MAX) => cluster,
+        _ => own_unix_ms,
+    }
+}
+
+/// Returns the time at which such a term begins, and at which credentials end. A process whose clock is behind uses
+/// the cluster's time: the term would be over by the clocks of others, and the credentials are.
+pub fn later_unix_ms(own_unix_ms: u64, cluster_unix_ms: Option<u64>) -> u64 {
+    own_unix_ms.max(cluster_unix_ms.unwrap_or(0))
 }
 
 /// The current coordinator; the key is tied to its lease.
@@ -125,6 +146,20 @@ pub struct CoordinatorNotesRecord {
     /// When OSDs failed within the last hour, in Unix milliseconds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures_unix_ms: BTreeMap<OsdId, Vec<u64>>,
+    /// Changes of PGs that were refused lately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_changes: Option<RefusedChangesNote>,
+}
+
+/// Refused changes of PGs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedChangesNote {
+    /// Number of them, since there was a day without.
+    pub count: u64,
+    /// Unix time of the last one, in milliseconds.
+    pub last_unix_ms: u64,
+    /// The last one: its key, and why it was refused.
+    pub last: String,
 }
 
 /// Says that the coordinator, and no operator, has marked an OSD out; so it may mark it in again.
@@ -167,12 +202,29 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_is_ahead_lets_nothing_lapse() {
+        assert_eq!(lapse_unix_ms(1_000_000, None), 1_000_000);
+        assert_eq!(lapse_unix_ms(1_000_000, Some(950_000)), 1_000_000, "as clocks differ");
+        assert_eq!(lapse_unix_ms(1_000_000, Some(939_999)), 939_999);
+        assert_eq!(lapse_unix_ms(u64::MAX, Some(1)), 1);
+        assert_eq!(lapse_unix_ms(1_000, Some(1_000_000)), 1_000, "one that is behind waits longer by itself");
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_shortens_no_term() {
+        assert_eq!(later_unix_ms(1_000, None), 1_000);
+        assert_eq!(later_unix_ms(1_000, Some(1_000_000)), 1_000_000);
+        assert_eq!(later_unix_ms(1_000_000, Some(1_000)), 1_000_000, "the term is longer");
+    }
+
+    #[test]
     fn notes_are_plain_json() {
         let notes = CoordinatorNotesRecord {
             format: 1,
             down_since_unix_ms: BTreeMap::from([(OsdId(3), 5)]),
             problem_since_unix_ms: BTreeMap::new(),
             failures_unix_ms: BTreeMap::new(),
+            refused_changes: None,
         };
         let text = serde_json::to_string(&notes).unwrap();
         assert_eq!(text, r#"{"format":1,"down_since_unix_ms":{"3":5},"problem_since_unix_ms":{}}"#);

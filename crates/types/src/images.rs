@@ -428,7 +428,7 @@ pub struct RemovedImageRecord {
     pub image: ImageRecord,
     /// Unix time when it was removed, in milliseconds.
     pub removed_unix_ms: u64,
-    /// Unix time from which on its data may be removed, in milliseconds.
+    /// Unix time from which on its data may be removed, in milliseconds; 0 if that is at once.
     pub purge_unix_ms: u64,
     /// Some of its data may be gone: there is no way back.
     pub is_purging: bool,

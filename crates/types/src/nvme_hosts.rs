@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Longest name of a host or subsystem, in bytes.
+pub const NQN_BYTES_MAX: usize = 223;
+
 /// A host with a secret. No gateway lets it connect without a proof that it holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmeHostRecord {

@@ -179,9 +179,14 @@ impl OperatorRecord {
 
     /// State that a session depends on: it ends with another role, password or generation. It is no secret.
     pub fn stamp(&self) -> String {
-        let Self { role, salt, created_unix_ms, generation, .. } = self;
+        format!("{}/{}", self.proof(), self.generation)
+    }
+
+    /// State that changes with the role, with the password, and when the operator is made again. It is no secret.
+    pub fn proof(&self) -> String {
+        let Self { role, salt, created_unix_ms, .. } = self;
         // Each password has a salt of its own.
-        format!("{role}/{salt}/{created_unix_ms}/{generation}")
+        format!("{role}/{salt}/{created_unix_ms}")
     }
 }
 

@@ -72,6 +72,8 @@ pub enum Incompleteness {
     CannotRollBack,
     /// It was deleted while the PG was active elsewhere, which cluster state does not know any more.
     Deleted,
+    /// It was no member when the PG was active elsewhere, which cluster state does not know any more.
+    Outdated,
 }
 
 impl Incompleteness {
@@ -89,6 +91,9 @@ impl fmt::Display for Incompleteness {
             Incompleteness::LacksPromise => "its device was replaced, or is an older copy",
             Incompleteness::LacksCommitted => "its device has lost writes that all members had",
             Incompleteness::CannotRollBack => "it has writes that had to be rolled back, and could not be",
+            Incompleteness::Outdated => {
+                "it missed later members of the PG, which cluster state does not know: that was put back from an older snapshot"
+            }
             Incompleteness::Deleted => {
                 "it was deleted when the PG had moved to other OSDs, which cluster state does not know: that was put back from an older snapshot"
             }

@@ -168,6 +168,13 @@ pub struct OsdUpRecord {
     pub process: Option<ProcessRecord>,
     /// A new random number at every start.
     pub incarnation: u64,
+    /// It signs its changes of PGs. Earlier releases do not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub signs_changes: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// An OSD's usage by one pool.
@@ -363,9 +370,10 @@ impl PoolRecord {
     }
 
     /// The PG of an object: of those that it could belong to, the youngest
-    /// that exists, since PGs are split one after the other.
-    pub fn pg_of_object(&self, object: &ObjectName, exists: impl Fn(PgId) -> bool) -> PgId {
-        let mut pg_num = self.pg_num;
+    /// that exists, since PGs are split one after the other. `pg_num` is the number of PGs after all splits so far, or
+    /// less.
+    pub fn pg_of_object(&self, object: &ObjectName, pg_num: u32, exists: impl Fn(PgId) -> bool) -> PgId {
+        let mut pg_num = pg_num.max(self.pg_num);
         loop {
             let pg = pg_of_object(self.id, object, pg_num);
             if pg_num <= self.pg_num_first() || pg.index < self.pg_num_first() || exists(pg) {

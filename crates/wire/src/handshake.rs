@@ -13,7 +13,7 @@ pub type PublicKey = [u8; 32];
 /// A static X25519 key pair.
 #[derive(Clone)]
 pub struct KeyPair {
-    private: [u8; 32],
+    pub(crate) private: [u8; 32],
     public: PublicKey,
 }
 

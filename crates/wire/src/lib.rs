@@ -11,6 +11,7 @@ mod invariants;
 mod link;
 mod messages;
 mod scrub_finding;
+mod signatures;
 
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameDecoder, FrameEncoder, FrameError, PayloadSeal, SendQueue};
 pub use handshake::{
@@ -19,3 +20,4 @@ pub use handshake::{
 pub use link::{Link, LinkError, LinkInput};
 pub use messages::Message;
 pub use scrub_finding::{ScrubFinding, ShardOf};
+pub use signatures::{SIGNATURE_BYTES, verify_signature};

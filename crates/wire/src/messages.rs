@@ -120,6 +120,9 @@ kinds! {
             accepted_epoch: Epoch,
             /// The head that this copy had then.
             accepted_head: Version,
+            /// The newest epoch in which members know the PG to have been active elsewhere. It is beyond the last active
+            /// one if cluster state was put back from an older snapshot; 0 if they know of none.
+            elsewhere_epoch: Epoch,
         },
         /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads any more by
         /// this member's lease, and this is my state. A member that could not take a write says it unasked.
@@ -143,6 +146,8 @@ kinds! {
             /// An object whose old data, which a [`Message::Overwrite`] replaces, this member could not read, so
             /// that it could not take the write.
             unreadable: Option<ObjectName> as OptionalName,
+            /// The epoch in which the PG was active elsewhere when this OSD deleted its copy; 0 if it has not.
+            elsewhere_epoch: Epoch,
         },
         /// Brings a lagging member, or a learner, up to date: a part of the state of one object, or log entries.
         10 (members) => PeerPush {

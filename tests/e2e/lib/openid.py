@@ -1,6 +1,7 @@
 """A provider of OpenID Connect over TLS on this host, and a browser without a screen that logs in by it."""
 
 import base64
+import copy
 import hashlib
 import http.client
 import http.server
@@ -29,6 +30,8 @@ class Provider:
         self.issuer = f"https://localhost:{port}/realms/staff"
         self.client_id, self.client_secret = "atoll-console", client_secret
         self.redirect_uris, self.codes, self.asked = set(), {}, []
+        # Who answers for a code in place of this one.
+        self.of_code = {}
         self.keys = [oidc_issuer.RsaKey("rsa"), oidc_issuer.EcKey("ec")]
         self.person = {"sub": "s-1", "preferred_username": "ann", "groups": ["disks"]}
         self.forget_tricks()
@@ -37,6 +40,12 @@ class Provider:
         """Honest again."""
         self.more_claims, self.header, self.key, self.text = {}, {}, self.keys[0], None
         self.token_status, self.token_body, self.token_pause_seconds = 200, None, 0
+
+    def tricked(self, path):
+        """A copy of this one that answers for the code in a path, so that it can be dishonest while others log in."""
+        code = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)["code"][0]
+        self.of_code[code] = copy.copy(self)
+        return self.of_code[code]
 
     def discovery(self):
         return {
@@ -102,8 +111,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         provider = self.server.provider
         provider.asked.append(self.path)
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        status, document = provider.token(self.headers.get("Authorization", ""), dict(urllib.parse.parse_qsl(body)))
+        form = dict(urllib.parse.parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        provider = provider.of_code.get(form.get("code"), provider)
+        status, document = provider.token(self.headers.get("Authorization", ""), form)
         time.sleep(provider.token_pause_seconds)
         if provider.token_body is not None:
             return self.answer(provider.token_status, provider.token_body)
@@ -153,16 +163,20 @@ class Answer:
 
 
 class Visitor:
-    """A browser: it keeps cookies by their names, and follows redirects only when it is told to."""
+    """A browser: it keeps cookies by their names, and follows redirects only when it is told to. `source` is its own
+    address, if that is to be another than 127.0.0.1."""
 
-    def __init__(self, address):
+    def __init__(self, address, source=None):
         self.address, self.cookies = address, {}
+        self.source = source and (source, 0)
 
     def get(self, path, **headers):
         """One request to the console."""
         console = urllib.parse.urlsplit(self.address.origin)
         context = ssl.create_default_context(cafile=self.address.ca_file)
-        connection = http.client.HTTPSConnection(console.hostname, console.port, timeout=30, context=context)
+        connection = http.client.HTTPSConnection(
+            console.hostname, console.port, timeout=30, context=context, source_address=self.source
+        )
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection.request("GET", path, headers=({"Cookie": cookies} if cookies else {}) | headers)
         answer = Answer(connection.getresponse())

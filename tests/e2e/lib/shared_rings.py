@@ -106,8 +106,8 @@ def accept(beside):
     return SharedRings(beside, memory, doorbell, is_connecting=False)
 
 
-def connect(name):
-    """Connects to who listens under a name."""
+def offer(name):
+    """Offers memory to who listens under a name: the socket beside it, the memory, the answer and its doorbells."""
     beside = socket.socket(socket.AF_UNIX)
     beside.connect(f"\0{name}-shm")
     memory = os.memfd_create("atoll-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -115,5 +115,11 @@ def connect(name):
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
     socket.send_fds(beside, [OFFER], [memory, os.eventfd(0)])
     answer, doorbells, _, _ = socket.recv_fds(beside, 1, 1)
+    return beside, memory, answer, doorbells
+
+
+def connect(name):
+    """Connects to who listens under a name."""
+    beside, memory, answer, doorbells = offer(name)
     assert answer == b"\1", f"the offer was not taken: {answer}"
     return SharedRings(beside, memory, doorbells[0], is_connecting=True)

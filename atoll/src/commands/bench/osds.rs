@@ -106,7 +106,7 @@ fn subjects(view: &View, pool: &PoolRecord) -> anyhow::Result<Vec<OsdSubject>> {
         .collect();
     for number in 0..NAMES_MAX {
         let object = ObjectName::new(&format!("bench.osds.{number:08}")).context("the name is too long")?;
-        let pg = pool.pg_of_object(&object, |pg| group(pg).is_some());
+        let pg = view.map.pg_of_object(pool, &object);
         let Some(primary) = group(pg).map(|record| record.primary) else { continue };
         let wants = |one: &&mut OsdSubject| one.osd == primary && one.objects.len() < OBJECTS;
         if let Some(subject) = subjects.iter_mut().find(wants) {

@@ -10,6 +10,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::commands::arguments::OutputArguments;
+use crate::commands::durations::parse_seconds;
 use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
 use crate::commands::output::{print_json, print_table};
 
@@ -69,16 +70,7 @@ impl From<RoleArgument> for HostRole {
 
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time; give a number and s, m, h or d, such as 90s or 1h");
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let total = number.checked_mul(seconds).filter(|total| (1..=365 * 86_400).contains(total));
+    let total = Some(parse_seconds(text).ok_or_else(wrong)?).filter(|total| (1..=365 * 86_400).contains(total));
     total.map(Duration::from_secs).ok_or_else(|| format!("'{text}': choose 1 second to 365 days"))
 }
 

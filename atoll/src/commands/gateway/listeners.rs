@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use atoll_node::LISTEN_OFF;
-use atoll_s3::{ClientAuthority, Listener, Tls, TlsSettings};
+use atoll_s3::Listener;
+use atoll_tls::{ClientAuthority, Tls, TlsSettings};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 

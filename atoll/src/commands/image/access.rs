@@ -22,7 +22,7 @@ Examples:
 
 Who may open the NBD server's Unix socket may use every image. Over TCP, clients need a certificate that the authority for
 clients has signed (--tls-client-ca) unless their address is allowed here. NVMe hosts need to be allowed, by name or
-address. Clients that are connected stay.")]
+address. A connected client that the image does not allow any more is cut off within seconds; the others stay.")]
 pub struct AccessArguments {
     #[command(flatten)]
     pub output: OutputArguments,

@@ -38,7 +38,7 @@ pub fn clone(arguments: &CloneArguments) -> anyhow::Result<()> {
     };
     let SnapshotName { image, snapshot } = &arguments.snapshot;
     let is_sealed = arguments.sealing.is_on();
-    let made = access.admin.clone_snapshot((image, snapshot), &arguments.name, pool, is_sealed);
+    let made = access.admin.clone_snapshot(image, snapshot, &arguments.name, pool, is_sealed);
     let made = access.block_on_tokio(made)?;
     print_image(&arguments.output, &ImageSummary::from(&made), "cloned")
 }

@@ -141,7 +141,7 @@ pub fn open(access: &ImageAccess, source: &str, purpose: &str) -> anyhow::Result
     access.admin_call(|admin, _| async move {
         match source.split_once('@') {
             Some((image, snapshot)) => {
-                let opened = ReadOnlyImage::open(&client, &bridge, &admin, (image, Some(snapshot)), purpose);
+                let opened = ReadOnlyImage::open(&client, &bridge, &admin, image, Some(snapshot), purpose);
                 Ok(OpenImage::Read(Box::new(opened.await?)))
             }
             None => {
@@ -226,8 +226,8 @@ fn export_changes(access: &ImageAccess, source: &str, from: &str, output: impl W
     };
     let (client, bridge) = (access.client.clone(), access.bridge.clone());
     let (older, newer) = access.admin_call(|admin, _| async move {
-        let older = ReadOnlyImage::open(&client, &bridge, &admin, (image, Some(from)), "exporting").await?;
-        let newer = ReadOnlyImage::open(&client, &bridge, &admin, (image, Some(to)), "exporting").await?;
+        let older = ReadOnlyImage::open(&client, &bridge, &admin, image, Some(from), "exporting").await?;
+        let newer = ReadOnlyImage::open(&client, &bridge, &admin, image, Some(to), "exporting").await?;
         Ok((older, newer))
     })?;
     let header = StreamHeader { size_bytes: newer.size_bytes(), from: from.into(), to: to.into() };

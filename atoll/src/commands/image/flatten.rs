@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use atoll_admin::images;
-use atoll_image::{AttachedImage, ImageError};
+use atoll_image::{AttachedImage, Destination, ImageError};
 use atoll_terminal::print_line;
 use atoll_types::records::ImageRecord;
 use atoll_types::size::parse_size_bytes;
@@ -119,7 +119,8 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
     let pool = access.block_on_tokio(images::writable_pool(access.admin.state(), pool_name))?;
     let (before, _) = access.block_on_tokio(access.admin.get(name))?;
     let is_sealed = arguments.sealing.map_or(before.key.is_sealed(), SealingArgument::is_on);
-    let moved = access.block_on_tokio(access.admin.begin_move(name, (pool, is_sealed), arguments.rate))?;
+    let moved =
+        access.block_on_tokio(access.admin.begin_move(name, Destination { pool, is_sealed }, arguments.rate))?;
     if arguments.no_wait {
         let text = format!(
             "image '{name}' is in pool '{pool_name}' now; its writer copies its data there, and 'atoll image \

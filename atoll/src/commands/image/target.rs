@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_admin::images;
-use atoll_image::{AttachedImage, runs};
+use atoll_image::{AttachedImage, Destination, runs};
 use bytes::Bytes;
 
 use super::ImageAccess;
@@ -45,7 +45,6 @@ pub struct Target<'a> {
 }
 
 struct Filling {
-    name: String,
     done_bytes: u64,
     noted: Instant,
 }
@@ -74,15 +73,14 @@ impl<'a> Target<'a> {
         };
         if done_bytes.is_none() {
             let pool = access.block_on_tokio(images::writable_pool(access.admin.state(), pool))?;
-            let created = access.admin.create_to_fill(name, size_bytes, (pool, is_sealed), source);
+            let created = access.admin.create_to_fill(name, size_bytes, Destination { pool, is_sealed }, source);
             access.block_on_tokio(created)?;
         }
         let (client, bridge) = (access.client.clone(), access.bridge.clone());
         let image = access.admin_call(|admin, _| async move {
             AttachedImage::attach_to_fill(&client, &bridge, &admin, name, purpose).await
         })?;
-        let filling =
-            Filling { name: name.to_owned(), done_bytes: done_bytes.unwrap_or(0), noted: Instant::now() };
+        let filling = Filling { done_bytes: done_bytes.unwrap_or(0), noted: Instant::now() };
         Ok(Target { access, image, filling: Some(filling) })
     }
 
@@ -119,13 +117,13 @@ impl<'a> Target<'a> {
             return Ok(());
         };
         filling.noted = Instant::now();
-        Ok(self.access.block_on_tokio(self.access.admin.filled(&filling.name, offset))?)
+        Ok(self.access.block_on_tokio(self.access.admin.filled(&self.image.record(), offset))?)
     }
 
     /// The image is whole.
     pub fn finish(self) -> anyhow::Result<()> {
-        if let Some(filling) = &self.filling {
-            self.access.block_on_tokio(self.access.admin.end_filling(&filling.name))?;
+        if self.filling.is_some() {
+            self.access.block_on_tokio(self.access.admin.end_filling(&self.image.record()))?;
         }
         self.access.admin_call(|_, _| self.image.detach())
     }

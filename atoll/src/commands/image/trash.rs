@@ -7,6 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::super::arguments::OutputArguments;
+use super::super::durations::parse_seconds;
 use super::super::output::{ago, print_json, print_table, progress_bar, until};
 use super::{ImageAccess, TIMEOUT_MS, print_image};
 
@@ -46,16 +47,7 @@ pub enum TrashCommand {
 
 fn parse_duration_ms(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a duration: use 90s, 45m, 12h or 7d");
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds * 1000).ok_or_else(wrong)
+    parse_seconds(text).and_then(|seconds| seconds.checked_mul(1_000)).ok_or_else(wrong)
 }
 
 /// Runs a command about the trash.

@@ -50,7 +50,7 @@ pub fn plan(map: &ClusterMap, pg: PgId, told: &[PgCopy], from: &[OsdId]) -> Resu
         ));
     }
     let (_, revision) = map.pgs.get(&pg).ok_or(AdminError::NoSuchPg(pg))?;
-    let losses = losses(&known, &chosen);
+    let losses = losses(map, &known, &chosen);
     let accepted = chosen.iter().map(|copy| copy.osd).collect();
     Ok(Acceptance { pg, accepted, losses, record: accepting(record, chosen), revision: *revision })
 }
@@ -135,33 +135,50 @@ fn check_shards(known: &Known<'_>, chosen: &[PgCopy]) -> Result<(), AdminError> 
             chosen.len()
         ));
     }
-    let end = end_of(known, chosen);
-    let cannot_undo = |copy: &PgCopy| copy.committed_sequence.max(copy.rolls_back_to) > end.sequence;
-    match chosen.iter().find(|copy| copy.head > end && cannot_undo(copy)) {
+    let Some(end) = end_of(needed, chosen) else {
+        return AdminError::refused(format!(
+            "the named shards end with different writes in the same place, so {needed} of them have no state in common. \
+             Name {needed} that end with the same write, or can go back to it"
+        ));
+    };
+    match chosen.iter().find(|copy| copy.head > end && !goes_back_to(copy, end)) {
         None => Ok(()),
         Some(copy) => AdminError::refused(format!(
             "{} has writes up to {} that cannot be undone, and fewer than {needed} of the named shards have \
              them: with shards of different times the data would be wrong. Name {needed} that end with the same \
-             write",
+             write, or can go back to it",
             copy.osd, copy.head
         )),
     }
 }
 
-/// The newest write that enough of the chosen copies have.
-fn end_of(known: &Known<'_>, chosen: &[PgCopy]) -> Version {
-    let mut heads: Vec<Version> = chosen.iter().map(|copy| copy.head).collect();
-    heads.sort_by_key(|head| std::cmp::Reverse(*head));
-    heads.get(known.needed() - 1).copied().unwrap_or_default()
+/// Returns true if a copy has the write with which another one ends, as far as their ends show. Another write in the same
+/// place is of another history.
+fn has_reached(copy: &PgCopy, end: Version) -> bool {
+    copy.head == end || copy.head > end && copy.head.sequence > end.sequence
+}
+
+/// Returns true if a copy ends with a write, or can undo all writes after it.
+pub(super) fn goes_back_to(copy: &PgCopy, end: Version) -> bool {
+    let is_undoable = copy.committed_sequence.max(copy.rolls_back_to) <= end.sequence;
+    has_reached(copy, end) && (copy.head == end || is_undoable)
+}
+
+/// The newest end of a copy that as many of them have reached as it takes. `None` if there is none.
+fn end_of(needed: usize, copies: &[PgCopy]) -> Option<Version> {
+    let have_reached = |end: &Version| copies.iter().filter(|copy| has_reached(copy, *end)).count();
+    copies.iter().map(|copy| copy.head).filter(|end| have_reached(end) >= needed).max()
 }
 
 /// Returns the losses if a PG resumes from these copies.
-fn losses(known: &Known<'_>, chosen: &[PgCopy]) -> Vec<String> {
-    let end = end_of(known, chosen);
+fn losses(map: &ClusterMap, known: &Known<'_>, chosen: &[PgCopy]) -> Vec<String> {
+    let end = end_of(known.needed(), chosen).unwrap_or_default();
     let mut losses: Vec<String> = chosen.iter().flat_map(|copy| of_chosen(known, copy)).collect();
+    losses.extend(chosen.iter().filter(|copy| copy.head > end).map(|copy| undone(copy, end)));
     let is_chosen = |osd: OsdId| chosen.iter().any(|copy| copy.osd == osd);
     let others = || known.copies.iter().filter(|copy| !is_chosen(copy.osd));
     losses.extend(others().filter_map(|copy| of_other(copy, end)));
+    losses.extend(of_moved(map, known));
     let acknowledged = known.copies.iter().filter_map(|copy| copy.told.as_ref());
     let acknowledged = acknowledged.map(|copy| copy.committed_sequence).max().unwrap_or_default();
     if acknowledged > end.sequence {
@@ -189,6 +206,30 @@ fn of_chosen(known: &Known<'_>, copy: &PgCopy) -> Vec<String> {
     }
 }
 
+/// Returns the loss of an accepted copy that goes back to an earlier write.
+fn undone(copy: &PgCopy, end: Version) -> String {
+    let count = copy.head.sequence.saturating_sub(end.sequence);
+    let (osd, head) = (copy.osd, copy.head);
+    format!(
+        "{osd} undoes its writes after {end}, up to {head}: {count} writes are lost, which too few others have"
+    )
+}
+
+/// Returns a warning about later copies of a PG that has moved since the snapshot that was restored: members do not know the
+/// copies that count, and cluster state does not know OSDs that were added since.
+fn of_moved(map: &ClusterMap, known: &Known<'_>) -> Option<String> {
+    let told = known.copies.iter().filter_map(|copy| copy.told.as_ref());
+    let is_moved = told.map(|copy| copy.incomplete).any(|why| why == Some(Incompleteness::Deleted));
+    let down: Vec<&OsdId> = map.osds.keys().filter(|osd| !map.up.contains_key(osd)).collect();
+    let others = if down.is_empty() { String::new() } else { format!(", or {}, which is down,", names(down)) };
+    is_moved.then(|| {
+        format!(
+            "the PG has moved since the snapshot that was restored. An OSD that was added since{others} may have \
+             a later copy, which is lost then: bring it back first"
+        )
+    })
+}
+
 /// Returns the loss of a copy that is not accepted.
 fn of_other(copy: &CopyStatus, end: Version) -> Option<String> {
     let osd = copy.osd;
@@ -210,7 +251,9 @@ fn of_other(copy: &CopyStatus, end: Version) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{OLD, PG, TORN, copies, copy, map, shards};
+    use atoll_types::Epoch;
+
+    use super::super::tests::{OLD, PG, TORN, copies, copy, map, osd, shards};
     use super::*;
 
     fn refusal(map: &ClusterMap, told: &[PgCopy], from: &[u32]) -> String {
@@ -249,6 +292,51 @@ mod tests {
         assert!(refusal(&three, &told, &[1, 2]).contains("would be wrong"));
         let undoing = PgCopy { committed_sequence: 9, rolls_back_to: 9, ..copy(2, 12, None, Some(2)) };
         planned(&three, &[told[0].clone(), told[1].clone(), undoing], &[1, 2]);
+        // Another write in the same place.
+        let other = Version { epoch: Epoch(6), sequence: 9 };
+        let diverged = PgCopy { head: other, ..copy(2, 9, OLD, Some(2)) };
+        let told = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), diverged];
+        assert!(refusal(&three, &told, &[1, 2]).contains("no state in common"));
+        assert!(refusal(&three, &told, &[0, 1, 2]).contains("would be wrong"));
+        planned(&three, &told, &[0, 1]);
+    }
+
+    #[test]
+    fn shards_that_can_go_back_to_one_write_are_accepted_with_the_loss() {
+        let three = map(shards(), 3, &[0, 1, 2]);
+        let undoing = PgCopy { committed_sequence: 9, rolls_back_to: 9, ..copy(2, 12, OLD, Some(2)) };
+        let told = [copy(1, 9, OLD, Some(1)), undoing, copy(0, 4, TORN, None)];
+        let command = super::super::why(&three, PG, &told).unwrap().accept_command;
+        assert_eq!(command.as_deref(), Some("atoll pg accept 1.0 --from osd.1 --from osd.2"));
+        let plan = planned(&three, &told, &[1, 2]);
+        assert!(plan.losses.iter().any(|loss| loss.contains("osd.2 undoes its writes after")), "{plan:?}");
+        assert!(plan.losses.iter().any(|loss| loss.contains("3 writes are lost")), "{plan:?}");
+        // It has forgotten what was before one of its writes.
+        let unable = PgCopy { rolls_back_to: 11, ..told[1].clone() };
+        let told = [told[0].clone(), unable, told[2].clone()];
+        assert_eq!(super::super::why(&three, PG, &told).unwrap().accept_command, None);
+        assert!(refusal(&three, &told, &[1, 2]).contains("would be wrong"));
+    }
+
+    #[test]
+    fn osds_that_may_have_a_later_copy_of_a_moved_pg_are_named() {
+        let mut three = map(copies(2), 2, &[0, 1, 4]);
+        let told = [
+            copy(0, 0, Some(Incompleteness::Deleted), None),
+            copy(1, 0, Some(Incompleteness::Deleted), None),
+            copy(4, 9, None, None),
+        ];
+        let losses = planned(&three, &told, &[4]).losses;
+        assert!(losses.len() == 1 && losses[0].contains("OSD that was added since may have"), "{losses:?}");
+        for id in [0, 1, 4, 5] {
+            three.osds.insert(OsdId(id), osd(id));
+        }
+        let plan = planned(&three, &told, &[4]);
+        assert!(plan.losses[0].contains("or osd.5, which is down, may have a later copy"), "{plan:?}");
+        assert_eq!(
+            super::super::why(&three, PG, &told).unwrap().accept_command.as_deref(),
+            Some("atoll pg accept 1.0 --from osd.4")
+        );
     }
 
     #[test]

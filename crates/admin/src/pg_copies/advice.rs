@@ -3,6 +3,7 @@
 use atoll_types::pg_copies::PgCopy;
 use atoll_types::{OsdId, Version};
 
+use super::acceptance::{goes_back_to, is_usable_shard};
 use super::{CopyStatus, Known, names};
 
 /// Reasons and remedies for a PG.
@@ -122,19 +123,21 @@ fn best(known: &Known<'_>) -> Option<Vec<OsdId>> {
         };
         return told.max_by_key(quality).map(|copy| vec![copy.osd]);
     }
-    let mut shards: Vec<&PgCopy> = told.filter(|copy| super::acceptance::is_usable_shard(copy)).collect();
-    shards.sort_by_key(|copy| (copy.head, copy.incomplete.is_none()));
-    let mut heads: Vec<Version> = shards.iter().map(|copy| copy.head).collect();
-    heads.dedup();
-    // From the newest time at which there are enough shards.
-    heads.into_iter().rev().find_map(|head| {
-        let of_head = || shards.iter().rev().filter(move |copy| copy.head == head).copied();
+    let mut shards: Vec<&PgCopy> = told.filter(|copy| is_usable_shard(copy)).collect();
+    shards.sort_by_key(|copy| std::cmp::Reverse((copy.head, copy.incomplete.is_none())));
+    let mut ends: Vec<Version> = shards.iter().map(|copy| copy.head).collect();
+    ends.dedup();
+    // The newest write with which enough shards end, or to which they can go back.
+    ends.into_iter().find_map(|end| {
+        let able = shards.iter().copied().filter(|copy| goes_back_to(copy, end));
+        // Those that have nothing to undo first.
+        let (at_end, after): (Vec<&PgCopy>, Vec<&PgCopy>) = able.partition(|copy| copy.head == end);
         let mut chosen: Vec<&PgCopy> = Vec::new();
-        of_head().for_each(|copy| {
+        for copy in at_end.into_iter().chain(after) {
             if chosen.iter().all(|other| other.shard != copy.shard) {
                 chosen.push(copy);
             }
-        });
+        }
         (chosen.len() >= known.needed()).then(|| chosen.iter().map(|copy| copy.osd).collect())
     })
 }

@@ -1,7 +1,7 @@
 //! Advice on PGs of a made-up cluster.
 
 use atoll_types::pg_copies::Incompleteness;
-use atoll_types::records::{FailureDomain, OsdUpRecord};
+use atoll_types::records::{FailureDomain, OsdRecord, OsdUpRecord};
 use atoll_types::{Epoch, PoolId, Version};
 
 use super::*;
@@ -33,6 +33,7 @@ pub(super) fn map(redundancy: Redundancy, members: u32, up: &[u32]) -> ClusterMa
             process_id: 1,
             process: None,
             incarnation: 1,
+            signs_changes: true,
         };
         map.up.insert(id, up);
     }
@@ -68,6 +69,23 @@ pub(super) fn copy(osd: u32, sequence: u64, incomplete: Option<Incompleteness>, 
         shard,
         waits_for: vec!["something".into()],
         age_ms: 0,
+    }
+}
+
+/// An OSD on a host of its own.
+pub(super) fn osd(id: u32) -> OsdRecord {
+    OsdRecord {
+        format: 1,
+        id: OsdId(id),
+        host: format!("host{id}"),
+        public_key: String::new(),
+        weight: 1.0,
+        device_class: "ssd".into(),
+        device_bytes: 1,
+        rack: String::new(),
+        zone: String::new(),
+        is_out: false,
+        store_id: String::new(),
     }
 }
 
@@ -115,7 +133,7 @@ fn whole_copies_precede_torn_ones_and_down_osds_are_to_be_started() {
 fn shards_of_one_time_are_proposed() {
     let map = map(shards(), 3, &[0, 1, 2]);
     let told = [copy(0, 50, OLD, Some(0)), copy(1, 50, OLD, Some(1)), copy(2, 90, None, Some(2))];
-    assert_eq!(command(&why(&map, PG, &told).unwrap()), Some("atoll pg accept 1.0 --from osd.1 --from osd.0"));
+    assert_eq!(command(&why(&map, PG, &told).unwrap()), Some("atoll pg accept 1.0 --from osd.0 --from osd.1"));
     let told = [copy(0, 50, OLD, Some(0)), copy(2, 90, None, Some(2))];
     let of_two = why(&map, PG, &told).unwrap();
     assert_eq!(command(&of_two), None, "no two are of one time");

@@ -38,6 +38,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         process_id: 1,
         process: None,
         incarnation: 1,
+        signs_changes: true,
     };
     let record = PgRecord {
         format: 1,
@@ -346,6 +347,46 @@ fn only_a_write_that_may_have_been_done_has_an_unknown_outcome() {
     assert!(matches!(error, ClientError::OutcomeUnknown { pool: PoolId(1), .. }) && error.is_unclear());
 }
 
+/// A caller removes the data of a write that did not happen.
+#[test]
+fn a_write_that_may_have_been_done_does_not_fail_for_its_pool() {
+    let errors = |router: &mut Router| {
+        let actions = std::iter::from_fn(|| router.next_action());
+        let ended = actions.filter_map(|action| match action {
+            RouterAction::Complete { sequence, answer: Err(error) } => Some((sequence, error.is_unclear())),
+            _ => None,
+        });
+        ended.collect::<Vec<_>>()
+    };
+    let mut router = router();
+    router.map_changed(0, changes(0, 4));
+    router.connected(1, OsdId(0));
+    router.start(2, 100_000, Target::ByName(PoolId(1)), write(), None);
+    router.disconnected(3, OsdId(0), "reset");
+    router.start(4, 100_000, Target::ByName(PoolId(1)), write(), None);
+    router.map_changed(5, vec![MapChange::Pool(PoolId(1), None)]);
+    router.tick(1_000);
+    assert_eq!(errors(&mut router), [(1, true), (2, false)], "the second was never sent");
+}
+
+#[test]
+fn a_write_is_outstanding_while_its_pool_is_not_in_the_map() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 4));
+    router.connected(1, OsdId(0));
+    router.start(2, 100_000, Target::ByName(PoolId(1)), write(), None);
+    router.start(2, 100_000, Target::Pg(PG), write(), None);
+    drain(&mut router);
+    router.map_changed(3, vec![MapChange::Pool(PoolId(1), None)]);
+    router.reply(4, OsdId(0), answer(2, Err(Refusal::Busy)));
+    router.tick(1_000);
+    assert_eq!(sent(&mut router), Some((2, 1, (4, 0))), "the first is not answered");
+    router.map_changed(1_001, changes(0, 4));
+    router.disconnected(1_002, OsdId(0), "reset");
+    router.connected(1_003, OsdId(0));
+    assert_eq!(sent(&mut router), Some((1, 1, (4, 0))));
+}
+
 #[test]
 fn a_stuck_write_holds_up_nothing_in_other_groups() {
     let other = PgId { pool: PoolId(1), index: 1 };
@@ -395,4 +436,23 @@ fn knowledge_from_before_a_split_counts_up_to_the_split() {
     router.disconnected(5, OsdId(0), "reset");
     router.connected(6, OsdId(0));
     assert_eq!(sent(&mut router), Some((2, 2, (4, u64::MAX))));
+}
+
+/// Cluster state was put back from a snapshot before a split, which was found in the copies of the PG.
+#[test]
+fn a_pg_that_is_beyond_the_number_of_its_pool_is_found() {
+    let mut router = router();
+    let mut all = changes(0, 4);
+    let Some(MapChange::Pg(_, record)) = all.last().cloned() else { panic!("the last is the PG") };
+    let split_off = PgId { pool: PoolId(1), index: 1 };
+    all.push(MapChange::Pg(split_off, record));
+    router.map_changed(0, all);
+    let object = |name: &str| ObjectName::new(name).unwrap();
+    let of = |name: &str| router.place(Target::ByName(PoolId(1)), &object(name)).unwrap();
+    let names: Vec<String> = (0..9).map(|number| format!("o{number}")).collect();
+    for name in &names {
+        assert_eq!(of(name), atoll_types::pg_of_object(PoolId(1), &object(name), 2));
+    }
+    assert!(names.iter().any(|name| of(name) == split_off));
+    assert_eq!(router.pgs(PoolId(1)).unwrap().len(), 2, "fences and lists reach both");
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use etcd_client::{KeyValue, Txn, TxnOp, TxnOpResponse};
 
 use super::error::ClusterError;
-use super::{Answer, ClusterClient, Repeat};
+use super::{Answer, ClusterClient, ConnectOptions, Proposer, Repeat};
 use crate::{keys, kinds};
 
 /// Value of a key whose signed record is about to be created. It means the same as no key, whatever its
@@ -100,6 +100,12 @@ impl ClusterClient {
     /// The same connection, with another guard.
     pub fn with_guard(&self, guard: std::sync::Arc<dyn RecordGuard>) -> ClusterClient {
         ClusterClient { guard: Some(guard), ..self.clone() }
+    }
+
+    /// The same connection, signing changes of PGs with another key.
+    pub fn with_proposer(&self, proposer: Proposer) -> ClusterClient {
+        let options = ConnectOptions { proposer: Some(proposer), ..(*self.options).clone() };
+        ClusterClient { options: std::sync::Arc::new(options), ..self.clone() }
     }
 
     /// Returns whether all signed records are verified: the key service is here.

@@ -4,10 +4,12 @@
 mod contention;
 mod error;
 mod guard;
+mod history;
 mod join_login;
 mod lease;
 mod login;
 mod manifest;
+pub(crate) mod proposals;
 mod signed_writes;
 mod snapshot;
 mod tls;
@@ -37,6 +39,7 @@ pub use guard::{GuardFault, Place, RESERVED, RecordGuard, Stored};
 pub use lease::{Lease, LeaseStatus, TermEnd};
 pub use login::LoginSource;
 use login::Session;
+pub use proposals::{Proposer, StaticKey};
 pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
 pub use transaction::Transaction;
@@ -70,6 +73,8 @@ pub struct ConnectOptions {
     pub request_timeout: Duration,
     /// Signs and verifies records; none where the key service is not.
     pub guard: Option<Arc<dyn RecordGuard>>,
+    /// Signs changes of PGs.
+    pub proposer: Option<Proposer>,
 }
 
 impl ConnectOptions {
@@ -83,6 +88,7 @@ impl ConnectOptions {
             tls: TlsFiles::default(),
             request_timeout: Duration::from_secs(5),
             guard: None,
+            proposer: None,
         }
     }
 

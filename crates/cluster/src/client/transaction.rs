@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use super::error::ClusterError;
 use super::guard::Stored;
+use super::proposals::{Proposer, is_proposed};
 use super::{Answer, ClusterClient, Repeat, encode};
+use crate::keys::PG_TARGETS;
 use crate::kinds::{is_named, is_signed};
 
 /// Checks and changes of a transaction.
@@ -133,6 +135,28 @@ impl Transaction {
         written.filter(|(key, _)| is_signed(key))
     }
 
+    /// Returns the same, with the changes of PGs signed: of their records for the revisions that they replace.
+    pub(super) fn proposed_by(&self, proposer: &Proposer) -> Transaction {
+        let mut signed = self.clone();
+        for change in &mut signed.changes {
+            let Change::Put { key, value, .. } = change else { continue };
+            let replaced = self.checks.iter().find_map(|check| match check {
+                Check::Key { key: checked, revision } if *checked == *key => Some(*revision),
+                _ => None,
+            });
+            // A target replaces whatever is there.
+            let replaced = if key.starts_with(PG_TARGETS) { Some(0) } else { replaced };
+            if let Some(replaced) = replaced.filter(|_| is_proposed(key)) {
+                *value = proposer.sign(key, replaced, std::mem::take(value));
+            }
+        }
+        signed
+    }
+
+    fn is_proposal(&self) -> bool {
+        self.written().any(is_proposed)
+    }
+
     /// Returns whether it depends on the revision of a key.
     pub(super) fn has_check(&self, key: &str) -> bool {
         self.checks.iter().any(|check| match check {
@@ -225,6 +249,9 @@ impl ClusterClient {
 
     /// Sends a transaction as it is.
     pub(super) async fn send(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
+        let proposer = self.options.proposer.as_ref().filter(|_| transaction.is_proposal());
+        let signed = proposer.map(|proposer| transaction.proposed_by(proposer));
+        let transaction = signed.as_ref().unwrap_or(transaction);
         let operation = match transaction.changes.first() {
             Some(Change::Put { key, .. }) => format!("write {key}"),
             Some(Change::Delete { key }) => format!("delete {key}"),

@@ -87,6 +87,14 @@ impl ClusterClient {
     }
 }
 
+impl ClusterClient {
+    pub(super) async fn open_watch(&self, prefix: &str, from: i64) -> Result<WatchStream, etcd_client::Error> {
+        let options = WatchOptions::new().with_range(range_end(prefix)).with_start_revision(from);
+        let mut watches = self.session.etcd().watch_client().max_decoding_message_size(RESPONSE_BYTES);
+        watches.watch(prefix, Some(options)).await
+    }
+}
+
 struct Follower {
     client: ClusterClient,
     prefix: String,
@@ -196,9 +204,7 @@ impl Follower {
     }
 
     async fn open(&self) -> Result<WatchStream, etcd_client::Error> {
-        let options = WatchOptions::new().with_range(range_end(&self.prefix)).with_start_revision(self.next);
-        let mut watches = self.client.session.etcd().watch_client().max_decoding_message_size(RESPONSE_BYTES);
-        watches.watch(self.prefix.as_str(), Some(options)).await
+        self.client.open_watch(&self.prefix, self.next).await
     }
 
     async fn resync(&mut self) -> End {

@@ -1,5 +1,5 @@
 //! Connections to the server: a connection that has shown a token keeps its place, and strangers have few places,
-//! for a while.
+//! for a while, and send few bytes.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -49,7 +49,8 @@ impl Connections {
         self.lock().insert(peer, Arc::clone(&place));
         let evicted = Some(place.evicted());
         let login_limit = Box::pin(tokio::time::sleep(limits::LOGIN));
-        Ok(GuardedStream { stream, peer, place, connections: self.clone(), evicted, login_limit })
+        let (connections, allowed_bytes) = (self.clone(), limits::STRANGER_BYTES);
+        Ok(GuardedStream { stream, peer, place, connections, evicted, login_limit, allowed_bytes })
     }
 
     /// A request of this peer has shown a token.
@@ -61,7 +62,7 @@ impl Connections {
     }
 }
 
-/// A connection that fails when it has lost its place, or has had its time without a token.
+/// A connection that fails when it has lost its place, or has had its time or its bytes without a token.
 pub struct GuardedStream {
     stream: TcpStream,
     peer: SocketAddr,
@@ -70,20 +71,40 @@ pub struct GuardedStream {
     /// Until the connection has logged in.
     evicted: Option<Evicted>,
     login_limit: Pin<Box<Sleep>>,
+    /// Bytes that it may still send until then.
+    allowed_bytes: u64,
+}
+
+fn closed(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }
 
 impl GuardedStream {
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(evicted) = &mut self.evicted else { return Ok(()) };
-        let closed = |why: &str| Err(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         match Pin::new(evicted).poll(context) {
-            Poll::Ready(true) => return closed("the place is another connection's"),
+            Poll::Ready(true) => return Err(closed("the place is another connection's")),
             Poll::Ready(false) => self.evicted = None,
             Poll::Pending if self.login_limit.as_mut().poll(context).is_ready() => {
-                return closed("no request has shown a token in time");
+                return Err(closed("no request has shown a token in time"));
             }
             Poll::Pending => {}
         }
+        Ok(())
+    }
+
+    /// Counts received bytes. The server keeps a request until it is whole, so strangers could fill the memory by
+    /// requests that they do not end.
+    fn count(&mut self, bytes: usize) -> io::Result<()> {
+        if self.evicted.is_none() {
+            return Ok(());
+        }
+        let Some(left) = self.allowed_bytes.checked_sub(bytes as u64) else {
+            let detail = "a connection without a token has sent too much";
+            note(SecurityEvent::TooManyConnections, self.peer.ip(), detail);
+            return Err(closed(detail));
+        };
+        self.allowed_bytes = left;
         Ok(())
     }
 }
@@ -113,7 +134,10 @@ impl AsyncRead for GuardedStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(context)?;
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.count(buffer.filled().len() - before)?;
+        read
     }
 }
 
@@ -140,5 +164,48 @@ impl AsyncWrite for GuardedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A connection over which twice the bytes of a stranger come.
+    async fn connection(connections: &Connections) -> GuardedStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            // It may be cut off.
+            let _ = sender.write_all(&vec![0; 2 * limits::STRANGER_BYTES as usize]).await;
+        });
+        connections.guard(stream).unwrap()
+    }
+
+    async fn received(stream: &mut GuardedStream) -> (u64, Option<io::ErrorKind>) {
+        let (mut bytes, mut buffer) = (0, vec![0; 64 << 10]);
+        loop {
+            match stream.read(&mut buffer).await {
+                Ok(0) => return (bytes, None),
+                Ok(read) => bytes += read as u64,
+                Err(error) => return (bytes, Some(error.kind())),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_token_sends_few_bytes() {
+        let connections = Connections::new();
+        let mut stranger = connection(&connections).await;
+        let (bytes, error) = received(&mut stranger).await;
+        assert_eq!(error, Some(io::ErrorKind::ConnectionAborted));
+        assert!(bytes <= limits::STRANGER_BYTES, "{bytes}");
+        let mut member = connection(&connections).await;
+        connections.log_in(member.peer);
+        assert_eq!(received(&mut member).await, (2 * limits::STRANGER_BYTES, None));
     }
 }

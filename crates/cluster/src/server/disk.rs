@@ -1,164 +1,19 @@
 //! The state on disk, twice: each commit is in both files when it is answered. Data that one file has lost, to a
 //! flipped bit or a device that forgets, is in the other.
 
-use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::auth::Auth;
-use super::change::Finished;
+use super::batch::Batch;
+use super::disk_error::{DiskError, Identity};
 use super::snapshot::newest_snapshot;
-use super::state::{Entry, Granted, Key, State};
-use super::state_file::{Content, FORMAT, StateFile};
+use super::state::State;
+use super::state_file::{Content, StateFile};
 
 const FIRST: &str = "state.redb";
 const SECOND: &str = "state.copy.redb";
 /// Pause before the second file, which could not be written, is made again.
 const SECOND_PAUSE: Duration = Duration::from_secs(60);
-
-/// Why the files cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DiskError {
-    /// Files and directories.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// Some process has it open.
-    #[error("{path} is in use by another process: stop that one first, or choose another directory")]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The content of the file differs from the written one.
-    #[error("{path} is damaged: {detail}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        detail: String,
-    },
-    /// Both files are damaged.
-    #[error("{first}; and so is its copy: {second}. {remedy}")]
-    BothDamaged {
-        /// The one.
-        first: Box<DiskError>,
-        /// The other.
-        second: Box<DiskError>,
-        /// The remedy.
-        remedy: String,
-    },
-    /// The database's own complaint.
-    #[error("{path}: {source}")]
-    Database {
-        /// The file.
-        path: PathBuf,
-        /// Error of redb.
-        source: Box<redb::Error>,
-    },
-    /// Written by a later release.
-    #[error("{path} has format {found}, this release knows {FORMAT}: use the release that wrote it")]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: i64,
-    },
-}
-
-impl DiskError {
-    pub(super) fn of(path: &Path, error: redb::Error) -> Self {
-        use redb::Error::{Io, LockPoisoned, PreviousIo};
-        let is_of_the_system = match &error {
-            Io(source) => !is_of_content(source.kind()),
-            PreviousIo | LockPoisoned(_) => true,
-            // Tables that are not there, another version: nothing that was written.
-            _ => false,
-        };
-        match is_of_the_system {
-            true => DiskError::Database { path: path.into(), source: Box::new(error) },
-            false => DiskError::Damaged { path: path.into(), detail: error.to_string() },
-        }
-    }
-
-    /// Returns true if a repetition cannot help: another file does, or another release.
-    pub fn is_lasting(&self) -> bool {
-        self.is_damage() || matches!(self, DiskError::Format { .. })
-    }
-
-    fn is_damage(&self) -> bool {
-        matches!(self, DiskError::Damaged { .. } | DiskError::BothDamaged { .. })
-    }
-
-    fn is_absence(&self) -> bool {
-        matches!(self, DiskError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
-    }
-}
-
-/// Returns true for redb's errors about bytes that are not its own.
-fn is_of_content(kind: std::io::ErrorKind) -> bool {
-    matches!(kind, std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
-}
-
-/// Drawn once, when the file is made; every answer's header carries both.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity {
-    pub cluster: u64,
-    pub member: u64,
-}
-
-impl Identity {
-    pub(super) fn random() -> Result<Self, DiskError> {
-        let mut bytes = [0; 16];
-        std::fs::File::open("/dev/urandom")
-            .and_then(|mut random| random.read_exact(&mut bytes))
-            .map_err(|source| DiskError::Io { path: "/dev/urandom".into(), source })?;
-        let (cluster, member) = bytes.split_at(8);
-        let number = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte));
-        Ok(Identity { cluster: number(cluster), member: number(member) })
-    }
-}
-
-/// The effects of several requests, for one commit. Later ones replace earlier ones.
-#[derive(Default)]
-pub struct Batch {
-    pub(super) keys: BTreeMap<Key, Option<Arc<Entry>>>,
-    pub(super) leases: BTreeMap<i64, Option<Granted>>,
-    pub(super) auth: Option<Arc<Auth>>,
-    compacted: bool,
-}
-
-impl Batch {
-    /// All of a state.
-    pub(super) fn of(state: &State) -> Self {
-        Batch {
-            keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
-            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted()))).collect(),
-            auth: Some(state.auth.clone()),
-            compacted: false,
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.leases.is_empty() && self.auth.is_none() && !self.compacted
-    }
-
-    pub fn add(&mut self, finished: &Finished) {
-        for event in &finished.events {
-            self.keys.insert(event.key.clone(), event.now.clone());
-        }
-        self.leases.extend(finished.leases.iter().cloned());
-        if finished.has_new_auth {
-            self.auth = Some(finished.state.auth.clone());
-        }
-        self.compacted |= finished.compacted;
-    }
-}
 
 /// Both files, open.
 pub struct Disk {

@@ -15,9 +15,9 @@ use super::change::Change;
 use super::host_records::{
     Signer, host_event, note_event, put_key, put_record, records, role_names, set_roles, unix_ms,
 };
+use super::passwords::same;
 use super::passwords::{PasswordDigest, is_random};
 use super::status;
-use super::tokens::same;
 use crate::keys;
 use crate::roles::{own_grants, roles_of};
 

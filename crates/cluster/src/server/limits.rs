@@ -44,6 +44,9 @@ pub const TOKENS: usize = 10_000;
 pub const TOKEN_IDLE: Duration = Duration::from_secs(300);
 /// Time after which a connection is closed if no request has shown a token.
 pub const LOGIN: Duration = Duration::from_secs(30);
+/// Bytes that a connection may send until a request has shown a token: those that HTTP/2 lets a client send before the
+/// first request is looked at, and as many for TLS and log-ins.
+pub const STRANGER_BYTES: u64 = 2 << 20;
 /// Log-ins of one network at a time whose passwords are slow to compare, and of all.
 pub const SLOW_LOGINS_OF_NETWORK: usize = 2;
 pub const SLOW_LOGINS: usize = 16;

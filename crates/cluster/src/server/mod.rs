@@ -5,9 +5,11 @@
 mod audit_heads;
 mod auth;
 mod auth_calls;
+mod batch;
 mod change;
 mod connections;
 mod disk;
+mod disk_error;
 mod history;
 mod host_calls;
 mod host_records;
@@ -18,7 +20,10 @@ mod metrics;
 mod own_records;
 mod passwords;
 mod permissions;
+#[allow(missing_docs, clippy::all)]
+mod proto;
 mod services;
+mod shared;
 mod snapshot;
 mod span;
 mod state;
@@ -28,24 +33,6 @@ mod tokens;
 mod txn;
 mod watch;
 mod writer;
-
-/// Code that `build.rs` generates from `proto/`.
-#[allow(missing_docs, clippy::all)]
-mod proto {
-    /// The generated code of each package expects the others as its neighbours.
-    pub mod authpb {
-        tonic::include_proto!("authpb");
-    }
-    pub mod mvccpb {
-        tonic::include_proto!("mvccpb");
-    }
-    /// Requests, answers and services.
-    pub mod etcdserverpb {
-        tonic::include_proto!("etcdserverpb");
-    }
-    pub use etcdserverpb::*;
-    pub use mvccpb::*;
-}
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -61,18 +48,17 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity as TlsIdentity, Server, ServerTlsConfig};
 use tower_layer::layer_fn;
 
-pub use disk::DiskError;
-use disk::{Disk, Identity};
+use batch::Batch;
+use disk::Disk;
+pub use disk_error::DiskError;
 use lease_clock::LeaseClock;
-use proto::ResponseHeader;
 use services::Services;
+pub use shared::FindSigner;
+use shared::{Shared, stopped};
 use tokens::Gate;
 use writer::WriterHandle;
 
-use crate::client::{LoginSource, RecordGuard};
-
-/// There are no elections, so the term never changes.
-const TERM: u64 = 1;
+use crate::client::LoginSource;
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -130,45 +116,9 @@ pub struct Protection {
     pub signer: Option<FindSigner>,
 }
 
-/// Finds the signer of records, if the key service is there now. The signer is kept current elsewhere.
-pub type FindSigner = Arc<dyn Fn() -> Option<Arc<dyn RecordGuard>> + Send + Sync>;
-
 impl From<Option<(String, String)>> for Protection {
     fn from(credentials: Option<(String, String)>) -> Self {
         Protection { credentials, ..Protection::default() }
-    }
-}
-
-/// Shared state of all services of one server.
-struct Shared {
-    identity: Identity,
-    writer: WriterHandle,
-    lease_clock: Mutex<LeaseClock>,
-    gate: Gate,
-    /// As clients name it.
-    url: String,
-    directory: PathBuf,
-    signer: Option<FindSigner>,
-    /// Held while a snapshot is sent: all have the same file.
-    snapshot: Arc<tokio::sync::Mutex<()>>,
-    /// Becomes true when the server stops, so that endless streams end.
-    stop: latest::Receiver<bool>,
-}
-
-impl Shared {
-    fn signer(&self) -> host_records::Signer {
-        self.signer.as_ref().and_then(|find| find())
-    }
-
-    /// The newest durable state, unless the server has stopped: a connection may outlive it, and
-    /// another server may have taken over the directory.
-    fn state(&self) -> Result<Arc<state::State>, tonic::Status> {
-        if *self.stop.borrow() { Err(status::stopped()) } else { Ok(self.writer.state()) }
-    }
-
-    fn header(&self, revision: i64) -> Option<ResponseHeader> {
-        let Identity { cluster, member } = self.identity;
-        Some(ResponseHeader { cluster_id: cluster, member_id: member, revision, raft_term: TERM })
     }
 }
 
@@ -266,7 +216,7 @@ impl EmbeddedServer {
         let (mut disk, mut state, _) = Disk::open(directory)?;
         state.revision = state.revision.saturating_add(1).max(to);
         state.compacted = state.revision;
-        Ok(disk.commit(&disk::Batch::default(), &state)?)
+        Ok(disk.commit(&Batch::default(), &state)?)
     }
 
     /// Where it listens.
@@ -317,12 +267,6 @@ async fn bind(listen: Listen) -> Result<tokio::net::TcpListener, StartError> {
             .and_then(|()| tokio::net::TcpListener::from_std(listener))
             .map_err(|source| StartError::Listen { address: "the given socket".into(), source }),
     }
-}
-
-/// Returns when the server stops or is dropped.
-async fn stopped(stop: &mut latest::Receiver<bool>) {
-    // An error means that the server was dropped, which stops it as well.
-    let _ = stop.wait_for(|stopping| *stopping).await.is_ok();
 }
 
 fn builder(tls: Option<(Vec<u8>, Vec<u8>)>) -> Result<Server, tonic::transport::Error> {

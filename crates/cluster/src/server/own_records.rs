@@ -11,6 +11,7 @@ use super::auth::{Auth, Caller, ROOT};
 use super::state::State;
 use super::status;
 use crate::keys;
+use crate::pg_changes::split_from;
 use crate::roles::Role;
 
 /// Prefixes of processes' records of one OSD each.
@@ -85,11 +86,6 @@ impl State {
         let mut all = record.members.iter().chain(&record.last_active_members);
         all.any(|osd| self.record::<OsdRecord>(&keys::osd(*osd)).flatten().is_some_and(|osd| osd.host == host))
     }
-}
-
-/// The PG that one is split off from.
-fn split_from(pg: PgId) -> Option<PgId> {
-    Some(PgId { index: pg.index - (1 << pg.index.checked_ilog2()?), ..pg })
 }
 
 #[cfg(test)]

@@ -299,7 +299,7 @@ impl maintenance_server::Maintenance for Services {
             leader: self.shared.identity.member,
             raft_index: state.revision.unsigned_abs(),
             raft_applied_index: state.revision.unsigned_abs(),
-            raft_term: super::TERM,
+            raft_term: super::shared::TERM,
             ..Default::default()
         }))
     }

@@ -10,7 +10,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::disk::{DiskError, Identity};
+use super::disk_error::{DiskError, Identity};
 use super::limits;
 use super::proto::SnapshotResponse;
 use super::state::State;

@@ -9,7 +9,8 @@ use atoll_files::Access;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 
 use super::auth::Auth;
-use super::disk::{Batch, DiskError, Identity};
+use super::batch::Batch;
+use super::disk_error::{DiskError, FORMAT, Identity};
 use super::state::{Entry, Key, LeaseState, State};
 
 const KEYS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("keys");
@@ -21,8 +22,6 @@ const NUMBERS: TableDefinition<&str, i64> = TableDefinition::new("numbers");
 const AUTH: TableDefinition<&str, &[u8]> = TableDefinition::new("auth");
 const AUTH_ROW: &str = "users and roles";
 
-/// Raised when the layout of these tables changes.
-pub const FORMAT: i64 = 1;
 /// Four numbers precede the value of a key: create revision, mod revision, version, lease.
 const ENTRY_HEADER_BYTES: usize = 32;
 

@@ -14,7 +14,7 @@ use tonic::{Extensions, Request, Status};
 
 use super::auth::{Auth, Caller};
 use super::connections::Connections;
-use super::passwords::PasswordDigest;
+use super::passwords::{PasswordDigest, same};
 use super::writer::WriterHandle;
 use super::{limits, status};
 use crate::client::LoginSource;
@@ -178,10 +178,4 @@ pub fn caller_of(extensions: &Extensions) -> Caller {
 /// A peer in the log.
 pub(super) fn peer_of(address: Option<SocketAddr>) -> String {
     address.map_or_else(|| "an unknown peer".into(), |address| address.ip().to_string())
-}
-
-/// Takes as long for a near miss as for a far one.
-pub(super) fn same(given: &[u8], known: &[u8]) -> bool {
-    let difference = given.iter().zip(known).fold(0, |sum, (a, b)| sum | (a ^ b));
-    given.len() == known.len() && difference == 0
 }

@@ -9,8 +9,9 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
+use super::batch::Batch;
 use super::change::Change;
-use super::disk::{Batch, Disk};
+use super::disk::Disk;
 use super::history::History;
 use super::limits;
 use super::metrics;

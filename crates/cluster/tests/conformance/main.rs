@@ -12,6 +12,7 @@ mod keys;
 mod leases;
 mod members;
 mod persistence;
+mod pg_changes;
 mod random;
 mod rights;
 mod servers;
@@ -45,4 +46,5 @@ on_all_servers! {
     crate::client::all as client,
     crate::rights::all as rights,
     crate::hosts::all as rights_of_hosts,
+    crate::pg_changes::all as changes_of_pgs,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::document::Given;
 use super::refusal::Refusal;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 

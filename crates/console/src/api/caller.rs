@@ -10,11 +10,12 @@ use atoll_types::api_tokens::{ApiTokenRecord, TokenScope};
 use atoll_types::operators::OperatorRole;
 
 use super::document::{Given, Operation};
+use super::parts::own_call;
 use super::refusal::Refusal;
 use super::sessions::Session;
 use crate::cluster_state::absent_if_refused;
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 
@@ -69,9 +70,7 @@ impl Caller {
     /// Refuses a call that it may not make.
     pub fn check(&self, operation: &Operation) -> Result<(), Refusal> {
         match self {
-            Caller::Session(session)
-                if session.needs_second_factor && super::own_call(&operation.id).is_none() =>
-            {
+            Caller::Session(session) if session.needs_second_factor && own_call(&operation.id).is_none() => {
                 Err(Refusal::no_second_factor(&session.record.user))
             }
             Caller::Session(session) => operation.check_roles(&session.record.user, &session.roles),

@@ -10,7 +10,7 @@ use super::operator_calls;
 use super::refusal::Refusal;
 use crate::commands::{Command, CommandFailure};
 use crate::copies::{COPIES_MAX, CopyJob, Turn};
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// Largest length of a list by default.
 const LISTED_MAX: usize = 10_000;

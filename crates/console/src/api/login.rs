@@ -1,46 +1,28 @@
 //! Logging in and out.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin::operators::{self, NAME_BYTES_MAX};
+use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_admin::sessions;
-use atoll_cluster::ClusterClient;
-use atoll_security_log::{SecurityEvent, note};
 use atoll_types::operators::OperatorRecord;
 use axum::Json;
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
+use super::parts::COOKIE_NAME;
+use super::password::{Attempt, prove};
 use super::refusal::Refusal;
 use super::session_keeping::Beginning;
 use super::{own_totp, session_keeping};
-use crate::cluster_state::absent_if_refused;
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
-/// A wrong password is not answered sooner.
-const WRONG_AFTER: Duration = Duration::from_secs(1);
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 /// Value of a log-in in place of a session's token: a form of another site cannot send it.
 const LOGIN_CSRF: &str = "login";
-
-/// An attempt to log in.
-pub(super) struct Attempt<'a> {
-    pub user: &'a str,
-    pub password: &'a str,
-    pub peer: Option<&'a Peer>,
-}
-
-impl Attempt<'_> {
-    fn address(&self) -> IpAddr {
-        self.peer.map_or(IpAddr::from([0; 4]), |peer| peer.address.ip())
-    }
-}
 
 pub(super) async fn log_in(
     shared: &Arc<Shared>,
@@ -96,38 +78,6 @@ pub(super) async fn prove_with_code(
     Ok(record)
 }
 
-/// The record of the operator whose password this is. A wrong one is slowed, and noted.
-pub(super) async fn prove(shared: &Arc<Shared>, attempt: Attempt<'_>) -> Result<OperatorRecord, Refusal> {
-    let (user, address) = (attempt.user, attempt.address());
-    if let Some(seconds) = shared.sessions.pause_seconds(user, address) {
-        return Err(Refusal::too_many_attempts(seconds));
-    }
-    let begun = Instant::now();
-    // Held until the answer, so that who tries many names is no faster.
-    let _turn = shared.login_turns.begin(address).ok_or_else(Refusal::too_many_logins)?;
-    // One at a time: each takes memory and a processor for some tens of milliseconds.
-    let processor = shared.password_turn.lock().await;
-    let find = |client: ClusterClient| async move { absent_if_refused(operators::find(&client, user).await) };
-    let read = shared.state.read(STATE_LIMIT, find);
-    let operator =
-        read.await.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
-    let password = attempt.password.to_owned();
-    let compared = tokio::task::spawn_blocking(move || {
-        let is_right = operators::is_password(operator.as_ref().map(|(record, _)| record), &password);
-        operator.filter(|_| is_right)
-    });
-    let operator = compared.await.map_err(|error| Refusal::internal(error.to_string()))?;
-    drop(processor);
-    let Some((record, _)) = operator else {
-        shared.sessions.failed(user, address);
-        note(SecurityEvent::BadPassword, address, "a log-in to the console with a wrong user or password");
-        tokio::time::sleep_until(begun + WRONG_AFTER).await;
-        return Err(Refusal::wrong_credentials());
-    };
-    shared.sessions.succeeded(user, address);
-    Ok(record)
-}
-
 /// The answer to a log-out.
 pub(super) fn ended() -> Response {
     let gone = cookie("", Some(0)).unwrap_or_else(|_| HeaderValue::from_static(""));
@@ -136,6 +86,6 @@ pub(super) fn ended() -> Response {
 
 pub(super) fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refusal> {
     let age = max_age_seconds.map_or_else(String::new, |seconds| format!("; Max-Age={seconds}"));
-    let text = format!("{}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{age}", super::COOKIE_NAME);
+    let text = format!("{}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{age}", COOKIE_NAME);
     HeaderValue::from_str(&text).map_err(|error| Refusal::internal(error.to_string()))
 }

@@ -9,6 +9,8 @@ mod oidc;
 mod operator_calls;
 mod own_password;
 mod own_totp;
+mod parts;
+mod password;
 mod refusal;
 mod session_keeping;
 mod sessions;
@@ -22,15 +24,16 @@ use atoll_audit::{AuditLog, Bounded, METHOD_BYTES_MAX, PATH_BYTES_MAX, Stranger,
 use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Extension, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use serde_json::{Map, Value, json};
 
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_admin::sessions::id_of;
 use atoll_connection_limits::LookUp;
@@ -41,14 +44,14 @@ pub(crate) use document::Given;
 pub use document::is_call_of_tokens;
 use document::{Needs, Operation};
 pub(crate) use oidc::OidcLogins;
+pub use parts::AUDIT_SOURCE;
+use parts::{COOKIE_NAME, OwnCall, cookie_of, decoded_query, own_call};
 pub(crate) use refusal::Refusal;
 use sessions::Session;
 pub(crate) use sessions::Sessions;
 
-/// The cookie with the token of a session.
-const COOKIE_NAME: &str = "atoll_session";
-/// Name of calls of the admin API in audit logs.
-pub const AUDIT_SOURCE: &str = "admin";
+/// Largest body of a call: policies are the longest that there are.
+const BODY_BYTES_MAX: usize = 256 << 10;
 const CSRF_HEADER: &str = "x-atoll-csrf";
 /// Header of calls without a user at the page: the call is no use of the session.
 const IDLE_HEADER: &str = "x-atoll-idle";
@@ -56,7 +59,7 @@ const IDLE_HEADER: &str = "x-atoll-idle";
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     let document = || async { ([(CONTENT_TYPE, "application/json")], document::TEXT) };
     let api = Router::new().route("/api/openapi.json", get(document)).route("/api/v1/{*call}", any(call));
-    api.merge(oidc::routes())
+    api.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).merge(oidc::routes())
 }
 
 async fn call(
@@ -65,8 +68,10 @@ async fn call(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let (body, unread) =
+        body.map_or_else(|error| (Bytes::new(), Some(Refusal::unread_body(&error))), |body| (body, None));
     let call = Call {
         shared,
         peer: peer.map(|peer| peer.0),
@@ -79,7 +84,11 @@ async fn call(
         tried_user: OnceLock::new(),
         allowed: OnceLock::new(),
     };
-    let answer = if call.is_unaudited() { Err(Refusal::unaudited()) } else { call.answer().await };
+    let answer = match unread {
+        _ if call.is_unaudited() => Err(Refusal::unaudited()),
+        Some(refusal) => Err(refusal),
+        None => call.answer().await,
+    };
     let mut response = answer.unwrap_or_else(Refusal::into_response);
     call.audit(response.status());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -122,7 +131,9 @@ impl Call {
     }
 
     fn audit(&self, status: StatusCode) {
-        let Some(log) = self.shared.audit.as_ref().filter(|_| self.is_recorded()) else { return };
+        // Who looks where it may not is recorded, too.
+        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let Some(log) = self.shared.audit.as_ref().filter(|_| is_denied || self.is_recorded()) else { return };
         let address = self.address();
         let method = Bounded::new(self.method.as_str(), METHOD_BYTES_MAX);
         let path = Bounded::new(self.uri.path(), PATH_BYTES_MAX);
@@ -297,33 +308,6 @@ impl Call {
     }
 }
 
-/// The cookie of this name.
-fn cookie_of<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
-    cookies.find(|(found, _)| *found == name).map(|(_, value)| value)
-}
-
-/// A call about the session itself.
-enum OwnCall {
-    Show,
-    End,
-    ChangePassword,
-    EnrolTotp,
-    ConfirmTotp,
-}
-
-fn own_call(id: &str) -> Option<OwnCall> {
-    match id {
-        "getSession" => Some(OwnCall::Show),
-        "endSession" => Some(OwnCall::End),
-        "changePassword" => Some(OwnCall::ChangePassword),
-        "enrolTotp" => Some(OwnCall::EnrolTotp),
-        "confirmTotp" => Some(OwnCall::ConfirmTotp),
-        _ => None,
-    }
-}
-
 /// The parts of a path between its slashes. A name may have slashes, as `%2F`.
 fn decoded_parts(path: &str) -> Vec<String> {
     path.trim_start_matches('/').split('/').map(decoded).collect()
@@ -331,10 +315,6 @@ fn decoded_parts(path: &str) -> Vec<String> {
 
 fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-fn decoded_query(query: Option<&str>) -> Vec<(String, String)> {
-    form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect()
 }
 
 #[cfg(test)]

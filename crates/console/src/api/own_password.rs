@@ -10,12 +10,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::document::Given;
-use super::login::{self, Attempt};
+use super::login;
+use super::password::Attempt;
 use super::refusal::Refusal;
 use super::session_keeping;
 use super::sessions::Session;
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 

@@ -12,12 +12,12 @@ use atoll_security_log::{SecurityEvent, note};
 use serde_json::{Value, json};
 
 use super::document::Given;
-use super::login::{self, Attempt};
+use super::password::{Attempt, prove};
 use super::refusal::Refusal;
 use super::session_keeping;
 use super::sessions::Session;
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 /// A wrong code is not answered sooner.
@@ -71,7 +71,7 @@ pub(super) async fn enrol(
 ) -> Result<Value, Refusal> {
     let user = session.record.user.clone();
     let password = given.text("password").unwrap_or_default();
-    let record = login::prove(shared, Attempt { user: &user, password, peer }).await?;
+    let record = prove(shared, Attempt { user: &user, password, peer }).await?;
     if record.has_second_factor() {
         let action = "An operator with the role security takes it away: 'atoll operator totp reset NAME'.";
         return Err(Refusal::conflict(format!("{user} has a second factor already."), action));

@@ -2,6 +2,7 @@
 
 use atoll_types::operators::OperatorRoles;
 use axum::Json;
+use axum::extract::rejection::BytesRejection;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -32,6 +33,12 @@ impl Refusal {
     pub fn invalid(message: String) -> Self {
         let action = "See openapi.json for the parameters of the call.";
         Refusal::new(StatusCode::BAD_REQUEST, "INVALID", message, action)
+    }
+
+    /// A body that is too long, or that did not come to its end.
+    pub fn unread_body(error: &BytesRejection) -> Self {
+        let message = format!("The body cannot be read: {}.", error.body_text());
+        Refusal::new(error.status(), "INVALID", message, "See openapi.json for the parameters of the call.")
     }
 
     pub fn no_session() -> Self {

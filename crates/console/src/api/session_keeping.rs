@@ -17,7 +17,7 @@ use atoll_types::records::RECORD_FORMAT;
 use super::refusal::Refusal;
 use super::sessions::{Session, new_token};
 use crate::cluster_state::{UNCONFIRMED_MAX, absent_if_refused};
-use crate::server::Shared;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(4);
 /// That a session is in use is written not more often than this, and at least four times within the time that it may

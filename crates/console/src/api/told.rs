@@ -17,7 +17,7 @@ use super::document::Given;
 use super::refusal::Refusal;
 use crate::bucket_listing::{self, Asked};
 use crate::hosts::Unanswered;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
 const EVENTS_DEFAULT: usize = 200;

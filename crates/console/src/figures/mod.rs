@@ -1,6 +1,7 @@
 //! Figures of the last ten minutes for live charts, made of processes' metrics. One value stands for each second.
 //! Each admin server keeps those of its host's processes; a viewer gets those of all hosts.
 
+mod hosts;
 mod samples;
 mod series;
 mod span;
@@ -11,25 +12,19 @@ pub(crate) use span::HostFigures;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use atoll_coordinator::unix_ms;
 use serde_json::{Value, json};
 
-use crate::hosts::{Unanswered, ask_processes};
-use crate::server::Shared;
+use crate::hosts::Unanswered;
 use span::{Figure, Span, is_summed};
 
 /// Kinds that may be many, without charts in the console.
 const WITHOUT_CHARTS: [&str; 2] = ["bucket", "client"];
 /// Seconds that are kept.
 const KEPT: u64 = 600;
-/// How often processes are asked, in seconds: all seconds between have the same values.
-const STEP_SECONDS: u64 = 2;
 /// Seconds behind after which a host is not waited for.
 const LATE_MAX: u64 = 10;
-/// Pause before a silent host is asked again: the console asks every two seconds.
-const SILENT_PAUSE: Duration = Duration::from_secs(15);
 
 /// The figures of this host.
 #[derive(Default)]
@@ -80,25 +75,6 @@ impl Wanted {
 }
 
 impl Figures {
-    /// Asks all processes of this host again and again, for as long as the process lives.
-    pub async fn keep(shared: Arc<Shared>) {
-        let mut before: Option<Samples> = None;
-        let mut ticks = tokio::time::interval(Duration::from_secs(STEP_SECONDS));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let host = shared.cluster.host_name();
-        loop {
-            ticks.tick().await;
-            let begun_unix_ms = unix_ms();
-            let told = ask_processes::<String>(&shared.directory, &shared.processes()).await.told;
-            let told = told.into_iter().map(|(process, text)| (host.clone(), process, text));
-            let now = Samples::read(begun_unix_ms, told.collect());
-            if let Some(before) = &before {
-                shared.figures.add(before.unix_ms / 1_000, now.unix_ms / 1_000, rates(before, &now));
-            }
-            before = Some(now);
-        }
-    }
-
     fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Span>>> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,35 +108,6 @@ impl Figures {
             Span { from: span.from, until: span.until, figures }
         };
         HostFigures { now_unix_ms, spans: newer.into_iter().map(part).collect() }
-    }
-
-    /// The schema `Figures` of the API: of all hosts.
-    pub async fn tell(&self, shared: &Shared, query: &[(String, String)]) -> Value {
-        let now_unix_ms = unix_ms();
-        let wanted = Wanted::of(query, now_unix_ms);
-        let since = query.iter().rev().find(|(name, _)| name == "since_unix_ms");
-        let since = since.and_then(|(_, since)| since.parse::<u64>().ok()).map(|since| since / 1_000);
-        let (mut others, mut unanswered) = shared.others().await;
-        unanswered.extend_from_slice(others.untold());
-        {
-            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-            silent.retain(|host, (at, _)| at.elapsed() < SILENT_PAUSE && others.names().contains(&&host[..]));
-            unanswered.extend(silent.values().map(|(_, unanswered)| unanswered.clone()));
-            others.leave_out(|host| silent.contains_key(host));
-        }
-        let route = format!("/figures?{}", wanted.query());
-        let (told, failed) = others.ask::<HostFigures>(&shared.directory, &route).await;
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        for failed in failed {
-            silent.extend(failed.host.iter().map(|host| (host.clone(), (Instant::now(), failed.clone()))));
-            unanswered.push(failed);
-        }
-        drop(silent);
-        unanswered.sort();
-        let told = told.into_iter().map(|(_, figures)| figures.by_clock(now_unix_ms)).collect();
-        let mut document = joined(self.own(&wanted, now_unix_ms), told, since);
-        document["unanswered"] = json!(unanswered);
-        document
     }
 }
 

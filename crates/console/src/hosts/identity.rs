@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use atoll_keys::sha256;
 use atoll_node::DataDir;
+use atoll_tls::Certificate;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -25,8 +26,7 @@ pub(crate) struct HostKey(pub String);
 impl HostKey {
     /// Returns the key of a certificate; none if it cannot be read.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<HostKey> {
-        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-        Some(HostKey(hex::encode(sha256(parsed.tbs_certificate.subject_pki.raw))))
+        Some(HostKey(hex::encode(sha256(&Certificate::from_der(certificate)?.public_key))))
     }
 }
 
@@ -161,7 +161,7 @@ impl ClientCertVerifier for AnyKey {
 
 #[cfg(test)]
 mod tests {
-    use atoll_s3::{Tls, TlsSettings};
+    use atoll_tls::{Tls, TlsSettings};
     use tempfile::TempDir;
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 

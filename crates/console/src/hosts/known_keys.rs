@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use super::identity::HostKey;
 use crate::cluster_state::ClusterState;
 use crate::known_digests::KnownDigests;
-use crate::listener::Peer;
+use crate::peer::Peer;
 
 /// Milliseconds after which a host that was not seen is refused: it is gone, or was removed. Hosts say every ten
 /// minutes that they are there.

@@ -6,12 +6,14 @@ mod identity;
 mod known_keys;
 mod local;
 mod others;
+mod remembered;
 mod serve;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use identity::{HostKey, own_key_sha256, server_config};
 pub(crate) use known_keys::KnownKeys;
+pub(crate) use remembered::is_remembered;
 pub(crate) use serve::routes;
 
 pub(crate) use local::ask_processes;

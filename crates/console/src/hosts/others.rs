@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{CertificateError, Error};
 use super::Unanswered;
 use super::identity::{HostKey, client_config};
 use super::local::{OfHost, Tells, ask_processes};
-use crate::announcement::is_remembered;
+use super::remembered::is_remembered;
 
 /// A host that takes longer counts as one that does not answer.
 const HOST_LIMIT: Duration = Duration::from_secs(4);

@@ -11,7 +11,7 @@ use axum::{Json, Router};
 
 use super::local::{OfHost, Tells, ask_processes};
 use crate::figures::{HostFigures, Wanted};
-use crate::server::Shared;
+use crate::shared::Shared;
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()

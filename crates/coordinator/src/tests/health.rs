@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use atoll_cluster::RefusedChange;
 use atoll_types::coordination::AutoOutRecord;
 use atoll_types::records::{ClusterFlag, OsdEndsRecord, OsdUsageRecord, PgScrubRecord};
 use atoll_types::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
 use crate::View;
-use crate::health::{Health, HealthStatus, Problem, Severity, evaluate, since};
+use crate::health::{Health, HealthStatus, Problem, Severity, evaluate, refused_note, since};
 
 fn problem(health: &Health, code: &str) -> Problem {
     let found = health.problems.iter().find(|problem| problem.code == code);
@@ -46,6 +47,21 @@ fn an_osd_that_is_down_is_a_warning_and_a_pg_without_enough_an_error() {
     assert_eq!(health.status, HealthStatus::Error);
     assert_eq!(health.problems[0].code, "PG_INACTIVE", "the worst comes first");
     assert_eq!(health.problems[0].subjects.len(), 8);
+}
+
+#[test]
+fn refused_changes_of_pgs_are_a_warning_for_a_day() {
+    let mut view = healthy(3);
+    let refused = |key: &str| RefusedChange { key: key.into(), revision: 9, cause: "by a stranger".into() };
+    let first = refused_note(None, &[refused("/atoll/pgs/1.0"), refused("/atoll/pgs/1.1")], 7);
+    assert_eq!(refused_note(first.as_ref(), &[], 8), first);
+    view.notes.refused_changes = refused_note(first.as_ref(), &[refused("/atoll/pgs/1.2")], 9);
+    let found = problem(&evaluate(&view, 10), "CHANGES_OF_PGS_REFUSED");
+    assert!(found.summary.starts_with("3 changes"), "{}", found.summary);
+    assert_eq!(found.subjects, ["/atoll/pgs/1.2: by a stranger"]);
+    let day_ms = 24 * 60 * 60 * 1_000;
+    assert_eq!(refused_note(view.notes.refused_changes.as_ref(), &[], 9 + day_ms), None);
+    assert!(!codes(&evaluate(&view, 9 + day_ms)).contains(&"CHANGES_OF_PGS_REFUSED"));
 }
 
 #[test]
@@ -138,6 +154,15 @@ fn pgs_that_split_and_pgs_that_a_scrub_could_not_repair() {
     assert!(!codes(&health).contains(&"PG_MISSING"), "the coordinator does not make them");
     assert!(crate::missing_pgs(&view.map).is_empty());
     assert!(!crate::is_settled(&view.map), "the balancer waits");
+    // An older record of the pool, and one of the PGs that were split off already.
+    let of_first = view.map.pgs[&pg(0)].clone();
+    view.map.pgs.insert(pg(first), of_first);
+    assert!(!codes(&evaluate(&view, 1)).contains(&"POOL_PG_NUM"));
+    view.map.pools.get_mut(&PoolId(1)).unwrap().pg_num = first;
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "POOL_PG_NUM").subjects, [format!("pool 'pool1' ({first} of {all})")]);
+    assert!(!crate::is_settled(&view.map), "the balancer waits");
+    view.map.pools.get_mut(&PoolId(1)).unwrap().pg_num = all;
     let scrub = |unrepaired| PgScrubRecord {
         format: 1,
         light_unix_ms: 1,

@@ -43,6 +43,7 @@ fn up(id: u32) -> OsdUpRecord {
         process_id: 1,
         process: None,
         incarnation: 1,
+        signs_changes: true,
     }
 }
 

@@ -44,7 +44,7 @@ impl Listener {
     }
 
     /// It accepts no more; without its device it cannot be kept.
-    pub(super) fn is_lost(&mut self) {
+    pub(super) fn note_loss(&mut self) {
         (self.endpoint, self.absence) = (None, Some(Absence::new()));
     }
 

@@ -66,7 +66,7 @@ impl Fabric {
         let is_it =
             |listener: &&mut Listener| listener.endpoint.as_ref().is_some_and(|own| own.number() == endpoint);
         if let Some(listener) = self.listeners.values_mut().find(is_it) {
-            listener.is_lost();
+            listener.note_loss();
         }
     }
 

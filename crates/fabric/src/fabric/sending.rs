@@ -148,7 +148,7 @@ impl Fabric {
 
     /// Returns the credits that the peer could be granted: its due, as far as there are receives.
     fn could_grant(&mut self, id: LinkId) -> u32 {
-        match self.may_be_granted(id) {
+        match self.grantable(id) {
             0 => 0,
             count => count.min(self.post_receives(id, count)),
         }
@@ -156,7 +156,7 @@ impl Fabric {
 
     /// Returns the credits that the peer may have: beyond its first grant at most as many as leave all other links
     /// theirs. A busy link keeps its grant when it is idle, and the others could never send again.
-    fn may_be_granted(&mut self, id: LinkId) -> u32 {
+    fn grantable(&mut self, id: LinkId) -> u32 {
         let credits = &self.links[&id].credits;
         let (owed, first) = (credits.owed(), credits.first_missing());
         let most = self.links.len() * GRANT_FIRST as usize + owed as usize;

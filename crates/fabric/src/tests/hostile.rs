@@ -129,6 +129,63 @@ fn messages_that_are_nobodys_are_dropped() {
     assert_eq!(second.frames[0], pattern(200_000, 5));
 }
 
+/// Lets an end follow a reference, as if its peer had sent it.
+fn refer_to(end: &mut End, reference: Reference) {
+    let link = end.fabric.links.get_mut(&end.id).unwrap();
+    let buffer = end.fabric.devices[link.device].receives.take().unwrap();
+    link.credits = crate::credits::Credits::new();
+    link.credits.arrived().unwrap();
+    link.arrived.push_back(crate::link::Arrived {
+        buffer,
+        from: HEADER_BYTES,
+        end: HEADER_BYTES,
+        reference: Some(reference),
+    });
+}
+
+/// A peer guesses the key of memory that is offered to another one, at the moment when it is offered.
+#[test]
+fn a_wrong_guess_of_a_key_ends_the_link_of_who_guesses() {
+    let Some((mut attacker, mut victim)) = pair(settings()) else { return };
+    let mut neighbour = crate::tests::pair::fabric(settings()).unwrap();
+    let (_, bound) = victim.fabric.listen(address(0)).unwrap();
+    let (own, of_victim) = connect_to(&mut neighbour, &mut victim.fabric, bound);
+    let (mut neighbour, mut owner) = (End::new(neighbour, own), End::new(victim.fabric, of_victim));
+    owner.queue(pattern(200_000, 3));
+    let begun = Instant::now();
+    let offered = loop {
+        owner.fabric.poll(&mut Vec::new());
+        owner.fabric.send(owner.id, &mut owner.to_send).unwrap();
+        neighbour.fabric.poll(&mut Vec::new());
+        let arrived = &neighbour.fabric.links[&neighbour.id].arrived;
+        if let Some(reference) = arrived.iter().find_map(|arrived| arrived.reference) {
+            break reference;
+        }
+        assert!(begun.elapsed() < DEADLINE, "the memory is offered");
+    };
+    refer_to(&mut attacker, Reference { key: offered.key ^ 1, ..offered });
+    let begun = Instant::now();
+    let error = loop {
+        owner.fabric.poll(&mut Vec::new());
+        attacker.fabric.poll(&mut Vec::new());
+        match attacker.fabric.receive(attacker.id, &mut attacker.received, 1 << 20) {
+            Ok(0) => assert!(begun.elapsed() < DEADLINE, "the guess fails"),
+            Ok(bytes) => panic!("{bytes} bytes were read with a wrong key"),
+            Err(error) => break error,
+        }
+    };
+    assert!(!matches!(error, FabricError::Peer(_)), "{error}");
+    // Whom it was offered to gets all of it.
+    let begun = Instant::now();
+    while neighbour.frames.is_empty() {
+        owner.fabric.poll(&mut Vec::new());
+        owner.fabric.send(owner.id, &mut owner.to_send).unwrap();
+        neighbour.turn().unwrap();
+        assert!(begun.elapsed() < DEADLINE, "the neighbour is served");
+    }
+    assert_eq!(neighbour.frames[0], pattern(200_000, 3));
+}
+
 /// Memory that was not offered cannot be read, and offered memory only until it is acknowledged.
 #[test]
 fn memory_is_readable_only_while_it_is_offered() {
@@ -150,16 +207,7 @@ fn memory_is_readable_only_while_it_is_offered() {
         arrived += reader.received.split().len();
     }
     // Once more, with the same key.
-    let link = reader.fabric.links.get_mut(&reader.id).unwrap();
-    let buffer = reader.fabric.devices[link.device].receives.take().unwrap();
-    link.credits = crate::credits::Credits::new();
-    link.credits.arrived().unwrap();
-    link.arrived.push_back(crate::link::Arrived {
-        buffer,
-        from: HEADER_BYTES,
-        end: HEADER_BYTES,
-        reference: Some(reference),
-    });
+    refer_to(&mut reader, reference);
     let begun = Instant::now();
     loop {
         owner.fabric.poll(&mut Vec::new());

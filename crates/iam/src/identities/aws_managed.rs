@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::identities::compiled;
-use crate::policy::{Policy, PolicyKind};
+use super::compiled::compiled;
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use atoll_types::identities::KmsKeyRecord;
 
-use super::{Identities, compiled};
-use crate::policy::{Policy, PolicyKind};
+use super::compiled::compiled;
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 /// A key of the key service with its policy compiled.
 #[derive(Debug)]
@@ -26,17 +27,5 @@ impl KmsKeyEntry {
             }
         });
         KmsKeyEntry { record, policy }
-    }
-}
-
-impl Identities {
-    /// A key of the key service, if it has an owner or a policy.
-    pub fn kms_key(&self, name: &str) -> Option<&Arc<KmsKeyEntry>> {
-        self.kms_keys.get(name)
-    }
-
-    /// All keys of the key service that have an owner or a policy, by name.
-    pub fn kms_keys(&self) -> impl Iterator<Item = &Arc<KmsKeyEntry>> {
-        self.kms_keys.values()
     }
 }

@@ -6,9 +6,11 @@ use atoll_types::identities::RoleRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Entry, Identities, compiled, root};
-use crate::caller::{Account, Caller, CallerKind};
-use crate::policy::PolicyKind;
+use super::compiled::compiled;
+use super::{Entry, Identities, root};
+use crate::caller::Caller;
+use crate::caller_identity::{Account, CallerIdentity, CallerKind};
+use crate::policy_kind::PolicyKind;
 
 /// Content of a session token. Its issuer seals it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +81,7 @@ impl Identities {
                 self.role_caller(account, role, session_name, &session.access_key)
             }
         };
-        caller.session_issued_unix_ms = Some(session.issued_unix_ms);
+        caller.identity.session_issued_unix_ms = Some(session.issued_unix_ms);
         if !session.policies.is_empty() || !session.policy_arns.is_empty() {
             let document = self.session_policy(session).unwrap_or_default();
             caller.session_policies.push(("session policy".into(), compiled(&document, PolicyKind::Session)));
@@ -103,14 +105,11 @@ impl Identities {
         let RoleRecord { name, path, id, tags, .. } = role.record.clone();
         let kind = CallerKind::Session { role: name, path, role_id: id, session_name: session_name.into() };
         Caller {
-            account,
-            kind,
+            identity: CallerIdentity { account, kind, session_issued_unix_ms: None, tags },
             access_key: access_key.into(),
             policies,
             session_policies: Vec::new(),
             key_policy: None,
-            session_issued_unix_ms: None,
-            tags,
         }
     }
 

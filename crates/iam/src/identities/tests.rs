@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::identities::{ACCESS_KEY_FORMAT_OF_ACCOUNTS, PolicyVersion};
 
+use super::session::{Session, SessionPrincipal};
 use super::*;
 
 const ALLOW: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}"#;

@@ -7,7 +7,7 @@ use super::paging::Paging;
 use super::users::named_or_own;
 use super::{Answer, Call, Context, IamError, Outcome};
 use crate::identities::{Record, RecordName};
-use crate::policy::PolicyKind;
+use crate::policy_kind::PolicyKind;
 
 /// Two in AWS.
 const KEYS_MAX: usize = 16;

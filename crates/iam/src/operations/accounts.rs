@@ -67,7 +67,7 @@ pub(super) fn create(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let record = AccountRecord {
         format: RECORD_FORMAT,
         id: (200_000_000_000 + digits % 800_000_000_000).to_string(),
-        canonical_id: canonical.iter().map(|byte| format!("{byte:02x}")).collect(),
+        canonical_id: hex::encode(canonical),
         name,
         email,
         created_unix_ms: call.context.now_ms,

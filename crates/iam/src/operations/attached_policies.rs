@@ -1,6 +1,7 @@
 //! Managed policies of users, groups and roles.
 
-use super::holders::{self, HolderKind};
+use super::call::HolderKind;
+use super::holders;
 use super::managed_policies::{no_such_policy, policy_name};
 use super::paging::Paging;
 use super::{Answer, Call, IamError, Outcome};

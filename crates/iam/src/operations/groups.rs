@@ -3,7 +3,8 @@
 use atoll_types::identities::{AttachedPolicies, GroupRecord};
 use atoll_types::records::RECORD_FORMAT;
 
-use super::holders::{self, HolderKind, check_has_no_policies};
+use super::call::HolderKind;
+use super::holders::{self, check_has_no_policies};
 use super::paging::Paging;
 use super::users::{self, is_in, members};
 use super::{Answer, Call, Change, IamError, Outcome};

@@ -4,18 +4,10 @@ use std::collections::BTreeMap;
 
 use atoll_types::identities::AttachedPolicies;
 
-use super::{Call, Context, IamError};
+use super::call::{Call, Context, HolderKind};
+use super::error::IamError;
 use crate::arn::entity_arn;
 use crate::identities::{Identities, Record};
-
-/// Which of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HolderKind {
-    User,
-    Group,
-    Role,
-    Policy,
-}
 
 impl HolderKind {
     /// In messages and ARNs.

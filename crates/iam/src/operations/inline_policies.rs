@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::holders::{self, HolderKind};
+use super::call::HolderKind;
+use super::holders;
 use super::paging::Paging;
 use super::{Answer, Call, IamError, Outcome, Value, document_size};
 use crate::identities::Record;
-use crate::policy::PolicyKind;
+use crate::policy_kind::PolicyKind;
 
 const NAME_CHARS_MAX: usize = 128;
 

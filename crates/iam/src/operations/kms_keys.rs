@@ -7,7 +7,8 @@ use atoll_types::records::RECORD_FORMAT;
 
 use super::{Answer, Call, IamError, Outcome, Value};
 use crate::identities::{Record, RecordName};
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 /// Longest key policy, as in AWS.
 const POLICY_CHARS_MAX: usize = 32_768;

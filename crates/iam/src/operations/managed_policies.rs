@@ -6,13 +6,14 @@ use atoll_types::identities::{ManagedPolicyRecord, PolicyVersion};
 use atoll_types::records::RECORD_FORMAT;
 
 use super::attached_policies::attachment_count;
-use super::holders::{self, HolderKind};
+use super::call::HolderKind;
+use super::holders;
 use super::paging::Paging;
 use super::tags::tag_list;
 use super::{Answer, Call, IamError, Outcome, Value, document_size};
 use crate::arn::parse_policy_arn;
 use crate::identities::{AWS_MANAGED_POLICIES, AwsManagedPolicy, Record, RecordName, aws_managed_policy};
-use crate::policy::PolicyKind;
+use crate::policy_kind::PolicyKind;
 
 const POLICIES_MAX: usize = 1_500;
 const DOCUMENT_CHARS_MAX: usize = 6_144;

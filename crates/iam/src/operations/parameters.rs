@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::IamError;
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 /// Longest policy that is looked at, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 131_072;

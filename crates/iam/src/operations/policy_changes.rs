@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Change, holders};
+use super::call::Change;
+use super::holders;
 use crate::identities::{Identities, Record, RecordName};
 
 /// A document before and after an operation.

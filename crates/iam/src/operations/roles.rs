@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use atoll_types::identities::{AttachedPolicies, RoleRecord};
 use atoll_types::records::RECORD_FORMAT;
 
-use super::holders::{self, HolderKind, check_has_no_policies};
+use super::call::HolderKind;
+use super::holders::{self, check_has_no_policies};
 use super::paging::Paging;
 use super::tags::tag_list;
 use super::{Answer, Call, IamError, Outcome, Value, document_size};
 use crate::identities::{Record, RecordName};
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::Policy;
+use crate::policy_kind::PolicyKind;
 
 const ROLES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 64;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::holders::{self, HolderKind};
-use super::{Context, Parameters};
+use super::call::Context;
+use super::call::HolderKind;
+use super::holders;
+use super::parameters::Parameters;
 use crate::arn::oidc_provider_arn;
-use crate::caller::CallerKind;
+use crate::caller_identity::CallerKind;
 
 /// The subject of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! All operations.
 
-use super::holders::HolderKind::{self, Group, Policy, Role, User};
+use super::call::HolderKind::{self, Group, Policy, Role, User};
 use super::subject::About::{
     self, All, Attachment, KeyOwner, Listing, New, NewProvider, One, OwnUser, PolicyArn, ProviderArn, Renamed,
 };

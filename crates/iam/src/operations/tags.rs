@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::holders::{self, HolderKind};
+use super::call::HolderKind;
+use super::holders;
 use super::paging::Paging;
 use super::parameters::TAGS_MAX;
 use super::{Answer, Call, IamError, Outcome, Value};

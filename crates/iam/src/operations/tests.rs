@@ -7,6 +7,7 @@ use atoll_types::records::RECORD_FORMAT;
 
 use super::*;
 use crate::identities::KeyLookup;
+use crate::identities::{Identities, Record};
 
 pub(super) const READS: &str =
     r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:Get*","Resource":"*"}]}"#;

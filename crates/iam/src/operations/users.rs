@@ -3,11 +3,12 @@
 use atoll_types::identities::{AttachedPolicies, UserRecord};
 use atoll_types::records::RECORD_FORMAT;
 
-use super::holders::{self, HolderKind, check_has_no_policies};
+use super::call::HolderKind;
+use super::holders::{self, check_has_no_policies};
 use super::paging::Paging;
 use super::tags::tag_list;
 use super::{Answer, Call, Change, IamError, Outcome, Value};
-use crate::caller::CallerKind;
+use crate::caller_identity::CallerKind;
 use crate::identities::{Record, RecordName};
 
 const USERS_MAX: usize = 5_000;

@@ -156,7 +156,7 @@ fn keys_are_and_and_operators_are_and() {
 #[test]
 fn keys_about_the_caller() {
     let mut anna = user("a", "/team/", "anna");
-    anna.tags.insert("Project".to_owned(), "x".to_owned());
+    anna.identity.tags.insert("Project".to_owned(), "x".to_owned());
     let ops = session("a", "/p/", "ops", "s1");
     for (caller, key, expected) in [
         (&anna, "aws:UserName", Some("anna")),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_iam::{
-    Account, AclSide, Caller, CallerKind, ConditionValues, Decision, Policy, PolicyKind, Question, ResourceSide,
-    decide,
+    Account, AclSide, Caller, CallerIdentity, CallerKind, ConditionValues, Decision, Policy, PolicyKind, Question,
+    ResourceSide, decide,
 };
 use serde_json::Value;
 
@@ -37,15 +37,13 @@ pub fn account(name: &str) -> Arc<Account> {
 }
 
 pub fn caller(account_name: &str, kind: CallerKind) -> Caller {
+    let account = account(account_name);
     Caller {
-        account: account(account_name),
-        kind,
+        identity: CallerIdentity { account, kind, session_issued_unix_ms: None, tags: BTreeMap::new() },
         access_key: "AKIA".to_owned(),
         policies: Vec::new(),
         session_policies: Vec::new(),
         key_policy: None,
-        session_issued_unix_ms: None,
-        tags: BTreeMap::new(),
     }
 }
 

@@ -5,11 +5,12 @@ use atoll_types::PoolId;
 use super::*;
 use crate::attach::take;
 use crate::attach::tests::{World, world};
+use crate::destination::Destination;
 
 async fn moved(world: &World, is_sealed: bool) -> ImageRecord {
     let name = if is_sealed { "sealed" } else { "unsealed" };
     world.create(name, is_sealed).await;
-    world.admin.begin_move(name, (PoolId(2), is_sealed), None).await.unwrap()
+    world.admin.begin_move(name, Destination { pool: PoolId(2), is_sealed }, None).await.unwrap()
 }
 
 async fn go_over(world: &World, moved: &ImageRecord, attach_id: &str) -> Result<Attachment, ImageError> {

@@ -1,7 +1,9 @@
 //! Removals that meet.
 
+use atoll_types::coordination::ClockRecord;
+
 use super::*;
-use crate::attach::tests::world;
+use crate::attach::tests::{World, world};
 use crate::memory_client::MemoryClient;
 
 /// The command and a server in the background may remove the same image; both succeed.
@@ -55,4 +57,39 @@ async fn images_whose_records_change_meanwhile_are_removed_and_renamed() {
         removed.unwrap();
         assert!(matches!(set, Ok(_) | Err(ImageError::NoSuchImage(_))), "{set:?}");
     }
+}
+
+/// Sets the cluster's time, as the coordinator does, by the time of this process.
+async fn set_clock(world: &World, ahead_ms: i64) {
+    let unix_ms = unix_ms().saturating_add_signed(ahead_ms);
+    let clock = ClockRecord { format: RECORD_FORMAT, unix_ms };
+    world.admin.cluster.put(keys::CLOCK, &clock).await.unwrap();
+}
+
+/// A clock that was set wrong would empty the trash for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trash_keeps_what_it_has_by_the_clusters_clock() {
+    const HOUR_MS: i64 = 3_600_000;
+    let (world, client) = (world().await, MemoryClient::new(1));
+    world.create("disk", true).await;
+    // The clock of this process is an hour ahead, by which the time of the image is over.
+    set_clock(&world, -HOUR_MS).await;
+    let removed = world.admin.trash("disk", 1_000).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    assert!(world.admin.purge_due(&client).await.unwrap().is_empty());
+    let error = world.admin.remove(&client, "disk", &|_, _| {}).await.unwrap_err();
+    assert!(matches!(error, ImageError::NoSuchImage(_)), "{error}");
+    assert_eq!(world.admin.restore(&removed.image.id, None).await.unwrap().name, "disk");
+    // Clocks differ by a little.
+    set_clock(&world, -30_000).await;
+    world.admin.trash("disk", 1).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    assert!(world.admin.purge_due(&client).await.unwrap().is_empty());
+    assert!(world.admin.removed().await.unwrap().is_empty(), "its time is over");
+
+    // The clock of this process is an hour behind: by all others the time would be over at once.
+    world.create("disk", true).await;
+    set_clock(&world, HOUR_MS).await;
+    let removed = world.admin.trash("disk", 1_000_000).await.unwrap();
+    assert!(removed.purge_unix_ms >= unix_ms() + HOUR_MS as u64 + 990_000);
 }

@@ -1,12 +1,15 @@
 //! Readers, and removals or changes of their data.
 
-use atoll_types::PoolId;
+use atoll_client::{ObjectClient, PoolClient};
+use atoll_types::{Mutation, PoolId, Refusal};
 
 use super::*;
 use crate::attach::take;
 use crate::attach::tests::{World, world};
-use crate::lock::{Fenced, Purpose};
+use crate::destination::Destination;
+use crate::lock::{Fenced, Purpose, fence_name, not_fenced};
 use crate::memory_client::MemoryClient;
+use crate::names::object_name;
 use crate::resize::refuse_unfinished;
 
 /// How often a reader and a remover meet.
@@ -79,8 +82,9 @@ async fn an_image_is_not_trashed_or_moved_under_a_reader_who_comes_at_that_momen
                 world.admin.restore("disk", None).await.unwrap();
             }
         } else {
-            let move_away =
-                async |admin: &ImageAdmin| admin.begin_move("disk", (PoolId(2), true), None).await.map(drop);
+            let move_away = async |admin: &ImageAdmin| {
+                admin.begin_move("disk", Destination { pool: PoolId(2), is_sealed: true }, None).await.map(drop)
+            };
             if !meet(&world, round, move_away, None).await {
                 world.admin.cancel_move(&MemoryClient::new(1), "disk", None).await.unwrap();
             }
@@ -109,6 +113,32 @@ async fn an_image_that_is_read_itself_is_not_written() {
     assert!(matches!(error, ImageError::InUse { .. }), "{error}");
     read(&world.admin, "disk", Some("one")).await.unwrap().end().await.unwrap();
     writer.release().await.unwrap();
+}
+
+/// Without its lock it may write on, and it takes the lock again later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_was_cut_off_does_not_write_under_a_reader() {
+    let (world, client) = (world().await, MemoryClient::new(1));
+    world.create("disk", true).await;
+    let writer = attach(&world, "a writer").await.unwrap();
+    let (written, _) = world.admin.get("disk").await.unwrap();
+    let write = async || {
+        let (object, fence) = (object_name(&written.id, 0), vec![not_fenced(&written)]);
+        client.change(written.pool, object, fence, vec![Mutation::Create]).await
+    };
+    client.fence(written.pool, fence_name(&written.id), written.writer_generation).await.unwrap();
+    writer.cut_off().await;
+    write().await.unwrap();
+    let reader = read(&world.admin, "disk", None).await.unwrap();
+    let raised = reader.raised().expect("nobody has fenced the writer off");
+    client.fence(raised.pool, fence_name(&raised.id), raised.writer_generation).await.unwrap();
+    assert!(matches!(write().await.unwrap_err().refusal(), Some(Refusal::Fenced { .. })));
+    assert!(!writer.takes_again().await, "it is read");
+    // Nothing was changed, so the reader may go on when its own entry has ended.
+    cut_off(&reader).await;
+    assert!(reader.shared.enter().await.unwrap());
+    reader.end().await.unwrap();
+    attach(&world, "the next writer").await.unwrap().release().await.unwrap();
 }
 
 /// The lease of a reader that is cut off ends in cluster state.
@@ -144,7 +174,7 @@ async fn a_reader_of_a_clone_keeps_the_clones_data() {
     let world = world().await;
     world.create("disk", true).await;
     snapshot(&world, "one").await;
-    world.admin.clone_snapshot(("disk", "one"), "clone", None, true).await.unwrap();
+    world.admin.clone_snapshot("disk", "one", "clone", None, true).await.unwrap();
     let (clone, _) = world.admin.get("clone").await.unwrap();
     let parent = clone.shown_parent().unwrap();
     let (disk, _) = world.admin.get("disk").await.unwrap();

@@ -387,7 +387,7 @@ mod tests {
         here=$(dirname "$0")
         echo "$1 $2" >> "$here/calls"
         test "$1 $2" = "bench block" || exit 0
-        test ! -e "$here/broken" || exit 1
+        case "$*" in *"--prefill all"*) ;; *) test ! -e "$here/broken" || exit 1 ;; esac
         cat "$here/measurement.json"
     "#;
 

@@ -1,6 +1,6 @@
 //! Figures as text.
 
-use time::OffsetDateTime;
+use jiff::Timestamp;
 
 use super::statistics::{Ratio, Spread};
 
@@ -77,10 +77,8 @@ fn trimmed(value: f64) -> String {
 
 /// The UTC date and time of seconds since 1970.
 pub fn date(unix_s: u64) -> String {
-    let at = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
-    let Some(at) = at else { return "unknown".into() };
-    let (year, month, day) = at.to_calendar_date();
-    format!("{year:04}-{:02}-{day:02} {:02}:{:02} UTC", u8::from(month), at.hour(), at.minute())
+    let at = i64::try_from(unix_s).ok().and_then(|unix_s| Timestamp::from_second(unix_s).ok());
+    at.map_or("unknown".into(), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
 
 /// Text from outside without characters that command terminals or that HTML cannot hold.

@@ -8,7 +8,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
 
-use super::TlsError;
+use super::ChannelError;
 
 /// Most bytes that a record adds to at most 16 KiB of content: header, tag, explicit nonce or type.
 const RECORD_CONTENT_BYTES: usize = 16 << 10;
@@ -25,7 +25,7 @@ pub(crate) struct TlsChannel {
 
 impl TlsChannel {
     /// A channel on which the client is about to begin the handshake.
-    pub fn new(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
+    pub fn new(config: Arc<ServerConfig>) -> Result<Self, ChannelError> {
         Ok(TlsChannel {
             connection: ServerConnection::new(config)?,
             opened: BytesMut::new(),
@@ -34,7 +34,7 @@ impl TlsChannel {
         })
     }
 
-    fn take_opened(&mut self) -> Result<(), TlsError> {
+    fn take_opened(&mut self) -> Result<(), ChannelError> {
         let mut reader = self.connection.reader();
         loop {
             match reader.fill_buf() {
@@ -48,7 +48,7 @@ impl TlsChannel {
                     reader.consume(length);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(TlsError::Records(error)),
+                Err(error) => return Err(ChannelError::Records(error)),
             }
         }
     }
@@ -72,13 +72,13 @@ impl TlsChannel {
 }
 
 impl Channel for TlsChannel {
-    type Error = TlsError;
+    type Error = ChannelError;
 
-    fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
+    fn receive(&mut self, records: &mut BytesMut) -> Result<(), ChannelError> {
         // What is in records is shorter than they are, so this grows once and not record by record.
         self.opened.reserve(records.len());
         while !records.is_empty() && !self.has_peer_closed {
-            self.connection.read_tls(&mut (&mut *records).reader()).map_err(TlsError::Records)?;
+            self.connection.read_tls(&mut (&mut *records).reader()).map_err(ChannelError::Records)?;
             self.connection.process_new_packets()?;
             self.take_opened()?;
         }
@@ -101,7 +101,7 @@ impl Channel for TlsChannel {
         }
     }
 
-    fn take_records(&mut self) -> Result<Bytes, TlsError> {
+    fn take_records(&mut self) -> Result<Bytes, ChannelError> {
         let queued = std::mem::take(&mut self.to_seal);
         let length: usize = queued.iter().map(Bytes::len).sum();
         let record_count = length.div_ceil(RECORD_CONTENT_BYTES) + 1;
@@ -112,9 +112,9 @@ impl Channel for TlsChannel {
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
             // The library takes some records' worth at a time, so they are copied out of the cache.
-            let taken = self.connection.writer().write_vectored(rest).map_err(TlsError::Records)?;
+            let taken = self.connection.writer().write_vectored(rest).map_err(ChannelError::Records)?;
             if taken == 0 {
-                return Err(TlsError::Records(ErrorKind::WriteZero.into()));
+                return Err(ChannelError::Records(ErrorKind::WriteZero.into()));
             }
             IoSlice::advance_slices(&mut rest, taken);
             self.take_sealed(&mut records);
@@ -122,7 +122,7 @@ impl Channel for TlsChannel {
         Ok(records.freeze())
     }
 
-    fn close(&mut self) -> Result<Bytes, TlsError> {
+    fn close(&mut self) -> Result<Bytes, ChannelError> {
         let mut records = BytesMut::from(self.take_records()?);
         self.connection.send_close_notify();
         self.take_sealed(&mut records);

@@ -1,18 +1,29 @@
-//! TLS for NBD: its policy, certificates from files, and the conversion between records and their content. None of
-//! it sees a socket.
+//! TLS for NBD: its policy, and the conversion between records and their content. None of it sees a socket.
 
 mod channel;
-mod identity;
 
 #[cfg(test)]
 mod tests;
 
+use std::io;
+
 use atoll_reactor::ListenAddress;
+use atoll_tls::{TlsError, TlsFiles, TlsIdentity};
 
 pub(super) use channel::TlsChannel;
-pub use identity::{TlsError, TlsFiles, TlsIdentity};
 
 use crate::protocol::TlsPolicy;
+
+/// Why a connection's TLS ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChannelError {
+    /// The peer did not keep to TLS, or is not who it should be.
+    #[error(transparent)]
+    Peer(#[from] rustls::Error),
+    /// The peer's records do not fit the bounds of TLS.
+    #[error("TLS records cannot be read: {0}")]
+    Records(io::Error),
+}
 
 /// The operator's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Choices at the first start.
 
+use atoll_types::records::Redundancy;
+
 use super::*;
 
 fn code(data: u32, parity: u32) -> Choices {

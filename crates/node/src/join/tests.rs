@@ -102,6 +102,40 @@ async fn a_token_is_for_one_host() {
     assert_eq!(founded.keys().await.len(), 2);
 }
 
+/// Makes the keys of signed records, in place of those that there are; returns the public one.
+async fn sign(founded: &Founded) -> String {
+    let keys = LocalKeys::create(&founded.temporary.path().join(random_password())).unwrap();
+    founded.state.delete(keys::AUTHORITY).await.unwrap();
+    atoll_authority::found(&founded.state, &keys, 7).await.unwrap();
+    match published(&founded.state, None).await.unwrap() {
+        Published::Follows(key) => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_host_joins_no_cluster_with_another_key_than_its_token_names() {
+    let mut founded = Founded::new().await;
+    founded.cluster.signing_key = Some(sign(&founded).await);
+    let (first, second) = (founded.token(HostRole::Osd, 60).await, founded.token(HostRole::Osd, 60).await);
+    let first = JoinToken::from_text(&first.to_text()).unwrap();
+    let joined = founded.join("one", &first).await.unwrap();
+    assert_eq!((&joined.signing_key, joined.is_signed), (&founded.cluster.signing_key, false));
+    // A writer of cluster state has put keys of his own there, or taken them away.
+    sign(&founded).await;
+    for by in ["by ", "by no key"] {
+        let error = founded.join("two", &second).await.unwrap_err();
+        let named = fingerprint(founded.cluster.signing_key.as_ref().unwrap()).unwrap();
+        assert!(error.contains(by) && error.contains(&named) && error.contains("atoll host pin"), "{error}");
+        assert!(!founded.directory("two").has_cluster());
+        founded.state.delete(keys::AUTHORITY).await.unwrap();
+    }
+    // A token of an earlier release names none.
+    founded.cluster.signing_key = None;
+    let third = founded.token(HostRole::Osd, 60).await;
+    assert_eq!(founded.join("three", &third).await.unwrap().signing_key, None);
+}
+
 /// Returns the request of a host that has read a token.
 fn request(token: &JoinToken, host: &str) -> JoinRequest {
     JoinRequest {
@@ -364,12 +398,11 @@ async fn the_key_file_must_be_the_clusters() {
     let founded = Founded::new().await;
     let path = founded.temporary.path().join("kms.json");
     let service = LocalKeys::create(&path).unwrap();
-    let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
+    let (user, secret) = atoll_credentials::new_user(&service, "ATOLLX", "admin", 1).await.unwrap();
     founded.state.create(&keys::access_key("ATOLLX"), &user).await.unwrap();
     // Those of users are nobody else's.
-    let (mut of_user, _) = atoll_s3::new_user(&service, "AKIAOFUSER", "alice").await.unwrap();
+    let (mut of_user, _) = atoll_credentials::new_user(&service, "AKIAOFUSER", "alice", 0).await.unwrap();
     (of_user.account, of_user.user) = (Some(FIRST_ACCOUNT.into()), Some("alice".into()));
-    of_user.created_unix_ms = 0;
     founded.state.create(&keys::access_key("AKIAOFUSER"), &of_user).await.unwrap();
     let other = founded.temporary.path().join("other.json");
     LocalKeys::create(&other).unwrap();

@@ -1,9 +1,11 @@
 //! The Connect command (NVMe over Fabrics 1.1, section 3.3).
 
+use atoll_types::nvme_hosts::NQN_BYTES_MAX;
+
 use super::command::SubmissionEntry;
 use super::pdu::u16_at;
 use super::status::Status;
-use super::types::{ConnectRefusal, ConnectRequest, NQN_BYTES_MAX, Nqn, connect_field};
+use super::types::{ConnectRefusal, ConnectRequest, Nqn, connect_field};
 
 /// Its data.
 pub(super) const CONNECT_DATA_BYTES: usize = 1024;

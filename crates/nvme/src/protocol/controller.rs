@@ -267,7 +267,7 @@ impl Controller {
     }
 
     /// Notes that the host has read a log page, whose events may be reported again.
-    pub(super) fn has_read(&mut self, log_page: u8) {
+    pub(super) fn note_read(&mut self, log_page: u8) {
         for (notice, told) in NOTICES.iter().zip(&mut self.told) {
             if notice.log_page == log_page && *told == Telling::Done {
                 *told = Telling::Nothing;

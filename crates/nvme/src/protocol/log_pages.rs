@@ -43,7 +43,7 @@ pub(super) fn get(controller: &mut Controller, command: &SubmissionEntry) -> Res
     let offset =
         usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::InvalidField)?;
     if !keeps_event {
-        controller.has_read(page);
+        controller.note_read(page);
         if page == CHANGED_NAMESPACES {
             controller.namespace_has_changed = false;
         }

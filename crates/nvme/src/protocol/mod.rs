@@ -25,7 +25,6 @@ mod controller;
 mod discovery;
 mod fused;
 mod identify;
-pub(crate) mod interchange;
 mod io;
 mod log_pages;
 pub mod pdu;
@@ -37,13 +36,13 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use authentication::{Authentication, DhchapSecret, HashFunction, HostSecrets, Progress};
+pub use authentication::{Authentication, Progress};
 pub use command::{SubmissionEntry, admin, nvm};
 pub use controller::{Controller, ControllerConfig, ControllerEvent, IO_QUEUES_MAX, Subject};
 pub use discovery::{ChannelSecurity, DISCOVERY_SUBSYSTEM, DiscoveryEntry};
 pub use queue::QueueSession;
 pub use status::Status;
 pub use types::{
-    Action, ByteRange, CloseReason, CommandId, ConnectRefusal, ConnectRequest, IoKind, LBA_BYTES, NQN_BYTES_MAX,
-    Namespace, Nqn, QueueConfig, Response, connect_field,
+    Action, ByteRange, CloseReason, CommandId, ConnectRefusal, ConnectRequest, IoKind, LBA_BYTES, Namespace, Nqn,
+    QueueConfig, Response, connect_field,
 };

@@ -178,7 +178,7 @@ impl QueueSession {
 
     /// Answers [`Action::Connect`]: the controller's id; the host must prove itself before anything else
     /// ([`QueueSession::authenticated`]). Panics if there was none.
-    pub fn must_authenticate(&mut self, controller_id: u16) {
+    pub fn require_authentication(&mut self, controller_id: u16) {
         let Phase::Connecting(id) = self.phase else { panic!("bug in the shell: no connect is pending") };
         self.phase = Phase::Authenticating;
         self.complete(id, Response::result(u64::from(controller_id) | AUTHENTICATION_REQUIRED));

@@ -16,8 +16,6 @@ pub const IMAGE_BLOCK_BYTES: u64 = 4096;
 pub const NAMESPACE_ID: u32 = 1;
 /// In-capsule data of the admin queue, and of a queue that is not connected yet.
 pub const ADMIN_CAPSULE_DATA_BYTES_MAX: usize = 8192;
-/// Longest name of a host or subsystem, in bytes.
-pub const NQN_BYTES_MAX: usize = 223;
 
 /// Limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

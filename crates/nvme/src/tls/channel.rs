@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 use std::task::Poll;
 
+use atoll_credentials::nvme::HashFunction;
 use atoll_exports::Channel;
 use bytes::{Buf, Bytes, BytesMut};
 use s2n_tls::config::Builder;
@@ -20,7 +21,6 @@ use s2n_tls::security::Policy;
 
 use super::TlsError;
 use super::psk::TlsPsk;
-use crate::protocol::HashFunction;
 
 /// TLS 1.3 with TLS_AES_128_GCM_SHA256 and TLS_AES_256_GCM_SHA384 and nothing else, which are the suites of NVMe/TCP, and
 /// (EC)DHE over P-256, P-384 and P-521.

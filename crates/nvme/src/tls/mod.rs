@@ -1,10 +1,9 @@
-//! TLS 1.3 with pre-shared keys under NVMe/TCP (NVMe/TCP Transport Specification 1.0, section 3.6.1): configured
-//! keys, derived keys, the key that a host offers, and the conversion between records and their content. None of
+//! TLS 1.3 with pre-shared keys under NVMe/TCP (NVMe/TCP Transport Specification 1.0, section 3.6.1):
+//! derived keys, the key that a host offers, and the conversion between records and their content. None of
 //! it sees a socket.
 
 mod channel;
 mod client_hello;
-mod key;
 mod psk;
 
 #[cfg(test)]
@@ -15,7 +14,6 @@ pub(crate) use client_hello::{ClientHello, RECORD_HANDSHAKE, read_client_hello};
 pub(crate) use psk::{Identity, TlsPsk};
 
 pub use client_hello::HelloError;
-pub use key::{TlsKey, TlsKeyError};
 
 /// decrypt_error (RFC 8446, section 6.2).
 const ALERT_UNPROVED: u8 = 51;

@@ -10,14 +10,13 @@
 //! The context is the identity in version 0, and "01 digest" in version 1, whose digest is of the retained key and both
 //! names. 01 is for SHA-256, 02 for SHA-384.
 
+use atoll_credentials::nvme::{HashFunction, TlsKey};
+use atoll_types::nvme_hosts::NQN_BYTES_MAX;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac::Tag;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
-
-use super::key::TlsKey;
-use crate::protocol::{HashFunction, NQN_BYTES_MAX};
 
 const DIGEST_LABEL: &[u8] = b" NVMe-over-Fabrics";
 /// Longest context of a label (RFC 8446, section 7.1).

@@ -81,7 +81,7 @@ impl Admission {
     }
 
     /// Notes that `unsent_bytes` of answers wait for the client of a connection.
-    pub fn has_unsent(&mut self, connection: u64, unsent_bytes: usize) {
+    pub fn set_unsent(&mut self, connection: u64, unsent_bytes: usize) {
         if unsent_bytes as u64 >= UNSENT_BYTES_MIN {
             self.connections.entry(connection).or_default();
         }
@@ -215,14 +215,14 @@ mod tests {
         let mut admission = Admission::new(1 << 30);
         admission.arrived(1, 1, 1);
         for (connections, share_mib) in [(0, 64), (4, 64), (16, 16), (4096, 4)] {
-            admission.has_unsent(1, share_mib << 20);
+            admission.set_unsent(1, share_mib << 20);
             assert!(!admission.holds_its_share(1, connections), "{connections}");
-            admission.has_unsent(1, (share_mib << 20) + 1);
+            admission.set_unsent(1, (share_mib << 20) + 1);
             assert!(admission.holds_its_share(1, connections), "{connections}");
             assert!(!admission.holds_its_share(2, connections), "it is another's");
         }
         assert_eq!(admission.slow(), [1]);
-        admission.has_unsent(1, 100);
+        admission.set_unsent(1, 100);
         assert!(admission.slow().is_empty());
     }
 
@@ -232,9 +232,9 @@ mod tests {
         let mut admission = Admission::new(1 << 30);
         admission.arrived(1, 1, 100 << 20);
         admission.arrived(2, 1, 1);
-        admission.has_unsent(1, 60 * MIB);
+        admission.set_unsent(1, 60 * MIB);
         assert!(!admission.holds_its_share(1, 4));
-        admission.has_unsent(2, 100 * MIB);
+        admission.set_unsent(2, 100 * MIB);
         assert!(admission.holds_its_share(1, 4));
         admission.answered(1, 1);
         assert!(!admission.holds_its_share(1, 4));
@@ -257,7 +257,7 @@ mod tests {
             // Each in its turn has just read all answers.
             let reader = round % CLIENTS;
             unsent[reader as usize] = 0;
-            admission.has_unsent(reader, 0);
+            admission.set_unsent(reader, 0);
             for client in (0..CLIENTS).map(|client| (reader + client) % CLIENTS) {
                 let first = number;
                 while !admission.is_closed() && !admission.holds_its_share(client, CLIENTS as usize) {
@@ -266,7 +266,7 @@ mod tests {
                 }
                 held_bytes_max = held_bytes_max.max(admission.held_bytes + admission.unsent_bytes);
                 unsent[client as usize] += (number - first) as usize * REQUEST_BYTES as usize;
-                admission.has_unsent(client, unsent[client as usize]);
+                admission.set_unsent(client, unsent[client as usize]);
                 (first..number).for_each(|number| admission.answered(client, number));
                 admission.check();
             }

@@ -44,7 +44,7 @@ impl Links {
 
     fn note_unsent(&mut self, context: &Context, number: u64) {
         if let Some(connected) = self.by_number.get(&number) {
-            self.admission.has_unsent(number, context.reactor.unsent_bytes(connected.connection));
+            self.admission.set_unsent(number, context.reactor.unsent_bytes(connected.connection));
         }
     }
 
@@ -82,7 +82,7 @@ impl Links {
         context.reactor.send(connected.connection, output);
         let unsent_bytes = context.reactor.unsent_bytes(connected.connection);
         if connected.peer.is_some_and(Peer::is_client) {
-            self.admission.has_unsent(number, unsent_bytes);
+            self.admission.set_unsent(number, unsent_bytes);
         }
         if unsent_bytes as u64 > self.admission.unread_bytes_max() {
             self.cut_off(context, number);

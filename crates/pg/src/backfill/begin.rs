@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use atoll_types::{LogEntry, Mutation, OsdId, Transaction, Version};
+use atoll_types::{Epoch, LogEntry, Mutation, OsdId, Transaction, Version};
 
 use super::comparison::{common_point, differences};
 use super::{Answer, Effect, Learner, Learners, Listing, RETRY_PAUSE_MS, Sent};
@@ -91,6 +91,7 @@ impl Learners {
             log: Vec::new(),
             shard,
             unreadable: None,
+            elsewhere: Epoch(0),
         });
         self.learners.insert(osd, learner);
     }

@@ -116,6 +116,8 @@ pub(crate) struct Answer {
     pub shard: Option<u8>,
     /// The object whose data, replaced by a write, it could not read.
     pub unreadable: Option<ObjectName>,
+    /// The epoch in which the PG was active elsewhere when it deleted its copy; 0 if it has not.
+    pub elsewhere: Epoch,
 }
 
 /// The learners of a PG, at its primary.

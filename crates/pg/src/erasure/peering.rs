@@ -83,7 +83,8 @@ mod tests {
         let shape = Some(CodeShape { data: 2, parity: 2, chunk_bytes: 4096 });
         let policy = PoolPolicy { pg_num: 1, pg_num_first: 1, size: 4, min_size: 3, may_backfill: true, shape };
         let id = PgId { pool: PoolId(1), index: 0 };
-        Configuration { id, me: OsdId(1), policy, target: record.members.clone(), state: PgState::Peering, record }
+        let (target, state) = (record.members.clone(), PgState::Peering);
+        Configuration { id, me: OsdId(1), policy, target, state, record, pg_num_noted: 0, elsewhere: Epoch(0) }
     }
 
     /// A device forgets that it has rolled a write back. It is the only one that has it: the others have another
@@ -102,6 +103,7 @@ mod tests {
                 log: Vec::new(),
                 shard: Some(osd as u8 - 1),
                 unreadable: None,
+                elsewhere: Epoch(0),
             };
             peering.note(OsdId(osd), &answer, &config);
         }
@@ -131,6 +133,7 @@ mod tests {
                     log: Vec::new(),
                     shard: Some(other as u8),
                     unreadable: None,
+                    elsewhere: Epoch(0),
                 };
                 peering.note(OsdId(other + 1), &answer, &config);
             }

@@ -79,8 +79,9 @@ impl Pg {
         }
     }
 
-    /// There is no note: the store did not take it, or the copy is gone.
-    pub(crate) fn forget_quiet_note(&mut self) {
+    /// There are no notes: the store did not take one, or the copy is gone. Missing ones are made again.
+    pub(crate) fn forget_notes(&mut self) {
+        self.config.pg_num_noted = 0;
         if let Some(erasure) = &mut self.erasure {
             erasure.quiet.forget();
         }

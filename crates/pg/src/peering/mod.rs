@@ -186,6 +186,7 @@ impl Configuration {
             shard: self.record.shard_of(osd),
             accepted_epoch: decision.epoch,
             accepted_head: decision.head,
+            elsewhere_epoch: self.elsewhere,
         }
     }
 }
@@ -218,6 +219,7 @@ impl Pg {
     }
 
     pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, mut answer: Answer, view: &impl ObjectView) {
+        self.config.elsewhere = self.config.elsewhere.max(answer.elsewhere);
         if let (Some(object), Some(erasure)) = (answer.unreadable.take(), &mut self.erasure) {
             erasure.suspect(object);
         }
@@ -254,6 +256,9 @@ impl Pg {
         if self.is_rolling_back() {
             return;
         }
+        if self.is_outdated() {
+            return self.note_incomplete_here(Incompleteness::Outdated, view);
+        }
         let (own_head, config) = (view.head(self.config.id), &self.config);
         let lost = self.peering.without_committed(own_head, &self.log, config);
         let next = lost.unwrap_or_else(|| match self.erasure {
@@ -272,6 +277,14 @@ impl Pg {
             Next::CatchUp { member, head } => self.backfill_member(member, head, view),
             Next::Activate => self.activate(view),
         }
+    }
+
+    /// Returns true if this elector was no member when the PG was active in an epoch that cluster state does not know. An
+    /// operator may have accepted its copy all the same.
+    fn is_outdated(&self) -> bool {
+        let Configuration { record, elsewhere, me, .. } = &self.config;
+        let is_unknown = *elsewhere > record.activated_epoch && record.accepted.is_none();
+        is_unknown && self.config.electors().contains(me) && self.promises.has_missed(*elsewhere, record.epoch)
     }
 
     /// An elector, perhaps this one, has lost its device. It is backfilled before it counts again.

@@ -16,8 +16,8 @@ use crate::group::Pg;
 use crate::invariants;
 use crate::outbox::Outbox;
 use crate::own_object::{
-    BEHIND_KEY, DELETED_KEY, EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, behind_because, mark_of,
-    own_change, own_object, set_epoch, set_shard,
+    BEFORE_KEY, BEHIND_KEY, DELETED_KEY, EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, behind_because,
+    mark_of, own_change, own_object, set_before, set_epoch, set_shard,
 };
 use crate::peering::acceptance::Decision;
 use crate::submissions::Submission;
@@ -25,6 +25,9 @@ use crate::submissions::Submission;
 /// Largest lead of cluster state's epochs over an OSD that is cut off from it: days of a PG that changes its
 /// members all the time.
 const EPOCHS_AHEAD_MAX: u64 = 1 << 20;
+/// Least lead of the epochs of a cluster state that was put back over the promises of an OSD: they are raised by at
+/// least twice as much.
+const EPOCHS_RESTORED_MIN: u64 = 1 << 19;
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
 const LOG_BYTES_PER_ANSWER: usize = 1 << 20;
@@ -42,6 +45,8 @@ pub(crate) struct Promises {
     behind: Option<Incompleteness>,
     /// The epoch in which the PG was active elsewhere when this OSD deleted its copy; 0 if it has not.
     deleted_in: Epoch,
+    /// The epoch promised before cluster state was put back, unless this copy was emptied since.
+    before_restore: Option<Epoch>,
     /// This copy is about to match its history: no primary is answered before.
     holds_answers: bool,
     /// The primary that asked for the promise last, perhaps this OSD itself.
@@ -76,13 +81,13 @@ pub(crate) enum Effect {
 
 impl Promises {
     pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
-        let keys = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY, BEHIND_KEY, DELETED_KEY];
+        let keys = [EPOCH_KEY, SHARD_KEY, INCOMPLETE_KEY, BEHIND_KEY, DELETED_KEY, BEFORE_KEY];
         let found = keys.map(|key| view.omap_value(pg, &own_object(), key));
         let is_cold = |value: &Result<_, Refusal>| *value == Err(Refusal::Busy);
         invariants::own_object_is_loaded(pg, !found.iter().any(is_cold));
         // Without its own object this copy is as good as lost.
         let is_unreadable = found.iter().any(Result::is_err);
-        let [promised, shard, incomplete, behind, deleted] = found.map(Result::ok).map(Option::flatten);
+        let [promised, shard, incomplete, behind, deleted, before] = found.map(Result::ok).map(Option::flatten);
         // The PG was split off here, from a copy that did not have the whole history.
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         // Nor does a promise count that nobody can have asked for.
@@ -98,6 +103,7 @@ impl Promises {
             is_torn: incomplete.is_some() || is_left_over || is_damaged,
             behind: behind.map(|value| behind_because(&value)),
             deleted_in: deleted.as_ref().and_then(promise).unwrap_or(Epoch(0)),
+            before_restore: before.as_ref().and_then(promise),
             holds_answers: false,
             asked_by: None,
             shard,
@@ -166,7 +172,7 @@ impl Promises {
         self.epoch = epoch;
         self.is_owed = false;
         if accepts {
-            (self.is_torn, self.behind) = (false, None);
+            (self.is_torn, self.behind, self.deleted_in) = (false, None, Epoch(0));
         }
     }
 
@@ -222,15 +228,32 @@ impl Promises {
         if record.last_active_members.contains(&config.me) && self.epoch < record.activated_epoch {
             self.note_incomplete(Incompleteness::LacksPromise);
         }
-        self.notice_older_state(config.me, &record.last_active_members, record.activated_epoch);
+        self.notice_older_state(config.me, config.electors(), record.activated_epoch);
     }
 
     /// A copy that was deleted because the PG was active elsewhere says nothing to a cluster state that does not
     /// know of that, because it was put back from an older snapshot.
-    fn notice_older_state(&mut self, me: OsdId, active_members: &[OsdId], active_epoch: Epoch) {
-        if active_members.contains(&me) && active_epoch < self.deleted_in {
+    fn notice_older_state(&mut self, me: OsdId, electors: &[OsdId], active_epoch: Epoch) {
+        if electors.contains(&me) && active_epoch < self.deleted_in {
             self.note_incomplete(Incompleteness::Deleted);
         }
+    }
+
+    /// The epoch in which the PG was active elsewhere when this OSD deleted its copy; 0 if it has not.
+    pub fn deleted_in(&self) -> Epoch {
+        self.deleted_in
+    }
+
+    /// The epoch promised before cluster state was put back, if `epoch` is one of a cluster state that was.
+    fn before(&self, epoch: Epoch) -> Option<Epoch> {
+        let is_raised = epoch.0 >= self.epoch.0.saturating_add(EPOCHS_RESTORED_MIN);
+        if is_raised { Some(self.epoch) } else { self.before_restore }
+    }
+
+    /// Returns true if this OSD was no member when the PG was active in an epoch that cluster state, which was put back
+    /// and has come to `epoch`, does not know: it has not promised it.
+    pub fn has_missed(&self, elsewhere: Epoch, epoch: Epoch) -> bool {
+        self.before(epoch).is_some_and(|before| before < elsewhere)
     }
 
     /// Returns true if this OSD's copy is as the record expects it: complete, and of the listed shard. An elector
@@ -257,11 +280,15 @@ impl Promises {
         }
         self.bind(context.config.me, primary, active_members, context.view);
         invariants::promises_only_rise(self.epoch, epoch);
+        let before = self.before(epoch);
+        let is_first_after_restore = before != self.before_restore;
+        self.before_restore = before;
         self.epoch = epoch;
         for osd in &self.bound_to {
             self.ask_for_release(*osd, context.config.id, context.outbox);
         }
         let mut mutations = vec![set_epoch(epoch)];
+        mutations.extend(before.filter(|_| is_first_after_restore).map(set_before));
         let is_own = primary == context.config.me;
         let wanted = if is_own { context.config.record.shard_of(primary) } else { self.wants_shard };
         if let (Some(shard), None) = (wanted, self.shard) {
@@ -322,7 +349,9 @@ impl Promises {
         for mutation in &transaction.mutations {
             match mutation {
                 // Then all its keys are gone, and others come.
-                Mutation::Remove => (self.behind, self.deleted_in) = (None, Epoch(0)),
+                Mutation::Remove => {
+                    (self.behind, self.deleted_in, self.before_restore) = (None, Epoch(0), None);
+                }
                 Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.is_torn = true,
                 Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.is_torn = false,
                 Mutation::OmapRemove { key } if key[..] == *BEHIND_KEY => self.behind = None,
@@ -387,7 +416,15 @@ impl Pg {
         if active_members.contains(&self.config.me) && self.promises.epoch < active_epoch {
             self.promises.note_incomplete(Incompleteness::LacksPromise);
         }
-        self.promises.notice_older_state(self.config.me, active_members, active_epoch);
+        // Of a PG that was never active, as this cluster state knows it, all members are electors.
+        let this_one = [self.config.me];
+        let electors = if active_epoch == Epoch(0) { &this_one[..] } else { active_members };
+        self.promises.notice_older_state(self.config.me, electors, active_epoch);
+        let is_elector = electors.contains(&self.config.me) && decision.epoch == Epoch(0);
+        let elsewhere = self.config.elsewhere;
+        if is_elector && elsewhere > active_epoch && self.promises.has_missed(elsewhere, epoch) {
+            self.promises.note_incomplete(Incompleteness::Outdated);
+        }
         self.promises.wants_log = wants_log;
         self.promise(epoch, from, active_members, view);
     }
@@ -443,6 +480,7 @@ impl Pg {
             log,
             shard,
             unreadable,
+            elsewhere_epoch: self.promises.deleted_in(),
         };
         self.outbox.send(primary, info);
     }

@@ -5,8 +5,18 @@ use serde::Serialize;
 use super::measure::Rates;
 use super::settings::cache_off_command;
 use super::write_cache::{Cache, Switch};
-use super::{READ_CHECK, SWITCH_CHECK, SyncedRates, WRITE_CHECK};
 use crate::finding::{Finding, Verdict};
+
+pub(super) const READ_CHECK: &str = "drive.reads";
+pub(super) const WRITE_CHECK: &str = "drive.synced_writes";
+pub(super) const SWITCH_CHECK: &str = "drive.write_cache_switched";
+
+/// Synced writes each by each: by a flag of the write, and by a call after it.
+#[derive(Clone, Copy)]
+pub(super) struct SyncedRates<'a> {
+    pub flag: &'a Rates,
+    pub call: &'a Rates,
+}
 
 /// Class of a drive, by its rate of 4 KiB writes, one at a time and each durable. The bounds are measurements of
 /// operators: 100-2,000 a second without capacitors, 10-60 thousand with them.

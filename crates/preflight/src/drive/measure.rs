@@ -1,17 +1,15 @@
 //! One read or write of 4 KiB at a time, each waited for.
 
-use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
-use rustix::fs::OFlags;
 use rustix::io::{ReadWriteFlags, pwritev2};
 
-use super::target::WriteTarget;
-use crate::run::Stop;
+use super::target::{WriteTarget, direct_options};
+use crate::request::Stop;
 
 /// More are not kept; at the fastest drives' rates this is some minutes.
 const SAMPLES_MAX: usize = 20_000_000;
@@ -31,13 +29,6 @@ pub(super) enum Durability {
     Flag,
     /// By an fsync after it.
     Call,
-}
-
-/// Opens without the page cache.
-pub(super) fn direct_options() -> std::fs::OpenOptions {
-    let mut options = File::options();
-    options.custom_flags(OFlags::DIRECT.bits() as i32);
-    options
 }
 
 /// Repeats until the time is over, and counts.

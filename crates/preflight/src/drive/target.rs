@@ -3,20 +3,27 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_reactor::DirectFile;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use rustix::fs::OFlags;
 
-use super::measure::direct_options;
 use crate::facts::Facts;
 
 /// Size of the area that the log's writes cycle through.
 const SIZE_BYTES: u64 = 64 << 20;
 const FILL_BLOCKS: usize = 256;
+
+/// Opens without the page cache.
+pub(super) fn direct_options() -> std::fs::OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(OFlags::DIRECT.bits() as i32);
+    options
+}
 
 /// A place that may be written, filled once.
 pub(super) struct WriteTarget {

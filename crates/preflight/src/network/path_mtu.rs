@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use super::protocol::{DATAGRAM_BYTES_MAX, TOKEN_BYTES, Token};
-use crate::run::Stop;
+use crate::request::Stop;
 
 /// Headers of IP and UDP.
 const HEADER_BYTES_V4: u32 = 20 + 8;

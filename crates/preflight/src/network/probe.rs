@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::path_mtu::{self, PathMtu};
 use super::protocol::{FRAME_BYTES, Frame, GREETING, TOKEN_BYTES, Token, unix_ns};
-use crate::run::Stop;
+use crate::request::Stop;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Fewer than a responder answers on one connection.

@@ -11,7 +11,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::path_mtu::forbid_fragments;
 use super::protocol::{DATAGRAM_BYTES_MAX, FRAME_BYTES, Frame, GREETING, TOKEN_BYTES, Token, unix_ns};
-use crate::run::Stop;
+use crate::request::Stop;
 
 /// How often it looks whether it is to end.
 const PAUSE: Duration = Duration::from_millis(20);

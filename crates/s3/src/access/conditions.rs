@@ -9,18 +9,20 @@ use atoll_iam::arn::kms_key_arn;
 use http::{HeaderMap, Uri, header};
 use s3s::dto::{CopySource, Timestamp, TimestampFormat};
 
-use super::gate::signed_region;
+use crate::arrival::Arrival;
 use crate::authentication::{Authentication, Mechanism};
-use crate::clock::system_time;
-use crate::object_lock::ObjectLock;
-use crate::ops::{legal_hold_name, mode_name, unix_ms_of};
+use crate::clock::{system_time, unix_ms_of};
+use crate::object_lock::{ObjectLock, legal_hold_name, mode_name};
 use crate::query::parameter;
-use crate::shell::Arrival;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The header, and the condition key, that name a key for SSE-KMS.
 pub(super) const KEY_ID: &str = "x-amz-server-side-encryption-aws-kms-key-id";
+
+/// The header, and the condition key, that say which bytes of the body a signature covers; and their value for none.
+const CONTENT_SHA256: &str = "x-amz-content-sha256";
+const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 /// The key of the key service that a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub(crate) struct RequestConditions<'a> {
     pub uri: &'a Uri,
     pub arrival: Option<Arrival>,
     pub authentication: Authentication,
+    /// The region that serves it.
+    pub region: &'a str,
     /// The operation, by its name in S3's API.
     pub operation: &'static str,
     pub now_ms: u64,
@@ -58,6 +62,24 @@ pub(crate) struct RequestConditions<'a> {
     pub named_key: Option<&'a NamedKey>,
     /// In the place of the query's prefix: where the question is whether a key may be known to exist.
     pub prefix: Option<&'a str>,
+}
+
+/// The region in the scope of a signature: `KEY/20260101/REGION/s3/aws4_request`.
+fn region_of_scope(scope: &str) -> Option<&str> {
+    // An access key may contain slashes.
+    scope.split([',', ' ']).next()?.rsplit('/').nth(2)
+}
+
+/// The region of a signature in a header.
+pub(crate) fn region_of_header(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    region_of_scope(value.split_once("Credential=")?.1)
+}
+
+/// The region of a signature in a header or a URL.
+pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let of_header = region_of_header(headers).map(str::to_owned);
+    of_header.or_else(|| region_of_scope(&parameter(uri, "X-Amz-Credential")?).map(str::to_owned))
 }
 
 fn one<'a>(value: impl Into<Cow<'a, str>>) -> Vec<Cow<'a, str>> {
@@ -109,7 +131,7 @@ impl<'a> RequestConditions<'a> {
             "useragent" => self.header(header::USER_AGENT.as_str()),
             "referer" => self.header(header::REFERER.as_str()),
             "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
-            "requestedregion" => signed_region(self.headers, self.uri).map(one).unwrap_or_default(),
+            "requestedregion" => one(self.region),
             // No service of AWS asks on behalf of anybody.
             "viaawsservice" => one("false"),
             _ => Vec::new(),
@@ -163,6 +185,7 @@ impl<'a> RequestConditions<'a> {
             "x-amz-copy-source" => self.copy_source(),
             "locationconstraint" => self.location.map(one).unwrap_or_default(),
             KEY_ID => self.key_ids(),
+            CONTENT_SHA256 => self.content_sha256(),
             _ if name.starts_with("x-amz-") => self.header(name),
             _ => self.of_tags(name),
         }
@@ -192,6 +215,13 @@ impl<'a> RequestConditions<'a> {
         let arns = accounts.into_iter().map(|account| kms_key_arn(&key.region, account, &key.name).into());
         let names = [key.name.as_str().into(), format!("alias/{}", key.name).into()];
         arns.chain(names).collect()
+    }
+
+    /// `s3:x-amz-content-sha256`. Where nothing compares a header with the body, its value does not count.
+    fn content_sha256(&self) -> Vec<Cow<'a, str>> {
+        let is_compared = matches!(self.authentication.mechanism, Mechanism::Header | Mechanism::Query);
+        let of_header = if is_compared { self.header(CONTENT_SHA256) } else { Vec::new() };
+        if of_header.is_empty() { one(UNSIGNED_PAYLOAD) } else { of_header }
     }
 
     /// `s3:ObjectCreationOperation`: an upload in parts makes its object when it is completed.
@@ -284,6 +314,7 @@ mod tests {
                 uri: &uri,
                 arrival: None,
                 authentication: Authentication::default(),
+                region: "us-east-1",
                 operation: "PutObject",
                 now_ms: 0,
                 resource_account: Some("100000000000"),
@@ -332,6 +363,7 @@ mod tests {
                 signed_unix_ms: Some(1_699_999_940_000),
                 ..Authentication::default()
             },
+            region: "eu-west-1",
             operation: "PutObject",
             now_ms: 1_700_000_000_000,
             resource_account: Some("100000000000"),
@@ -350,6 +382,7 @@ mod tests {
             ("aws:currenttime", &["2023-11-14T22:13:20.000Z"]),
             ("aws:useragent", &["curl"]),
             ("aws:referer", &[]),
+            ("aws:requestedregion", &["eu-west-1"]),
             ("aws:viaawsservice", &["false"]),
             ("s3:tlsversion", &["1.3"]),
             ("s3:prefix", &["a/b"]),
@@ -414,6 +447,46 @@ mod tests {
             )]);
             let copies = RequestConditions { headers: &headers, ..conditions };
             assert_eq!(copies.values("s3:x-amz-copy-source"), ["from/a/plan", "/from/a/plan"], "{spelled}");
+        }
+    }
+
+    /// A policy that refuses bodies without a signature must see those that no signature can cover.
+    #[test]
+    fn bodies_without_a_signature_are_told() {
+        let uri = Uri::from_static("/b/k?X-Amz-Credential=a%2F20261124%2Fmade-up%2Fs3%2Faws4_request");
+        let values = |mechanism: Mechanism, header: Option<&'static str>| {
+            let header =
+                header.map(|value| (http::HeaderName::from_static(CONTENT_SHA256), value.parse().unwrap()));
+            let headers = HeaderMap::from_iter(header);
+            let conditions = RequestConditions {
+                headers: &headers,
+                uri: &uri,
+                arrival: None,
+                authentication: Authentication { mechanism, ..Authentication::default() },
+                region: "eu-west-1",
+                operation: "PutObject",
+                now_ms: 0,
+                resource_account: None,
+                existing_tags: None,
+                body_tags: None,
+                body_lock: None,
+                version_id: None,
+                location: None,
+                named_key: None,
+                prefix: None,
+            };
+            assert_eq!(conditions.values("aws:requestedregion"), ["eu-west-1"], "{mechanism:?}");
+            conditions.values("s3:x-amz-content-sha256").into_iter().map(Cow::into_owned).collect::<Vec<_>>()
+        };
+        let unsigned = ["UNSIGNED-PAYLOAD"];
+        assert_eq!(values(Mechanism::Header, Some("e3b0")), ["e3b0"]);
+        assert_eq!(values(Mechanism::Query, Some("e3b0")), ["e3b0"], "the body is compared");
+        assert_eq!(values(Mechanism::Query, None), unsigned);
+        for mechanism in
+            [Mechanism::QueryOfVersion2, Mechanism::Form, Mechanism::FormOfVersion2, Mechanism::Anonymous]
+        {
+            assert_eq!(values(mechanism, None), unsigned, "{mechanism:?}");
+            assert_eq!(values(mechanism, Some("e3b0")), unsigned, "{mechanism:?}");
         }
     }
 }

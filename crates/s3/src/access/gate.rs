@@ -12,24 +12,16 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
-use super::conditions::{KEY_ID, NamedKey};
+use super::conditions::{KEY_ID, NamedKey, signed_region};
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::known_requests::Known;
 use crate::observed::Observed;
 use crate::ops::{Service, parse_key_id};
 use crate::query::{parameter, parameters};
-use crate::shell::{Arrival, Document, is_aws_chunked};
-
-/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
-pub(super) fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
-    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
-    let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;
-    let scope = scope.split([',', ' ']).next()?;
-    // An access key may contain slashes.
-    scope.rsplit('/').nth(2).map(str::to_owned)
-}
+use crate::shell::Document;
+use crate::trailers::is_aws_chunked;
 
 /// The session token of temporary credentials.
 fn session_token(headers: &HeaderMap, uri: &Uri) -> Option<String> {
@@ -118,8 +110,8 @@ impl Gate {
             None => None,
         };
         let named_key = self.named_key(form.headers, caller.as_deref());
-        let (authentication, pending) = (form.authentication, Vec::new());
-        let permit = Permit { caller, authentication, operation: FORM, pending, named_key };
+        let (authentication, pending, region) = (form.authentication, Vec::new(), self.0.region.clone());
+        let permit = Permit { caller, authentication, operation: FORM, pending, named_key, region };
         let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
         let bucket = self.0.buckets.get(form.bucket).await?;
         let mut pending = Vec::new();
@@ -149,7 +141,8 @@ impl Gate {
         if [bucket.record.owner.as_bytes(), account.as_bytes()].contains(&expected.as_bytes()) {
             return Ok(());
         }
-        Err(s3_error!(AccessDenied, "The bucket belongs to somebody else than {header} says"))
+        // As for who has no right: the answer confirms no guess of an owner.
+        Err(access_denied())
     }
 
     async fn check_owners(&self, context: &S3AccessContext<'_>) -> S3Result<()> {
@@ -168,7 +161,8 @@ impl Gate {
         &self,
         permit: &Permit,
         rules: &[Rule],
-        (context, arrival): (&S3AccessContext<'_>, Option<Arrival>),
+        context: &S3AccessContext<'_>,
+        arrival: Option<Arrival>,
     ) -> S3Result<Vec<Rule>> {
         let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
         let version_id = parameter(context.uri(), "versionId");
@@ -228,7 +222,7 @@ impl S3Access for Gate {
         }
         let observed = context.extensions_mut().get::<Arc<Observed>>().cloned();
         if let (Some(observed), Some(caller)) = (&observed, &caller) {
-            observed.is_of_caller(caller);
+            observed.set_caller(caller);
         }
         let operation = context.s3_op().name();
         let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {
@@ -236,7 +230,7 @@ impl S3Access for Gate {
             return if caller.is_some() { Ok(()) } else { Err(access_denied()) };
         };
         if let Some(observed) = &observed {
-            observed.is_of_operation(known.operation);
+            observed.set_operation(known.operation);
         }
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
@@ -245,25 +239,25 @@ impl S3Access for Gate {
         }
         self.check_owners(context).await?;
         let named_key = self.named_key(context.headers(), caller.as_deref());
-        let operation = known.operation;
-        let mut permit = Permit { caller, authentication, operation, pending: Vec::new(), named_key };
+        let (operation, region) = (known.operation, self.0.region.clone());
+        let mut permit = Permit { caller, authentication, operation, pending: Vec::new(), named_key, region };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();
-        permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
+        permit.pending = self.check_rules(&permit, &rules, context, arrival).await?;
         let named = match context.s3_path() {
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(&**bucket),
             S3Path::Root => None,
         };
         if let (Some(observed), Some(bucket)) = (observed, named) {
-            observed.is_of_bucket(bucket);
+            observed.set_bucket(bucket);
             // What is pending is noted where it is decided.
             if rule.is_change_of_bucket() && permit.pending.is_empty() {
-                observed.is_allowed_change();
+                observed.note_allowed_change();
             }
         }
         if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
-            document.is_of(known.operation, context.headers())?;
+            document.set_operation(known.operation, context.headers())?;
         }
         context.extensions_mut().insert(permit);
         Ok(())

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use atoll_iam::arn::kms_key_arn;
-use atoll_iam::{Caller, ConditionValues, Identities, KeyQuestion, decide_key};
+use atoll_iam::{ConditionValues, Identities, KeyQuestion, decide_key};
 use atoll_keys::DEFAULT_KEY;
 use s3s::{S3Result, s3_error};
 
@@ -106,7 +106,8 @@ impl SealedFor<'_> {
         &self,
         key_use: KeyUse,
         encryption: &Encryption,
-        (identities, region): (&Identities, &str),
+        identities: &Identities,
+        region: &str,
     ) -> S3Result<()> {
         let Encryption::Kms { key_name, .. } = encryption else { return Ok(()) };
         let name = key_name.as_deref().unwrap_or(DEFAULT_KEY);
@@ -132,7 +133,7 @@ impl SealedFor<'_> {
             return Ok(());
         }
         let action = question.action;
-        let Some(who) = caller.map(Caller::arn) else {
+        let Some(who) = caller.map(|caller| caller.arn()) else {
             tracing::debug!(action, key = arn, reason = %decision.reason, "denied");
             return Err(access_denied());
         };

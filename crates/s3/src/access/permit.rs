@@ -11,12 +11,12 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use super::conditions::NamedKey;
 use super::{AclNeed, LIST_BUCKET, RequestConditions, Rule, Target};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::bucket::{Bucket, BucketPolicy};
 use crate::clock::unix_ms;
 use crate::object_lock::ObjectLock;
 use crate::record::EntryHead;
-use crate::shell::Arrival;
 
 /// The canonical id of unsigned callers, as in S3.
 const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
@@ -45,6 +45,8 @@ pub(crate) struct Permit {
     pub pending: Vec<Rule>,
     /// The key for SSE-KMS that its headers name.
     pub named_key: Option<NamedKey>,
+    /// The gateway's region.
+    pub region: String,
 }
 
 impl Permit {
@@ -166,6 +168,7 @@ impl<'a> Asking<'a> {
             uri: self.uri,
             arrival: self.arrival,
             authentication: self.permit.authentication,
+            region: &self.permit.region,
             operation: self.permit.operation,
             now_ms: unix_ms(),
             resource_account: asked.and_then(|asked| asked.bucket.owner_account.as_deref()),
@@ -203,7 +206,7 @@ impl<'a> Asking<'a> {
         if decision.is_allowed {
             return Ok(());
         }
-        let caller = self.caller().map_or_else(|| "nobody".into(), Caller::arn);
+        let caller = self.caller().map_or_else(|| "nobody".into(), |caller| caller.arn());
         let Question { action, resource, .. } = question;
         tracing::debug!(%caller, action, resource, reason = %decision.reason, "denied");
         Err(access_denied())

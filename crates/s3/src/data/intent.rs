@@ -2,12 +2,13 @@
 //! the change that names the data removes it and requires it, and the collector makes garbage of its data if it is
 //! not renewed. So data whose gateway died is found, and data that was given up is never named.
 //!
-//! Small data has none: it would cost as much as the data. Only when it is not certain whether the change happened that
-//! names it there is one after that: from then on the change is refused, and the collector looks whether the data was
-//! named.
+//! Data beside the index has none: it would cost as much as the data. There is one afterwards in two cases: when it is
+//! not certain whether the change happened that names the data, and when a search has found no record that names it. From
+//! then on the change is refused, and the collector looks whether the data was named.
 
 use std::time::{Duration, Instant};
 
+use atoll_keys::WRAPPED_KEY_BYTES;
 use atoll_metrics::current_span::carry;
 use atoll_objects::ClientError;
 use atoll_types::{Condition, Mutation};
@@ -18,7 +19,7 @@ use tokio::task::JoinHandle;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::intent_key;
-use crate::record::{Piece, encode};
+use crate::record::{Piece, Place, encode};
 
 /// Head of an intent's record: it changes with every renewal.
 #[derive(Default, Serialize, Deserialize)]
@@ -28,12 +29,26 @@ pub(crate) struct IntentHead {
     /// The S3 key whose records may name the data already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub named_by: Option<String>,
+    /// The data is beside the index, and a search has found no record that names it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_suspect: bool,
 }
 
 /// The record that says of small data that it may be named by this key, or not.
 pub(super) fn unclear_record(object_key: &str, piece: &Piece) -> Bytes {
-    let head = IntentHead { renewals: 0, named_by: Some(object_key.to_owned()) };
+    let head = IntentHead { named_by: Some(object_key.to_owned()), ..Default::default() };
     encode(&head, std::slice::from_ref(piece))
+}
+
+/// A piece of data beside the index, by its id alone.
+pub(crate) fn suspect_piece(data_id: &[u8; 16]) -> Piece {
+    Piece { place: Place::Beside, data_id: *data_id, wrapped_key: [0; WRAPPED_KEY_BYTES], bytes: 1 }
+}
+
+/// The record that says of data beside the index that no record seems to name it, and that none may from now on.
+pub(crate) fn suspect_record(data_id: &[u8; 16]) -> Bytes {
+    let head = IntentHead { is_suspect: true, ..Default::default() };
+    encode(&head, &[suspect_piece(data_id)])
 }
 
 /// The intent of one body.
@@ -85,8 +100,10 @@ impl Intent {
     }
 
     fn send(&mut self) {
-        let value =
-            encode(&IntentHead { renewals: self.renewals, named_by: None }, std::slice::from_ref(&self.piece));
+        let value = encode(
+            &IntentHead { renewals: self.renewals, ..Default::default() },
+            std::slice::from_ref(&self.piece),
+        );
         let conditions = match self.renewed {
             None => Vec::new(),
             Some(_) => vec![self.condition()],

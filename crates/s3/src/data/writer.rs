@@ -3,6 +3,7 @@
 //! beside.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_keys::{SecretKey, random_bytes};
@@ -16,15 +17,13 @@ use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use super::budget::{Budget, Share};
-use super::inline::BESIDE_BYTES_MAX;
 use super::intent::unclear_record;
 use super::{CHUNK_BYTES, Intent, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, inline};
 use crate::DataStore;
-use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::index::Index;
+use crate::index::{BesideIndex, Index};
 use crate::names::{beside_object, chunk_object, inline_key, intent_key};
 use crate::record::{Piece, Place};
 
@@ -53,14 +52,12 @@ pub(crate) struct Unfinished {
     in_flight: FuturesUnordered<JoinHandle<Result<(), ClientError>>>,
 }
 
-/// Data that goes beside the index.
+/// Data that goes beside the index, in the pool of the index.
 struct Beside {
-    write: Mutation,
-    payload: Bytes,
-    payload_sealed: bool,
-    /// The object that it was sent to.
-    sent_to: Option<(PoolId, ObjectName)>,
-    is_written: bool,
+    object: ObjectName,
+    /// The write that makes the object; `None` once it is there.
+    write: Option<WriteRequest>,
+    is_sent: bool,
 }
 
 impl Unfinished {
@@ -100,37 +97,34 @@ impl Unfinished {
         self.keep();
     }
 
-    /// The write that puts data beside an index object, if that is where it goes and it is not there yet. It is
-    /// about to be sent.
-    pub(crate) fn write_beside(&mut self, pool: PoolId, index: &ObjectName) -> Option<WriteRequest> {
-        let beside = self.beside.as_mut().filter(|beside| !beside.is_written)?;
-        let object = beside_object(index, &self.data_id);
-        beside.sent_to = Some((pool, object.clone()));
-        Some(WriteRequest {
-            object,
-            conditions: Vec::new(),
-            mutations: vec![beside.write.clone()],
-            payload: beside.payload.clone(),
-            payload_sealed: beside.payload_sealed,
-        })
-    }
-
-    /// The data is beside the index.
-    pub(crate) fn note_beside(&mut self) {
-        if let Some(beside) = &mut self.beside {
-            beside.is_written = true;
-        }
-    }
-
     /// The data now belongs to the index, or it is not certain that it does not.
     pub(crate) fn keep(mut self) {
         (self.chunks, self.beside, self.intent) = (0, None, None);
     }
 }
 
+impl BesideIndex for Unfinished {
+    fn beside(&self) -> Option<&ObjectName> {
+        self.beside.as_ref().map(|beside| &beside.object)
+    }
+
+    fn write_beside(&mut self) -> Option<WriteRequest> {
+        let beside = self.beside.as_mut()?;
+        let write = beside.write.clone()?;
+        beside.is_sent = true;
+        Some(write)
+    }
+
+    fn note_beside(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.write = None;
+        }
+    }
+}
+
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        let sent_beside = self.beside.take().and_then(|beside| beside.sent_to);
+        let sent_beside = self.beside.take().filter(|beside| beside.is_sent).map(|beside| beside.object);
         let intent = self.intent.take().filter(Intent::has_begun);
         if self.chunks == 0 && intent.is_none() && sent_beside.is_none() {
             return;
@@ -141,7 +135,7 @@ impl Drop for Unfinished {
         runtime.spawn(async move {
             while in_flight.next().await.is_some() {}
             let removed = match sent_beside {
-                Some((pool, object)) => {
+                Some(object) => {
                     let removed = store.change(pool, object, Vec::new(), vec![Mutation::Remove]).await;
                     removed.map_err(GatewayError::from)
                 }
@@ -192,6 +186,8 @@ impl Buffer {
 /// Takes plaintext in any pieces and writes it under a fresh data id and key.
 pub(crate) struct DataWriter {
     place: Place,
+    /// The index object that will name the data.
+    index: ObjectName,
     /// None if the data is not sealed.
     cipher: Option<SegmentCipher>,
     wrapped_key: [u8; atoll_keys::WRAPPED_KEY_BYTES],
@@ -205,22 +201,25 @@ pub(crate) struct DataWriter {
 }
 
 impl DataWriter {
-    /// No more than `bytes_max` may be pushed. Data for the index or beside it must be small
-    /// ([`Place::of_object`]). Data for chunks that is not small has an intent.
+    /// A writer of data that a record of `object_key` will name. No more than `bytes_max` may be pushed. Data for the
+    /// index or beside it must be small ([`Place::of_object`]). Data for chunks has an intent, which is renewed at
+    /// this interval.
     pub(crate) fn new(
-        store: Arc<dyn DataStore>,
+        index: &Index,
+        object_key: &str,
         budget: Budget,
-        bucket: &Bucket,
         key: &WrappingKey,
         place: Place,
         bytes_max: u64,
-        intent: impl FnOnce(Piece) -> Intent,
+        renewal_interval: Duration,
     ) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
         let wrapped_key = key.wrap(&data_id, &data_key);
         let all = Piece { place, data_id, wrapped_key, bytes: bytes_max };
+        let intent = || Intent::new(index, object_key, all, renewal_interval);
         DataWriter {
             place,
+            index: index.object(index.shard_of(object_key)),
             cipher: key.cipher(&data_id, &data_key),
             wrapped_key,
             buffer: Buffer::default(),
@@ -229,13 +228,13 @@ impl DataWriter {
             share: None,
             total: 0,
             unfinished: Unfinished {
-                store,
-                pool: bucket.record.data_pool(),
+                store: index.store.clone(),
+                pool: index.bucket.record.data_pool(),
                 data_id,
                 chunks: 0,
                 inline: None,
                 beside: None,
-                intent: (place == Place::Chunks && bytes_max > BESIDE_BYTES_MAX).then(|| intent(all)),
+                intent: (place == Place::Chunks).then(intent),
                 piece: None,
                 share: None,
                 in_flight: FuturesUnordered::new(),
@@ -294,9 +293,16 @@ impl DataWriter {
             }
             Place::Beside => {
                 let (write, payload) = self.sealed(0, true);
-                let payload_sealed = self.cipher.is_some();
-                self.unfinished.beside =
-                    Some(Beside { write, payload, payload_sealed, sent_to: None, is_written: false });
+                let object = beside_object(&self.index, &self.unfinished.data_id);
+                let write = WriteRequest {
+                    object: object.clone(),
+                    // Data that comes after the end of its bucket would be found by nobody.
+                    conditions: vec![Condition::OtherExists { object: self.index.clone() }],
+                    mutations: vec![write],
+                    payload,
+                    payload_sealed: self.cipher.is_some(),
+                };
+                self.unfinished.beside = Some(Beside { object, write: Some(write), is_sent: false });
                 self.unfinished.share = self.share.take();
                 Ok(())
             }

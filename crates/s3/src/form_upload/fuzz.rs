@@ -43,7 +43,7 @@ fn take(bytes: Vec<u8>, content_type: &str) -> S3Result<usize> {
     let (fields, file_name) = block_on(form.read_fields())?;
     let key = expanded(fields.required("key")?, file_name.as_deref());
     drop(Proof::find(&fields));
-    let headers = put_request::headers(&fields)?;
+    let headers = put_request::headers(&fields, &HeaderMap::new())?;
     let mut file = form.into_file(LengthRange::ANY);
     block_on(file.length(None))?;
     let mut body = put_request::input("b", &key, &headers, StreamingBlob::new(file))?.body;

@@ -1,6 +1,7 @@
 //! The PutObject that a form means: its fields as the headers of one, so that the same checks and the
 //! same operation do the rest.
 
+use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::dto::{
     ETagCondition, Metadata, ObjectLockLegalHoldStatus, ObjectLockMode, PutObjectInput, StreamingBlob, Tagging,
@@ -30,9 +31,14 @@ const SIGNATURE_FIELDS: &[&str] = &["x-amz-algorithm", "x-amz-credential", "x-am
 const FRAMING_FIELDS: &[&str] = &["x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"];
 const METADATA_PREFIX: &str = "x-amz-meta-";
 
-/// The headers that a PUT would have in place of the fields.
-pub(super) fn headers(fields: &Fields) -> S3Result<HeaderMap> {
+/// The headers that a PUT would have in place of the fields, and those of the form's own request that policies ask for.
+pub(super) fn headers(fields: &Fields, of_request: &HeaderMap) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
+    for name in [USER_AGENT, REFERER] {
+        for value in of_request.get_all(&name) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
     for (field, value) in fields.iter() {
         let (name, value) = match field {
             "acl" => ("x-amz-acl", value.to_owned()),
@@ -153,7 +159,7 @@ mod tests {
 
     fn put<const COUNT: usize>(fields: [(&str, &str); COUNT]) -> S3Result<PutObjectInput> {
         let body = StreamingBlob::from(s3s::Body::empty());
-        input("b", "k", &headers(&fields.into())?, body)
+        input("b", "k", &headers(&fields.into(), &HeaderMap::new())?, body)
     }
 
     #[test]
@@ -201,5 +207,15 @@ mod tests {
         }
         let tags = "<Tagging><TagSet></TagSet></Tagging>";
         assert!(put([("tagging", tags), ("x-amz-tagging", "a=b")]).is_err(), "twice the same");
+    }
+
+    #[test]
+    fn policies_see_who_sends_a_form_and_from_which_page() {
+        let lines = [(USER_AGENT, "browser"), (REFERER, "https://site.example/"), (http::header::COOKIE, "a=b")];
+        let of_request = lines.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
+        let fields = [("user-agent", "made up"), ("referer", "made up"), ("key", "k")];
+        let headers = headers(&fields.into(), &of_request).unwrap();
+        assert_eq!((&headers[USER_AGENT], &headers[REFERER]), (&of_request[USER_AGENT], &of_request[REFERER]));
+        assert_eq!(headers.len(), 2);
     }
 }

@@ -173,7 +173,8 @@ impl Service {
         headers: &HeaderMap,
         xml: Option<AccessControlPolicy>,
         bucket: &Bucket,
-        (owner, asking): (&str, &Asking<'_>),
+        owner: &str,
+        asking: &Asking<'_>,
     ) -> S3Result<Option<Acl>> {
         let wanted = match (self.acl_for(bucket, headers)?, xml) {
             (WantedAcl::Default, Some(policy)) => WantedAcl::Grants(self.acl_of_xml(policy, owner)?),
@@ -266,7 +267,7 @@ impl Service {
         let set = |record: &mut BucketRecord| -> S3Result<()> {
             let bucket = Bucket::new(record.clone(), &self.directory.identities());
             let policy = input.access_control_policy.clone();
-            let acl = self.asked_acl(&request.headers, policy, &bucket, (&bucket.record.owner, &asking))?;
+            let acl = self.asked_acl(&request.headers, policy, &bucket, &bucket.record.owner, &asking)?;
             if let Some(access) = record.access.as_mut().filter(|_| bucket.counts_acls()) {
                 access.acl = acl;
             }
@@ -311,7 +312,7 @@ impl Service {
         let set = |head: &mut EntryHead| {
             let owner = head.owner.as_ref().unwrap_or(&bucket.record.owner);
             let policy = input.access_control_policy.clone();
-            let acl = self.asked_acl(&request.headers, policy, bucket, (owner, &asking))?;
+            let acl = self.asked_acl(&request.headers, policy, bucket, owner, &asking)?;
             if bucket.counts_acls() {
                 head.acl = acl;
             }

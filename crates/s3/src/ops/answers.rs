@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use atoll_iam::Identities;
 use http::HeaderMap;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{ChecksumType, ETag, Metadata, Owner, StorageClass, Timestamp};
 use s3s::{S3Result, s3_error};
 
 use super::Service;
-use crate::clock::system_time;
+use crate::clock::{epoch_text, system_time};
 use crate::digest::Algorithm;
 use crate::record::{Checksums, EntryHead};
 
@@ -128,41 +129,18 @@ pub(super) fn unix_seconds(time: Timestamp) -> i64 {
     epoch_text(time).split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// Returns milliseconds since the Unix epoch; an earlier time becomes the epoch.
-pub(crate) fn unix_ms_of(time: Timestamp) -> u64 {
-    let text = epoch_text(time);
-    let (seconds, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    let digits: String = fraction.chars().chain("000".chars()).take(3).collect();
-    let seconds: u64 = seconds.parse().unwrap_or(0);
-    seconds.saturating_mul(1_000).saturating_add(digits.parse().unwrap_or(0))
-}
-
-/// Seconds since the Unix epoch, perhaps with a fraction.
-fn epoch_text(time: Timestamp) -> String {
-    let mut text = Vec::new();
-    match time.format(s3s::dto::TimestampFormat::EpochSeconds, &mut text) {
-        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
-        Err(_) => String::new(),
-    }
-}
+/// Characters that [`url_encode`] escapes.
+const URL_ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// S3's `encoding-type=url`: everything but unreserved characters and slashes is escaped.
 pub(crate) fn url_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                encoded.push(byte.into())
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, URL_ENCODED).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::unix_ms_of;
 
     #[test]
     fn aws_chunked_is_not_stored() {

@@ -7,15 +7,14 @@ use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use super::Service;
-use crate::collector::renewal_interval;
-use crate::data::{Budget, DataWriter, Intent, Unfinished};
+use crate::data::{Budget, DataWriter, Unfinished};
 use crate::digest::{BodyDigest, Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
 use crate::error::{GatewayError, custom_error};
 use crate::index::Index;
 use crate::record::{Piece, Place};
-use crate::shell::is_aws_chunked;
-use crate::trailers::Trailers;
+use crate::sightings::renewal_interval;
+use crate::trailers::{Trailers, is_aws_chunked};
 
 /// Largest object of one PUT, and largest part.
 pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
@@ -73,16 +72,11 @@ impl Target<'_> {
     /// Returns the writer of a body of at most `bytes_max`.
     pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
         let place = match self.purpose {
-            Purpose::Object => {
-                let record = &self.index.bucket.record;
-                Place::of_object(bytes_max, record.data_pool() == record.pool)
-            }
+            Purpose::Object => Place::of_object(bytes_max, self.index.is_data_with_index()),
             Purpose::Part => Place::Chunks,
         };
-        let (store, budget) = (service.store.clone(), self.budget.clone());
         let interval = renewal_interval(service.abandoned_after);
-        let intent = |piece| Intent::new(self.index, self.object_key, piece, interval);
-        DataWriter::new(store, budget, &self.index.bucket, self.key, place, bytes_max, intent)
+        DataWriter::new(self.index, self.object_key, self.budget.clone(), self.key, place, bytes_max, interval)
     }
 }
 

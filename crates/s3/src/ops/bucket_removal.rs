@@ -4,7 +4,7 @@
 //! all marks in place the bucket cannot gain objects, so that it can be checked whether it is empty.
 //! The point of no return is making the mark of index object 0 final, which needs it to be still this
 //! attempt's. After that, another DeleteBucket or the collector finishes the job: data of garbage and
-//! unfinished uploads, index objects with object 0 as the last, record.
+//! unfinished uploads, index objects with object 0 as the last, data beside them that no record named, record.
 //!
 //! A mark names its attempt. It is replaced or removed by others only when they have seen it for
 //! [`crate::GatewayConfig::abandoned_after`], beginning with index object 0, so a stalled attempt can never become
@@ -70,6 +70,7 @@ impl Service {
         let name = request.input.bucket;
         let record = self.directory.bucket(&name).await.map_err(GatewayError::from)?;
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.clone()))?;
+        self.buckets.see(&record)?;
         let index = self.index_of(record);
 
         let token = hex::encode(atoll_keys::random_bytes::<8>());
@@ -250,7 +251,26 @@ async fn finish_record(service: &Service, index: &Index) -> Result<(), GatewayEr
     remove_record(service, index).await
 }
 
+/// Removes data beside the index that no record names. No more can come when the index objects are gone.
+async fn remove_orphans(index: &Index) -> Result<(), GatewayError> {
+    for shard in (0..index.shards()).filter(|_| index.is_data_with_index()) {
+        let mut last = None;
+        loop {
+            let (objects, next) = index.list_beside(shard, last).await?;
+            for object in objects {
+                index.store.change(index.bucket.record.pool, object, Vec::new(), vec![Mutation::Remove]).await?;
+            }
+            match next {
+                Some(next) => last = Some(next),
+                None => break,
+            }
+        }
+    }
+    Ok(())
+}
+
 async fn remove_record(service: &Service, index: &Index) -> Result<(), GatewayError> {
+    remove_orphans(index).await?;
     let mut record = index.bucket.record.clone();
     service.buckets.forget(&record.name);
     // Somebody may have changed a setting of it meanwhile.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use atoll_credentials::bucket_key_context;
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
 use atoll_types::access::ObjectOwnership;
@@ -23,7 +24,6 @@ use super::bucket_removal::is_being_deleted;
 use super::ownership::{acl_in_the_way, parse_ownership};
 use crate::DirectoryError;
 use crate::access::Asking;
-use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
 use crate::names::{VERSIONING_KEY, index_object};
@@ -86,7 +86,7 @@ impl Service {
         let location = constraint.as_ref().map(BucketLocationConstraint::as_str).filter(|text| !text.is_empty());
         asking.with_location(location).check_new_bucket(&name)?;
         if let Some(observed) = request.extensions.get::<Arc<Observed>>() {
-            observed.is_allowed_change();
+            observed.note_allowed_change();
         }
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
         let ownership = request.input.object_ownership.as_ref().map(|name| parse_ownership(name.as_str()));

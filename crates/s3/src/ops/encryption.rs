@@ -10,13 +10,14 @@ use http::{Extensions, StatusCode};
 use md5::{Digest, Md5};
 use s3s::dto::ServerSideEncryption;
 use s3s::{S3Error, S3Result, s3_error};
+use zeroize::Zeroizing;
 
 use super::Service;
 use crate::access::{KeyUse, SealedFor};
+use crate::arrival::Arrival;
 use crate::bucket::Bucket;
 use crate::encryption::{Encryption, WrappingKey, is_customer_key};
 use crate::error::{GatewayError, custom_error};
-use crate::shell::Arrival;
 
 /// Bytes of an encryption context, as JSON in Base64.
 const CONTEXT_BYTES_MAX: usize = 8 << 10;
@@ -177,7 +178,8 @@ impl CustomerHeaders {
                 "The encryption request you specified is not valid. Supported value: AES256"
             ));
         }
-        let bytes: Option<[u8; 32]> = BASE64.decode(&key).ok().and_then(|bytes| bytes.try_into().ok());
+        let decoded = BASE64.decode(&key).map(Zeroizing::new);
+        let bytes: Option<&[u8; 32]> = decoded.as_ref().ok().and_then(|bytes| bytes[..].try_into().ok());
         let Some(bytes) = bytes else {
             return Err(s3_error!(
                 InvalidArgument,
@@ -190,7 +192,7 @@ impl CustomerHeaders {
                 "The calculated MD5 hash of the key did not match the hash that was provided"
             ));
         }
-        Ok(Some(CustomerKey { key: SecretKey::from_bytes(bytes), md5 }))
+        Ok(Some(CustomerKey { key: SecretKey::from_bytes(*bytes), md5 }))
     }
 }
 
@@ -279,7 +281,7 @@ impl Service {
     ) -> S3Result<()> {
         match encryption {
             Encryption::Kms { .. } => {
-                sealed.check(key_use, encryption, (&self.directory.identities(), &self.region))
+                sealed.check(key_use, encryption, &self.directory.identities(), &self.region)
             }
             Encryption::Bucket | Encryption::Customer { .. } | Encryption::Unsealed => Ok(()),
         }

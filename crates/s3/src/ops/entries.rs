@@ -10,7 +10,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::Service;
 use super::conditions::WriteConditions;
-use super::object_lock::locked;
+use super::object_lock::{YEAR_9999_MS, locked};
 use crate::DirectoryError;
 use crate::access::{Asked, Asking, access_denied};
 use crate::clock::unix_ms;
@@ -218,7 +218,7 @@ impl Service {
                 return Ok(self.written(&index, key, head.clone(), pieces));
             }
             let mut head = head.clone();
-            lock_by_default(&index, &mut head);
+            lock_by_default(&index, &mut head, self.retained_from_unix_ms());
             match head.is_delete_marker {
                 false => conditions.check_write(newest.as_ref())?,
                 // There is nothing that the conditions could mean.
@@ -385,13 +385,14 @@ fn names_data_of(record: &[u8], pieces: &[Piece]) -> Result<bool, GatewayError> 
 }
 
 /// Retains a new version as its bucket says, unless the request says how.
-fn lock_by_default(index: &Index, head: &mut EntryHead) {
+fn lock_by_default(index: &Index, head: &mut EntryHead, from_unix_ms: u64) {
     let default = index.bucket.record.object_lock.as_ref().and_then(|lock| lock.default_retention);
     if let Some(DefaultRetention { mode, period }) = default
         && head.lock.retention.is_none()
         && !head.is_delete_marker
     {
-        head.lock.retention = Some(Retention { mode, until_ms: head.modified_ms + period.length_ms() });
+        let until_ms = head.modified_ms.max(from_unix_ms).saturating_add(period.length_ms());
+        head.lock.retention = Some(Retention { mode, until_ms: until_ms.min(YEAR_9999_MS) });
     }
 }
 

@@ -1,5 +1,6 @@
 //! Object lock: a bucket's default retention, and the locks of single versions.
 
+use atoll_types::coordination::{lapse_unix_ms, later_unix_ms};
 use atoll_types::records::{BucketObjectLock, BucketRecord, DefaultRetention, RetentionMode, RetentionPeriod};
 use s3s::dto::{
     DefaultRetention as DefaultRetentionAnswer, GetObjectLegalHoldInput, GetObjectLegalHoldOutput,
@@ -12,19 +13,19 @@ use s3s::dto::{
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{timestamp, unix_ms_of};
+use super::answers::timestamp;
 use crate::access::Asking;
-use crate::clock::{lapse_unix_ms, unix_ms};
+use crate::clock::{unix_ms, unix_ms_of};
 use crate::error::custom_error;
 use crate::index::Index;
-use crate::object_lock::{ObjectLock, Retention};
+use crate::object_lock::{ObjectLock, Retention, legal_hold_name, mode_name};
 use crate::record::EntryHead;
 
 /// Longest default retention: a hundred years.
 const DAYS_MAX: i32 = 36_500;
 const YEARS_MAX: i32 = 100;
 /// Begin of the last year that timestamps can have.
-const YEAR_9999_MS: u64 = 253_370_764_800_000;
+pub(super) const YEAR_9999_MS: u64 = 253_370_764_800_000;
 
 fn malformed() -> S3Error {
     s3_error!(
@@ -47,17 +48,6 @@ fn parse_mode(mode: &str) -> Option<RetentionMode> {
         ObjectLockMode::COMPLIANCE => Some(RetentionMode::Compliance),
         _ => None,
     }
-}
-
-pub(crate) fn mode_name(mode: RetentionMode) -> &'static str {
-    match mode {
-        RetentionMode::Governance => ObjectLockMode::GOVERNANCE,
-        RetentionMode::Compliance => ObjectLockMode::COMPLIANCE,
-    }
-}
-
-pub(crate) fn legal_hold_name(is_on: bool) -> &'static str {
-    if is_on { ObjectLockLegalHoldStatus::ON } else { ObjectLockLegalHoldStatus::OFF }
 }
 
 fn parse_legal_hold(status: &str) -> Option<bool> {
@@ -97,12 +87,12 @@ macro_rules! set_lock {
     ($output:expr, $lock:expr) => {{
         let lock: &$crate::object_lock::ObjectLock = $lock;
         $output.object_lock_mode = lock.retention.map(|retention| {
-            s3s::dto::ObjectLockMode::from_static($crate::ops::object_lock::mode_name(retention.mode))
+            s3s::dto::ObjectLockMode::from_static($crate::object_lock::mode_name(retention.mode))
         });
         $output.object_lock_retain_until_date =
             lock.retention.map(|retention| $crate::ops::answers::timestamp(retention.until_ms));
         $output.object_lock_legal_hold_status = lock.legal_hold.map(|is_on| {
-            s3s::dto::ObjectLockLegalHoldStatus::from_static($crate::ops::object_lock::legal_hold_name(is_on))
+            s3s::dto::ObjectLockLegalHoldStatus::from_static($crate::object_lock::legal_hold_name(is_on))
         });
     }};
 }
@@ -223,6 +213,11 @@ impl Service {
     /// Returns the time by which retention lapses.
     pub(super) fn lapse_unix_ms(&self) -> u64 {
         lapse_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
+    }
+
+    /// Returns the time from which a bucket's default retention counts.
+    pub(super) fn retained_from_unix_ms(&self) -> u64 {
+        later_unix_ms(unix_ms(), self.directory.cluster_unix_ms())
     }
 
     pub(super) async fn put_object_retention(

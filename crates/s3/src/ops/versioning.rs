@@ -133,7 +133,7 @@ impl Service {
         }
         let identities = self.directory.identities();
         for item in page.items {
-            add_line(&mut output, &encoder, (&identities, &index.bucket.record.owner), item)?;
+            add_line(&mut output, &encoder, &identities, &index.bucket.record.owner, item)?;
         }
         Ok(S3Response::new(output))
     }
@@ -174,7 +174,8 @@ fn next_markers(encoder: &Encoder, last: Option<&VersionItem>) -> S3Result<(Opti
 fn add_line(
     output: &mut ListObjectVersionsOutput,
     encoder: &Encoder,
-    (identities, bucket_owner): (&Identities, &str),
+    identities: &Identities,
+    bucket_owner: &str,
     item: VersionItem,
 ) -> S3Result<()> {
     let (key, place, record) = match item {

@@ -40,7 +40,7 @@ impl QueryRequest<'_> {
     fn observe_caller(&self, signer: &Signer) {
         let identities = self.gateway.service.directory.identities();
         if let Ok(caller) = signer.caller(&identities) {
-            self.observe(|observed| observed.is_of_caller(&Arc::new(caller)));
+            self.observe(|observed| observed.set_caller(&Arc::new(caller)));
         }
     }
 }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use atoll_iam::ConditionValues;
 
 use super::QueryRequest;
-use crate::access::RequestConditions;
+use crate::access::{RequestConditions, region_of_header};
+use crate::arrival::Arrival;
 use crate::authentication::Authentication;
 use crate::clock::unix_ms;
-use crate::shell::Arrival;
 
 /// Keys of one request.
 pub(super) struct QueryConditions<'a> {
@@ -34,6 +34,7 @@ impl QueryRequest<'_> {
             arrival: self.parts.extensions.get::<Arrival>().copied(),
             // Its keys are S3's own.
             authentication: Authentication::default(),
+            region: region_of_header(&self.parts.headers).unwrap_or(&self.gateway.config.region),
             operation: "",
             now_ms: unix_ms(),
             resource_account: Some(account),

@@ -8,6 +8,9 @@ use crate::directory::{ChangeError, DirectoryError};
 use crate::error::GatewayError;
 use crate::users::CallerError;
 
+/// Largest form, in bytes. AWS takes less.
+pub(super) const BODY_BYTES_MAX: usize = 256 << 10;
+
 /// Why an action was not done.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
@@ -35,7 +38,7 @@ pub(super) enum QueryError {
     /// The text is the same for any cause, which is in the log: the caller is a stranger.
     #[error("The issuer of the token cannot be asked for its keys")]
     IdpCommunication,
-    #[error("The request is larger than {} bytes", super::BODY_BYTES_MAX)]
+    #[error("The request is larger than {} bytes", BODY_BYTES_MAX)]
     RequestTooLarge,
     #[error("The body of the request did not arrive: {0}")]
     BrokenBody(String),

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use atoll_audit::DocumentChange;
+use atoll_credentials::new_access_key;
 use atoll_iam::operations::{
     Context, IamError, NewAccessKey, Operation, Outcome, Parameters, PolicyChange, RANDOM_BYTES, Subject,
     policy_changes,
@@ -15,7 +16,7 @@ use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
 use crate::clock::unix_ms;
 use crate::observed::Observed;
-use crate::users::{CallerError, Signer, new_access_key};
+use crate::users::{CallerError, Signer};
 
 /// One action with its context.
 struct Action<'a> {
@@ -35,7 +36,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     let operation = Operation::find(&request.form.action);
     // A request that is refused says what it was to do, too.
     if let Ok(operation) = operation {
-        request.observe(|observed| observed.is_of_action(format!("iam:{}", operation.name)));
+        request.observe(|observed| observed.set_action(format!("iam:{}", operation.name)));
     }
     let signer = request.authenticate(Api::Iam).await?;
     let operation = operation?;
@@ -63,7 +64,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     // Before anything is asked on behalf of the caller.
     action.with_context(&identities, |context| action.authorise(context).map(drop))?;
     if operation.is_change {
-        request.observe(Observed::is_allowed_change);
+        request.observe(Observed::note_allowed_change);
     }
     let parameters = &request.form.parameters;
     if operation.needs_access_key() {
@@ -131,7 +132,7 @@ impl Action<'_> {
         // Whoever is gone meanwhile has no rights to anything.
         let _ = self.with_context(identities, |context| {
             let subject = self.operation.subject(context, self.parameters());
-            self.request.observe(|observed| observed.is_about(&subject.arn));
+            self.request.observe(|observed| observed.set_subject(&subject.arn));
             Ok(())
         });
     }
@@ -151,7 +152,7 @@ impl Action<'_> {
     /// Makes sure that the caller may do it.
     fn authorise(&self, context: &Context<'_>) -> Result<Subject, IamError> {
         let subject = self.operation.subject(context, self.parameters());
-        self.request.observe(|observed| observed.is_about(&subject.arn));
+        self.request.observe(|observed| observed.set_subject(&subject.arn));
         let mut parameters = self.parameters().clone();
         let (tags, removed) = (parameters.tags()?, parameters.texts("TagKeys")?);
         let account = &context.account.record.id;

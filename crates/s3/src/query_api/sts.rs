@@ -5,6 +5,7 @@ mod issuers;
 mod role_session;
 mod web_identity;
 
+use atoll_credentials::{Credentials, SESSION_SECONDS_MAX};
 use atoll_iam::operations::Answer;
 use atoll_iam::{CallerKind, Identities, Session, SessionPrincipal};
 
@@ -12,8 +13,6 @@ pub(crate) use issuers::Issuers;
 
 use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
-use crate::clock::unix_ms;
-use crate::temporary_credentials::{Credentials, SESSION_SECONDS_MAX};
 use crate::users::Signer;
 
 /// Seconds of a session of GetSessionToken.
@@ -28,13 +27,13 @@ const TOKEN_CHARS_MAX: usize = 8 << 10;
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     // A request that is refused says what it was about, too.
     if let Some(role_arn) = request.form.parameters.clone().take("RoleArn") {
-        request.observe(|observed| observed.is_about(&role_arn));
+        request.observe(|observed| observed.set_subject(&role_arn));
     }
     if request.form.action == "AssumeRoleWithWebIdentity" {
         return web_identity::perform(request).await;
     }
     if let Some(action) = SIGNED_ACTIONS.into_iter().find(|action| *action == request.form.action) {
-        request.observe(|observed| observed.is_of_action(format!("sts:{action}")));
+        request.observe(|observed| observed.set_action(format!("sts:{action}")));
     }
     let signer = request.authenticate(Api::Sts).await?;
     match request.form.action.as_str() {
@@ -66,32 +65,28 @@ async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
     let seconds = parameters.number("DurationSeconds", TOKEN_SECONDS)?.unwrap_or(TOKEN_SECONDS_DEFAULT);
     parameters.finish()?;
     let identities = request.gateway.service.directory.current_identities().await?;
-    let caller = signer.caller(&identities)?;
+    let identity = signer.caller(&identities)?.identity;
     if matches!(signer, Signer::Session(_)) {
         return Err(QueryError::denied("Cannot call GetSessionToken with session credentials"));
     }
-    let principal = match caller.kind {
+    let principal = match identity.kind {
         CallerKind::Root => SessionPrincipal::Root,
         CallerKind::User { name, id, .. } => SessionPrincipal::User { name, id },
         CallerKind::Session { .. } => return Err(QueryError::InvalidClientTokenId),
     };
     let session = Session {
-        // Who seals it gives it one.
+        // Who issues it gives it one, and its times.
         access_key: String::new(),
-        account: caller.account.id.clone(),
+        account: identity.account.id.clone(),
         principal,
         policies: Vec::new(),
         policy_arns: Vec::new(),
         key_policy: key_policy(signer, &identities),
-        issued_unix_ms: unix_ms(),
-        expires_unix_ms: expiry(seconds),
+        issued_unix_ms: 0,
+        expires_unix_ms: 0,
     };
-    let credentials = issue(request, session).await?;
+    let credentials = issue(request, session, seconds).await?;
     Ok(Answer::new().fields("Credentials", credentials_fields(&credentials)))
-}
-
-fn expiry(seconds: u32) -> u64 {
-    unix_ms() + u64::from(seconds) * 1_000
 }
 
 /// The policy of the service account that begins a session, or that began the one that begins it.
@@ -107,8 +102,11 @@ fn key_policy(signer: &Signer, identities: &Identities) -> Option<String> {
     }
 }
 
-async fn issue(request: &QueryRequest<'_>, session: Session) -> Result<Credentials, QueryError> {
-    let credentials = request.gateway.users.temporary().issue(session).await?;
+async fn issue(request: &QueryRequest<'_>, session: Session, seconds: u32) -> Result<Credentials, QueryError> {
+    let temporary = request.gateway.users.temporary();
+    let issued_unix_ms = temporary.begin_unix_ms();
+    let expires_unix_ms = issued_unix_ms.saturating_add(u64::from(seconds) * 1_000);
+    let credentials = temporary.issue(Session { issued_unix_ms, expires_unix_ms, ..session }).await?;
     match credentials.session_token.len() > TOKEN_CHARS_MAX {
         true => Err(QueryError::PackedPolicyTooLarge),
         false => Ok(credentials),

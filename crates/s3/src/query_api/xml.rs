@@ -1,13 +1,13 @@
 //! Answers and errors as documents.
 
-use std::fmt::Write;
-
 use atoll_iam::operations::{Answer, Value};
-use s3s::dto::{Timestamp, TimestampFormat};
+use jiff::Timestamp;
+use quick_xml::Writer;
+use quick_xml::escape::escape;
+use quick_xml::events::{BytesEnd, BytesStart, BytesText, Event};
 
 use super::Api;
 use super::error::QueryError;
-use crate::clock::system_time;
 use crate::ops::url_encode;
 
 impl Api {
@@ -19,19 +19,19 @@ impl Api {
 /// The answer to an action that was done. AWS leaves an empty result out of some answers, and its
 /// clients take it all the same.
 pub(super) fn answer(api: Api, action: &str, answer: &Answer, request_id: &str) -> String {
-    let mut document = Document::default();
+    let mut document = Document::new();
     document.open_root(&format!("{action}Response"), api);
     document.fields(&format!("{action}Result"), answer);
     document.open("ResponseMetadata");
     document.text("RequestId", request_id);
     document.close("ResponseMetadata");
     document.close(&format!("{action}Response"));
-    document.0
+    document.into_text()
 }
 
 /// Returns the answer to a failed action.
 pub(super) fn error(api: Api, error: &QueryError, request_id: &str) -> String {
-    let mut document = Document::default();
+    let mut document = Document::new();
     document.open_root("ErrorResponse", api);
     document.open("Error");
     document.text("Type", error.fault());
@@ -40,46 +40,44 @@ pub(super) fn error(api: Api, error: &QueryError, request_id: &str) -> String {
     document.close("Error");
     document.text("RequestId", request_id);
     document.close("ErrorResponse");
-    document.0
+    document.into_text()
 }
 
-#[derive(Default)]
-struct Document(String);
+struct Document(Writer<Vec<u8>>);
 
 impl Document {
+    fn new() -> Self {
+        Document(Writer::new(Vec::new()))
+    }
+
+    fn into_text(self) -> String {
+        String::from_utf8(self.0.into_inner()).expect("names and texts are UTF-8")
+    }
+
+    fn write(&mut self, event: Event<'_>) {
+        self.0.write_event(event).expect("writing to memory does not fail");
+    }
+
     fn open_root(&mut self, name: &str, api: Api) {
-        // Writing to a string does not fail.
-        let _ = write!(self.0, "<{name} xmlns=\"{}\">", api.namespace());
+        let namespace = api.namespace();
+        self.write(Event::Start(BytesStart::new(name).with_attributes([("xmlns", namespace.as_str())])));
     }
 
     fn open(&mut self, name: &str) {
-        self.0.extend(["<", name, ">"]);
+        self.write(Event::Start(BytesStart::new(name)));
     }
 
     fn close(&mut self, name: &str) {
-        self.0.extend(["</", name, ">"]);
+        self.write(Event::End(BytesEnd::new(name)));
     }
 
     fn text(&mut self, name: &str, text: &str) {
+        let text: String = text.chars().map(writable).collect();
+        // A parser would make a line feed of a carriage return.
+        let escaped = escape(text).replace('\r', "&#xD;");
         self.open(name);
-        text.chars().for_each(|char| self.push_escaped(char));
+        self.write(Event::Text(BytesText::from_escaped(escaped)));
         self.close(name);
-    }
-
-    fn push_escaped(&mut self, char: char) {
-        match char {
-            '&' => self.0.push_str("&amp;"),
-            '<' => self.0.push_str("&lt;"),
-            '>' => self.0.push_str("&gt;"),
-            '"' => self.0.push_str("&quot;"),
-            '\'' => self.0.push_str("&apos;"),
-            // A parser would make a line feed of it.
-            '\r' => self.0.push_str("&#xD;"),
-            '\t' | '\n' => self.0.push(char),
-            // XML has no way to write these.
-            '\0'..' ' | '\u{FFFE}' | '\u{FFFF}' => self.0.push(char::REPLACEMENT_CHARACTER),
-            _ => self.0.push(char),
-        }
     }
 
     fn fields(&mut self, name: &str, fields: &Answer) {
@@ -120,14 +118,19 @@ fn percent_encoded(text: &str) -> String {
     url_encode(text).replace('/', "%2F")
 }
 
+/// Returns the character, or the replacement character for one that XML has no way to write.
+fn writable(char: char) -> char {
+    match char {
+        '\t' | '\n' | '\r' => char,
+        '\0'..' ' | '\u{FFFE}' | '\u{FFFF}' => char::REPLACEMENT_CHARACTER,
+        _ => char,
+    }
+}
+
 /// Whole seconds, as AWS has them.
 fn time(unix_ms: u64) -> String {
-    let time = Timestamp::from(system_time(unix_ms - unix_ms % 1_000));
-    let mut text = Vec::new();
-    match time.format(TimestampFormat::DateTime, &mut text) {
-        Ok(()) => String::from_utf8_lossy(&text).replace(".000Z", "Z"),
-        Err(_) => String::new(),
-    }
+    let time = i64::try_from(unix_ms).ok().and_then(|unix_ms| Timestamp::from_millisecond(unix_ms).ok());
+    time.map_or_else(String::new, |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 #[cfg(test)]
@@ -167,8 +170,8 @@ mod tests {
 
     #[test]
     fn no_text_breaks_a_document() {
-        let mut document = Document::default();
+        let mut document = Document::new();
         document.text("T", "a\0\u{1b}\r\n\t\u{FFFF}é]]>");
-        assert_eq!(document.0, "<T>a\u{FFFD}\u{FFFD}&#xD;\n\t\u{FFFD}é]]&gt;</T>");
+        assert_eq!(document.into_text(), "<T>a\u{FFFD}\u{FFFD}&#xD;\n\t\u{FFFD}é]]&gt;</T>");
     }
 }

@@ -1,13 +1,14 @@
 //! Checks of a request before anything else: the size of its headers, its signature, and that its signature covers
 //! all headers that are read.
 
+use atoll_audit::AuditLog;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{Timestamp, TimestampFormat};
-use s3s::{S3Error, S3Result, s3_error};
+use s3s::{S3Result, s3_error};
 
 use super::presigned::{check_expiry, take_presigned_headers};
-use super::request::{HEALTH_PATH, why_closed};
+use super::refused::Refused;
 use crate::authentication::{Authentication, Claim, Mechanism};
 use crate::form_upload::is_form;
 use crate::gateway::Gateway;
@@ -16,24 +17,11 @@ use crate::query::Marks;
 use crate::query_api::is_query;
 use crate::signing::signing_time;
 
+/// Path at which the gateway says if it serves requests.
+pub(super) const HEALTH_PATH: &str = "/-/health";
 const AMZ_DATE: &str = "x-amz-date";
 /// Header lines that a request may have; clients send about twenty, and metadata.
 const HEADER_LINES_MAX: usize = 128;
-
-/// Reasons for refusing a request.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// It cannot be read, or requests an unsupported feature.
-    Malformed(S3Error),
-    /// It has headers that count and that its signature does not cover: their names.
-    Unsigned(Vec<String>),
-}
-
-impl From<S3Error> for Refused {
-    fn from(error: S3Error) -> Self {
-        Refused::Malformed(error)
-    }
-}
 
 /// Lets a request in, with those of its headers that may be read, and with its [`Authentication`] as an extension.
 pub(super) fn admit(gateway: &Gateway, parts: &mut Parts, marks: &Marks) -> Result<Authentication, Refused> {
@@ -49,6 +37,26 @@ pub(super) fn admit(gateway: &Gateway, parts: &mut Parts, marks: &Marks) -> Resu
     take_presigned_headers(parts, claim.authentication.mechanism)?;
     parts.extensions.insert(claim.authentication);
     Ok(claim.authentication)
+}
+
+/// Returns the reason for refusing all requests now: identities are not confirmed any more, or requests would
+/// leave no line.
+pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
+    if gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing) {
+        let why =
+            "the audit log takes no lines, and this gateway refuses requests until it does (--audit-on-failure)";
+        return Some(why.to_owned());
+    }
+    let (unconfirmed_for, lifetime) =
+        (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
+    (unconfirmed_for > lifetime).then(|| {
+        format!(
+            "cluster state has not confirmed rights for {} s, and they count for {} s \
+             (--identity-lifetime-seconds): retry when cluster state answers",
+            unconfirmed_for.as_secs(),
+            lifetime.as_secs()
+        )
+    })
 }
 
 fn check_size(gateway: &Gateway, headers: &HeaderMap) -> S3Result<()> {

@@ -8,12 +8,26 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use s3s::{Body, S3Error, S3ErrorCode};
 
-use super::request::error_response;
+use super::refused::Suspicion;
 
 /// The header with a request's id.
 pub(crate) const REQUEST_ID: &str = "x-amz-request-id";
 /// The end of an error's document.
 const ERROR_END: &[u8] = b"</Error>";
+
+/// Returns the answer for an error, with its [`Suspicion`] if it has one.
+pub(super) fn error_response(error: S3Error) -> Response<Body> {
+    let suspicion = Suspicion::of_code(error.code().as_str());
+    let mut response = error.to_http_response().unwrap_or_else(|_| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    });
+    if let Some(suspicion) = suspicion {
+        response.extensions_mut().insert(suspicion);
+    }
+    response
+}
 
 /// The answer as S3 would give it, to a HEAD or to GetObjectAttributes if it is one of these.
 pub(super) async fn put_right(

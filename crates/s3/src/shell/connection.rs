@@ -8,6 +8,7 @@ use std::time::Duration;
 use atoll_connection_limits::Place;
 use atoll_metrics::tls as tls_metrics;
 use atoll_security_log::{SecurityEvent, note};
+use atoll_tls::{ALPN_HTTP_2, Tls};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -20,12 +21,12 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ProtocolVersion;
 
-use super::arrival::Origin;
+use super::client_keys::{ClientKeys, Whose};
 use super::guarded_socket::GuardedSocket;
 use super::proxy_header::{Source, read_header};
 use super::request;
 use super::streams::{Streams, Watched};
-use super::tls::{ALPN_HTTP_2, Tls};
+use crate::arrival::Origin;
 use crate::gateway::Gateway;
 use crate::metrics::Connection;
 
@@ -56,9 +57,6 @@ const HEADER_LIST_FACTOR: usize = 2;
 const GOODBYE_TIME: Duration = Duration::from_secs(2);
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Owner of a connection, as far as known, and its place.
-type Whose = (Origin, Arc<Place>);
-
 /// Returns when another stranger has taken the place of a connection.
 pub(super) async fn evicted(place: &Place) {
     if !place.evicted().await {
@@ -71,7 +69,8 @@ pub(super) async fn serve(
     gateway: Gateway,
     tls: Option<Arc<Tls>>,
     mut socket: TcpStream,
-    (peer, place): (SocketAddr, Arc<Place>),
+    peer: SocketAddr,
+    place: Arc<Place>,
     stopped: watch::Receiver<bool>,
 ) {
     if let Err(error) = socket.set_nodelay(true) {
@@ -81,6 +80,8 @@ pub(super) async fn serve(
         // As between Atoll's own processes: what a system has chosen for its network does harm here.
         let _ = rustix::net::sockopt::set_tcp_congestion(&socket, "reno");
     }
+    // Dropped after all that has read from the connection.
+    let keys = Arc::new(ClientKeys::default());
     let header_timeout = gateway.config.header_timeout;
     let mut unread = bytes::BytesMut::new();
     let mut source = Source::Itself;
@@ -102,7 +103,9 @@ pub(super) async fn serve(
     let mut origin = Origin { is_tls: tls.is_some(), tls_version: None, speaker };
     let _open = Connection::open();
     let socket = GuardedSocket::new(socket, unread.freeze(), gateway.config.stall_timeout);
-    let Some(tls) = tls else { return serve_http_1(gateway, socket, (origin, place), stopped).await };
+    let Some(tls) = tls else {
+        return serve_http_1(gateway, socket, (origin, place, keys.clone()), stopped).await;
+    };
     let acceptor = TlsAcceptor::from(tls.current());
     let buffered = BufReader::with_capacity(TLS_READ_BYTES, socket);
     let handshake = acceptor.accept_with(buffered, |session| session.set_buffer_limit(Some(TLS_WRITE_BYTES_MAX)));
@@ -115,9 +118,9 @@ pub(super) async fn serve(
                 _ => None,
             };
             if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) {
-                serve_http_2(gateway, socket, (origin, place), stopped).await;
+                serve_http_2(gateway, socket, (origin, place, keys.clone()), stopped).await;
             } else {
-                serve_http_1(gateway, socket, (origin, place), stopped).await;
+                serve_http_1(gateway, socket, (origin, place, keys.clone()), stopped).await;
             }
         }
         Ok(Err(error)) => {
@@ -136,10 +139,10 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let header_timeout = gateway.config.header_timeout;
-    let (origin, place) = whose;
+    let (origin, ..) = whose;
     let service = service_fn(move |request| {
-        let (gateway, place) = (gateway.clone(), Arc::clone(&place));
-        async move { Ok::<_, Infallible>(request::answer(&gateway, (origin, place), request).await) }
+        let (gateway, whose) = (gateway.clone(), whose.clone());
+        async move { Ok::<_, Infallible>(request::answer(&gateway, whose, request).await) }
     });
     // hyper counts the time until a next request begins as header time, too: this also bounds how
     // long a kept-alive connection may be idle.
@@ -168,13 +171,13 @@ where
     let (header_timeout, stall_timeout) = (gateway.config.header_timeout, gateway.config.stall_timeout);
     let header_bytes_max = gateway.config.header_bytes_max.saturating_mul(HEADER_LIST_FACTOR);
     let streams = Streams::new();
-    let (origin, place) = whose;
+    let (origin, ..) = whose;
     let service = {
         let streams = streams.clone();
         service_fn(move |request: Request<Incoming>| {
-            let (gateway, place, stream) = (gateway.clone(), Arc::clone(&place), streams.open());
+            let (gateway, whose, stream) = (gateway.clone(), whose.clone(), streams.open());
             async move {
-                let response = request::answer(&gateway, (origin, place), request).await;
+                let response = request::answer(&gateway, whose, request).await;
                 Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
             }
         })

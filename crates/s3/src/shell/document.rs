@@ -15,9 +15,11 @@ use s3s::{S3Error, S3Result, StdError, s3_error};
 use crate::data::{Budget, Share};
 use crate::digest::Expected;
 use crate::error::GatewayError;
-use crate::gateway::XML_BYTES_MAX;
 use crate::known_documents::{check_elements, has_document};
 use crate::ops::body_error;
+
+/// Largest XML document that a request may carry, in bytes: a completion of 10,000 parts with checksums.
+pub(crate) const XML_BYTES_MAX: usize = 4 << 20;
 
 fn too_large() -> S3Error {
     s3_error!(MaxMessageLengthExceeded, "Your request was too big: a document may have {XML_BYTES_MAX} bytes")
@@ -47,7 +49,7 @@ pub(crate) struct Document(Arc<Shared>);
 
 impl Document {
     /// Sets the operation of an admitted request. Its body was not read yet.
-    pub(crate) fn is_of(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
+    pub(crate) fn set_operation(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
         if has_document(operation) {
             if is_said_to_be_too_large(headers) {
                 return Err(too_large());

@@ -4,35 +4,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
-use atoll_connection_limits::Place;
 use atoll_metrics::current_span::within;
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
-use super::admission::{Refused, admit};
-use super::answer::{REQUEST_ID, add_element, put_right};
-use super::arrival::{Arrival, Origin};
+use super::admission::{HEALTH_PATH, admit, why_closed};
+use super::answer::{REQUEST_ID, add_element, error_response, put_right};
+use super::client_keys::Whose;
 use super::cross_origin;
 use super::document::Document;
 use super::guarded_body::GuardedBody;
 use super::measured_body::MeasuredBody;
+use super::refused::{Refused, Suspicion};
 use super::unsigned_chunks;
+use crate::arrival::Arrival;
+use crate::asked::{asked_from, take_changes};
 use crate::authentication::Authentication;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
-use crate::look_ups::asked_from;
 use crate::names::index_object;
 use crate::observed::Observed;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
+use crate::trailers::is_aws_chunked;
 
-pub(super) const HEALTH_PATH: &str = "/-/health";
-/// Its name in metrics.
+/// Name of [`HEALTH_PATH`] in metrics.
 const HEALTH_OPERATION: &str = "Health";
 /// Identities that are unconfirmed for less are nothing to speak of.
 const NOTABLE: Duration = Duration::from_secs(6);
@@ -55,31 +56,19 @@ fn note_refusal(gateway: &Gateway, response: &Response<Body>, arrival: &Arrival)
     if response.status() != StatusCode::FORBIDDEN {
         return;
     }
-    let Some(document) = response.body().bytes() else { return };
-    let has = |code: &S3ErrorCode| {
-        let tag = format!("<Code>{}</Code>", code.as_str());
-        document.windows(tag.len()).any(|window| window == tag.as_bytes())
-    };
-    let client = client();
-    if has(&S3ErrorCode::SignatureDoesNotMatch) {
-        note(
-            SecurityEvent::BadSignature,
-            client,
-            "a request is signed with another secret than that of its access key",
-        );
-    } else if has(&S3ErrorCode::InvalidAccessKeyId) {
-        note(SecurityEvent::UnknownAccessKey, client, "there is no such access key");
-    } else if memchr::memmem::find(&document, format!("<{HEADERS_NOT_SIGNED}>").as_bytes()).is_some() {
-        note(SecurityEvent::BadSignature, client, "a request has headers that its signature does not cover");
+    if let Some(Suspicion { event, detail }) = response.extensions().get() {
+        note(*event, client(), detail);
     }
 }
 
 /// Answers one request, and measures it.
 pub(super) async fn answer(
     gateway: &Gateway,
-    (origin, place): (Origin, Arc<Place>),
+    whose: Whose,
     mut request: Request<Incoming>,
 ) -> Response<MeasuredBody<Body>> {
+    let (origin, place, keys) = whose;
+    keys.look_at(request.headers(), is_form(request.method(), request.headers()));
     let observed = Observed::begin(gateway.config.audit.clone(), Some(place));
     request.extensions_mut().insert(Arc::clone(&observed));
     let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
@@ -90,12 +79,12 @@ pub(super) async fn answer(
         false => answer.await,
         true => Box::pin(within(|| observed.traced(), answer)).await,
     };
-    observed.is_answered_with(response.status().as_u16());
+    observed.set_status(response.status().as_u16());
     if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
-        observed.has_request_id(id);
+        observed.set_request_id(id);
     }
     if let Some(id) = response.headers().get(VERSION_ID).and_then(|id| id.to_str().ok()) {
-        observed.is_of_version(id);
+        observed.set_version(id);
     }
     response.map(|body| MeasuredBody::new(body, observed))
 }
@@ -107,13 +96,15 @@ async fn answer_unmeasured(
     observed: &Arc<Observed>,
 ) -> Response<Body> {
     request.extensions_mut().insert(arrival);
-    observed.is_of(&request, arrival);
+    observed.set_request(&request, arrival);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;
     let marks = Marks::of(request.uri());
     let (mut parts, body) = request.into_parts();
     let admitted = admit(gateway, &mut parts, &marks);
+    // A presigned URL may name it, too.
+    observed.copies_from(&parts.headers);
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
     let is_signed = admitted.as_ref().is_ok_and(Authentication::is_signed);
@@ -134,7 +125,7 @@ async fn answer_unmeasured(
             refusal_response(refused, &parts)
         }
         Ok(_) if parts.uri.path() == HEALTH_PATH => {
-            observed.is_of_operation(HEALTH_OPERATION);
+            observed.set_operation(HEALTH_OPERATION);
             health(gateway, &parts.method).await
         }
         Ok(_) if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {
@@ -150,6 +141,7 @@ async fn answer_unmeasured(
         Ok(_) if [Method::PUT, Method::POST].contains(&parts.method) => call_operation(gateway, parts, body).await,
         Ok(_) => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
+    observed.changes_settings(take_changes());
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
     // HTTP/2 ends the stream alone.
@@ -176,6 +168,7 @@ fn refusal_response(refused: Refused, parts: &Parts) -> Response<Body> {
         Refused::Unsigned(names) => {
             let mut response = error_response(s3_error!(AccessDenied, "{NOT_SIGNED}"));
             add_element(&mut response, HEADERS_NOT_SIGNED, &names.join(", "));
+            response.extensions_mut().insert(Suspicion::UNSIGNED_HEADERS);
             response
         }
     }
@@ -211,44 +204,17 @@ where
 }
 
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
-    gateway.s3.call(request).await.unwrap_or_else(|error| {
+    let mut response = gateway.s3.call(request).await.unwrap_or_else(|error| {
         tracing::error!(?error, "s3s could not make an answer");
         error_response(S3Error::new(S3ErrorCode::InternalError))
-    })
-}
-
-pub(super) fn error_response(error: S3Error) -> Response<Body> {
-    error.to_http_response().unwrap_or_else(|_| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        response
-    })
-}
-
-/// Returns true if a request's body is in aws-chunked framing, perhaps with trailers.
-pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
-    let sha256 = headers.get("x-amz-content-sha256");
-    sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
-}
-
-/// Returns the reason for refusing all requests now: identities are not confirmed any more, or requests would
-/// leave no line.
-pub(super) fn why_closed(gateway: &Gateway) -> Option<String> {
-    if gateway.config.audit.as_ref().is_some_and(AuditLog::is_refusing) {
-        let why =
-            "the audit log takes no lines, and this gateway refuses requests until it does (--audit-on-failure)";
-        return Some(why.to_owned());
+    });
+    if response.status() == StatusCode::FORBIDDEN {
+        let suspicion = response.body().bytes().and_then(|document| Suspicion::of_document(&document));
+        if let Some(suspicion) = suspicion {
+            response.extensions_mut().insert(suspicion);
+        }
     }
-    let (unconfirmed_for, lifetime) =
-        (gateway.service.directory.unconfirmed_for(), gateway.config.identity_lifetime);
-    (unconfirmed_for > lifetime).then(|| {
-        format!(
-            "cluster state has not confirmed rights for {} s, and they count for {} s \
-             (--identity-lifetime-seconds): retry when cluster state answers",
-            unconfirmed_for.as_secs(),
-            lifetime.as_secs()
-        )
-    })
+    response
 }
 
 /// 200 if the pool of new buckets answers, and cluster state has confirmed identities lately enough for requests to be

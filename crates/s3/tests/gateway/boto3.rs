@@ -141,7 +141,7 @@ async fn boto3_issuers() {
 
 /// A key of an account's root that may only read, as operators make it.
 async fn add_service_account(gateway: &TestGateway) -> (String, String) {
-    let new = atoll_s3::new_access_key(&*gateway.keys).await.unwrap();
+    let new = atoll_credentials::new_access_key(&*gateway.keys).await.unwrap();
     let policy =
         r#"{"Version":"2012-10-17","Statement":{"Effect":"Allow","Action":"s3:GetObject","Resource":"*"}}"#;
     let create = |identities: &Identities| {

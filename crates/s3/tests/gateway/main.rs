@@ -13,6 +13,7 @@ mod inline;
 mod look_ups;
 mod memory;
 mod moved_clock;
+mod orphans;
 mod pools;
 mod sealing;
 mod support;

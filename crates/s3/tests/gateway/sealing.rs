@@ -1,7 +1,8 @@
 //! Buckets whose new objects are not sealed, and objects that can never be stored or returned without sealing.
 use crate::support::{self, TestGateway, start, start_with_tls, tls_settings, write_pair};
+use atoll_credentials::unsealed_permit_context;
 use atoll_keys::{KeyService, SecretKey};
-use atoll_s3::{BucketDirectory, unsealed_permit_context};
+use atoll_s3::BucketDirectory;
 use atoll_types::records::BucketRecord;
 use bytes::{BufMut, BytesMut};
 

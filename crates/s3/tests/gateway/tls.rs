@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::support::memory_client::Fault;
 use crate::support::{serve_on, start, start_with_tls, tls_settings, write_pair};
-use atoll_s3::{ClientAuthority, Gateway, Listener, Tls, TlsSettings};
+use atoll_s3::{Gateway, Listener};
+use atoll_tls::{ClientAuthority, Tls, TlsSettings};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;

@@ -226,6 +226,31 @@ fn a_torn_shard_is_not_accepted() {
     is_whole(&mut script);
 }
 
+/// One of the remaining shards has a write that the other lacks, which was on its way when all stopped.
+#[test]
+fn accepted_shards_go_back_to_the_newest_write_that_enough_have() {
+    let options = Options { min_size: 2, ..Options::scripted_coded(3, 2, 1) };
+    let mut script = with_leases(options);
+    written(&mut script, 0, 1);
+    script.run_for(3 * SECOND);
+    [1, 2].iter().for_each(|other| script.cut_one_way(0, *other, SECOND));
+    let op = script.start(0, write_block(1, 0, 2));
+    script.run_while("not prepared", |world| !world.was_durable(op, 0));
+    assert!(!script.was_durable(op, 1), "only the primary has it");
+    (0..3).for_each(|at| script.kill(at));
+    (0..2).for_each(|at| script.mark(at, Incompleteness::OldDevice));
+    (0..2).for_each(|at| script.restart(at));
+    let read = stands_still(&mut script);
+    let told = [0, 1].map(|at| script.copy_told(PG, at).expect("it runs"));
+    assert!(told[0].head > told[1].head, "they are of different times");
+    assert!(told[0].rolls_back_to <= told[1].head.sequence, "it says that it can go back");
+    script.accept(PG, &[0, 1]);
+    answered_with(&mut script, read, 1);
+    written(&mut script, 2, 3);
+    script.restart(2);
+    script.finish();
+}
+
 #[test]
 fn a_copy_that_is_another_than_was_decided_on_is_not_accepted() {
     let mut script = all_put_back(Options::scripted(3), &[0, 1, 2]);

@@ -277,6 +277,7 @@ fn a_promise_of_an_epoch_that_nobody_proposed_stops_no_pg() {
                 shard,
                 accepted_epoch: Epoch(0),
                 accepted_head: Version::default(),
+                elsewhere_epoch: Epoch(0),
             },
         );
         script.run_for(5 * SECOND);

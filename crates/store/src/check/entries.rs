@@ -87,7 +87,7 @@ impl Entries {
         } else if key.starts_with(&keys::SHARED_BLOCKS) {
             if shared_counts(key, value).is_none() {
                 found(Found::Problem(Problem::Entry {
-                    detail: format!("the counts of shared blocks under {}", hex(key)),
+                    detail: format!("the counts of shared blocks under {}", hex::encode(key)),
                 }));
             }
         } else if key.starts_with(&keys::POOLS) {
@@ -97,10 +97,12 @@ impl Entries {
                 None => false,
             };
             if !makes_sense {
-                found(Found::Problem(Problem::Entry { detail: format!("the counts under {}", hex(key)) }));
+                found(Found::Problem(Problem::Entry { detail: format!("the counts under {}", hex::encode(key)) }));
             }
         } else {
-            found(Found::Problem(Problem::Entry { detail: format!("no entry has a key such as {}", hex(key)) }));
+            found(Found::Problem(Problem::Entry {
+                detail: format!("no entry has a key such as {}", hex::encode(key)),
+            }));
         }
     }
 
@@ -113,7 +115,9 @@ impl Entries {
 
     fn object_entry(&mut self, key: &[u8], value: &[u8], found: &mut dyn FnMut(Found)) {
         let Some((object, part)) = keys::parse_object(key) else {
-            return found(Found::Problem(Problem::Entry { detail: format!("the key {} of an object", hex(key)) }));
+            return found(Found::Problem(Problem::Entry {
+                detail: format!("the key {} of an object", hex::encode(key)),
+            }));
         };
         if part == ObjectPart::Header {
             let info = ObjectInfo::decode(value);
@@ -170,11 +174,11 @@ impl Entries {
         let omap = keys::omap(&keys::object(object.pg, &object.name));
         let parsed = keys::parse_omap(&omap, key).filter(|(_, part)| part.len() == 2);
         let Some((omap_key, _)) = parsed else {
-            let detail = format!("the omap key {}", hex(key));
+            let detail = format!("the omap key {}", hex::encode(key));
             return found(Found::Problem(Problem::Object { object: object.clone(), detail }));
         };
         if !self.parts.take(key, value) {
-            let detail = format!("parts are missing in the value of the omap key {}", hex(&omap_key));
+            let detail = format!("parts are missing in the value of the omap key {}", hex::encode(&omap_key));
             found(Found::Problem(Problem::Object { object: object.clone(), detail }));
         }
         self.omap_count += u64::from(self.parts.count == 1);
@@ -214,7 +218,9 @@ impl Entries {
                     }));
                 }
             }
-            None => found(Found::Problem(Problem::Entry { detail: format!("the key {} of a PG", hex(key)) })),
+            None => {
+                found(Found::Problem(Problem::Entry { detail: format!("the key {} of a PG", hex::encode(key)) }))
+            }
         }
     }
 
@@ -279,8 +285,4 @@ pub(super) fn shared_counts(key: &[u8], value: &[u8]) -> Option<Vec<(u32, u16)>>
     let counts = (first..).zip(counts).map(|(block, count)| (block, u16::from_le_bytes(*count)));
     let shared: Vec<(u32, u16)> = counts.filter(|(_, count)| *count > 0).collect();
     (!shared.is_empty()).then_some(shared)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -21,6 +21,7 @@ mod pre_images;
 mod random;
 mod regressions;
 mod rollback;
+mod salvage;
 mod scrub;
 mod small;
 mod split;

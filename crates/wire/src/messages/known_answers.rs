@@ -114,6 +114,7 @@ pub(super) fn every_kind() -> Vec<Message> {
             shard: Some(3),
             accepted_epoch: epoch,
             accepted_head: version,
+            elsewhere_epoch: epoch,
         },
         Message::PeerInfo {
             pg,
@@ -125,6 +126,7 @@ pub(super) fn every_kind() -> Vec<Message> {
             log: transaction.log.clone(),
             shard: None,
             unreadable: Some(object.clone()),
+            elsewhere_epoch: epoch,
         },
         Message::Overwrite {
             epoch,

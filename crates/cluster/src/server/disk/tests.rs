@@ -2,7 +2,11 @@
 
 use std::fs;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::*;
+use crate::server::state::{Entry, Key};
 
 const KEYS: usize = 400;
 
@@ -21,7 +25,8 @@ fn put(disk: &mut Disk, state: &mut State, number: usize) {
     let revision = state.revision;
     let entry = Arc::new(Entry { create_revision: revision, mod_revision: revision, version: 1, lease: 0, value });
     state.keys.insert(key.clone(), entry.clone());
-    let batch = Batch { keys: BTreeMap::from([(key, Some(entry))]), ..Batch::default() };
+    let mut batch = Batch::default();
+    batch.keys = BTreeMap::from([(key, Some(entry))]);
     disk.commit(&batch, state).unwrap();
 }
 
@@ -81,7 +86,8 @@ fn a_file_that_is_gone_or_cut_or_from_the_past_is_made_anew() {
     let (mut disk, mut state, _) = Disk::open(directory.path()).unwrap();
     put(&mut disk, &mut state, 3);
     // What changes leases only does not raise the revision.
-    let batch = Batch { leases: BTreeMap::from([(5, Some((10, Some("low".into()))))]), ..Batch::default() };
+    let mut batch = Batch::default();
+    batch.leases = BTreeMap::from([(5, Some((10, Some("low".into()))))]);
     let lease =
         super::super::state::LeaseState { granted_seconds: 10, owner: Some("low".into()), ..Default::default() };
     state.leases.insert(5, lease);
@@ -158,7 +164,9 @@ fn users_and_roles_are_where_keys_are() {
     let (mut disk, mut state, _) = Disk::open(directory.path()).unwrap();
     assert!(state.auth.users.is_empty(), "files without the table open");
     Arc::make_mut(&mut state.auth).add_user("somebody", None).unwrap();
-    disk.commit(&Batch { auth: Some(state.auth.clone()), ..Batch::default() }, &state).unwrap();
+    let mut batch = Batch::default();
+    batch.auth = Some(state.auth.clone());
+    disk.commit(&batch, &state).unwrap();
     drop(disk);
     fs::remove_file(directory.path().join(FIRST)).unwrap();
     let (disk, from_second, identity) = Disk::open(directory.path()).unwrap();

@@ -3,6 +3,7 @@
 //! A stranger gets the same answer whatever has failed; the log has the cause.
 
 mod attempt;
+mod logins;
 mod person;
 mod provider;
 mod recent;
@@ -30,16 +31,16 @@ use axum::{Json, Router};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::login;
+use super::parts::{AUDIT_SOURCE, cookie_of, decoded_query};
 use super::session_keeping::{self, Beginning};
-use super::{AUDIT_SOURCE, cookie_of, decoded_query, login};
 use crate::cluster_state::absent_if_refused;
-use crate::listener::Peer;
-use crate::server::Shared;
+use crate::peer::Peer;
+use crate::shared::Shared;
 use atoll_outgoing::Url;
-use attempt::{Attempt, Attempts, LIFETIME_SECONDS};
+use attempt::{Attempt, LIFETIME_SECONDS};
+pub(crate) use logins::OidcLogins;
 use person::Person;
-use provider::KnownProvider;
-use recent::Recent;
 
 /// The prefix keeps it from other hosts of the domain and from plain HTTP.
 const COOKIE_NAME: &str = "__Host-atoll_oidc";
@@ -63,14 +64,6 @@ const PAGE_HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (X_FRAME_OPTIONS, "DENY"),
 ];
-
-/// State that log-ins of this process share.
-#[derive(Default)]
-pub(crate) struct OidcLogins {
-    attempts: Attempts,
-    provider: KnownProvider,
-    recent: Recent,
-}
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
     Router::new()

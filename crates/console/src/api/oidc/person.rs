@@ -1,6 +1,6 @@
 //! Person who has logged in: a name for logs, and groups with roles.
 
-use atoll_s3::Claims;
+use atoll_credentials::Claims;
 use atoll_types::login_oidc::{OIDC_USER_PREFIX, OidcIdentity, OidcRecord};
 use serde_json::Value;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_admin::login_oidc;
+use atoll_credentials::{Claims, ExpectedToken, IdentityToken, IssuerKeys};
 use atoll_outgoing::header::{ACCEPT, CONTENT_TYPE};
 use atoll_outgoing::{Answer, Caller, CallerSettings, Chooser, Method, RequestBuilder, StatusCode, Url};
-use atoll_s3::{Claims, ExpectedToken, IdentityToken, IssuerKeys};
 use atoll_types::login_oidc::OidcRecord;
 use form_urlencoded::Serializer;
 use serde::Deserialize;

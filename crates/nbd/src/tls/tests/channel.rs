@@ -109,7 +109,7 @@ fn plain_options_instead_of_a_handshake_are_an_error() {
     let files = Files::new();
     let mut server = TlsChannel::new(files.identity(false).config().unwrap()).unwrap();
     let mut records = BytesMut::from(&b"IHAVEOPT\0\0\0\x07\0\0\0\x0a\0\0\0\x04disk\0\0"[..]);
-    assert!(matches!(server.receive(&mut records), Err(TlsError::Peer(_))));
+    assert!(matches!(server.receive(&mut records), Err(ChannelError::Peer(_))));
     assert!(server.opened().is_empty() && server.is_handshaking());
     // The alert that tells the client: fatal, and in the clear.
     assert_eq!(server.close().unwrap()[..1], [21]);

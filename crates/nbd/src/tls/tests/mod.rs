@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 
-use super::{TlsChannel, TlsError, TlsFiles, TlsIdentity};
+use super::{ChannelError, TlsChannel, TlsFiles, TlsIdentity};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 

@@ -1,9 +1,9 @@
 //! The messages as bytes (NVM Express Base Specification 2.0, sections 8.13.4 and 8.13.5).
 
+use atoll_credentials::nvme::HashFunction;
 use bytes::{BufMut, BytesMut};
 
 use super::ffdhe::DhGroup;
-use super::hash::HashFunction;
 use crate::protocol::pdu::{u16_at, u32_at};
 
 /// SECP, SPSP0 and SPSP1 of both commands (section 8.13.2).

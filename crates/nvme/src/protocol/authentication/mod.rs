@@ -11,37 +11,26 @@
 //! ```
 
 mod ffdhe;
-mod hash;
 mod messages;
 mod primes;
-mod secret;
+mod proof;
 
 #[cfg(test)]
 mod tests;
 
+use atoll_credentials::nvme::{DhchapSecret, HashFunction, HostSecrets};
 use atoll_keys::{fill_random, random_u64};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use bytes::{Bytes, BytesMut};
 
 use self::ffdhe::DhKey;
-use self::hash::{HASH_BYTES_MAX, Proof, Prover, augmented};
 use self::messages::{Challenge, HostMessage, Negotiate, Reply};
+use self::proof::{HASH_BYTES_MAX, Proof, Prover, augmented};
 use super::types::Nqn;
 
 pub use ffdhe::DhGroup;
-pub use hash::HashFunction;
 pub use messages::Failure;
 pub(super) use messages::{MESSAGE_BYTES_MAX, SECURITY_PROTOCOL, SECURITY_SPECIFIC};
-pub use secret::{DhchapSecret, SecretError};
-
-/// The secrets for one host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostSecrets {
-    /// The host's.
-    pub host: DhchapSecret,
-    /// The secret by which controllers prove themselves to this host, if they can.
-    pub controller: Option<DhchapSecret>,
-}
 
 /// How far an authentication is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ fn unproved(queue_id: u16) -> Host {
     host.send(&initialize(0));
     host.take();
     host.command(&Command::connect(0, queue_id, 0xFFFF));
-    host.session.must_authenticate(7);
+    host.session.require_authentication(7);
     host.act();
     let response = host.response();
     assert_eq!((response.status(), response.result()), (0, 7 | 1 << 17));

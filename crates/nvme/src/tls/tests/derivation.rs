@@ -1,9 +1,10 @@
 //! Keys and identities as libnvme makes them.
 
+use atoll_credentials::nvme::TlsKeyError;
+use atoll_types::nvme_hosts::NQN_BYTES_MAX;
+
 use super::*;
-use crate::protocol::NQN_BYTES_MAX;
 use crate::tls::Identity;
-use crate::tls::TlsKeyError;
 
 /// Keys that 'nvme gen-tls-key' of nvme-cli 2.3 (libnvme 1.3) has made.
 const OF_NVME_CLI: [(&str, Option<HashFunction>, usize); 2] = [

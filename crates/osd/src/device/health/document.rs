@@ -26,7 +26,7 @@ fn number(value: &Value) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-fn is_known(health: Health) -> Option<Health> {
+fn known(health: Health) -> Option<Health> {
     (health != Health::default()).then_some(health)
 }
 
@@ -35,7 +35,7 @@ pub(super) fn of_smartctl(text: &str) -> Option<Health> {
     let document: Value = serde_json::from_str(text).ok()?;
     let at = |pointer: &str| document.pointer(pointer).and_then(number);
     let of_nvme = |name: &str| at(&format!("/nvme_smart_health_information_log/{name}"));
-    is_known(Health {
+    known(Health {
         is_passed: document.pointer("/smart_status/passed").and_then(Value::as_bool),
         temperature_celsius: at("/temperature/current"),
         // From version 7.4 on it has the same for all kinds of disks.
@@ -50,7 +50,7 @@ pub(super) fn of_smartctl(text: &str) -> Option<Health> {
 pub(super) fn of_nvme(text: &str) -> Option<Health> {
     let document: Value = serde_json::from_str(text).ok()?;
     let at = |name: &str| document.get(name).and_then(number);
-    is_known(Health {
+    known(Health {
         is_passed: at("critical_warning").map(|warning| warning == 0.0),
         temperature_celsius: at("temperature").map(|kelvin| kelvin - ZERO_CELSIUS_KELVIN),
         wear_ratio: at("percent_used").or_else(|| at("percentage_used")).map(ratio),

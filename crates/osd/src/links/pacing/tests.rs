@@ -136,6 +136,19 @@ impl Ends {
         self.links.pace_paused(&mut self.context);
     }
 
+    /// The tags of the answers that have come to the peer.
+    fn read_answers(&mut self, received: &mut Received) -> Vec<u64> {
+        let (mut bytes, mut tags) = ([0; 4096], Vec::new());
+        while let Ok(length @ 1..) = self.peer.read(&mut bytes) {
+            received.push(&bytes[..length]);
+            while let Some(input) = self.peer_link.receive(received).unwrap() {
+                let LinkInput::Message(Message::Pong { tag, .. }) = input else { panic!("pings have Pongs") };
+                tags.push(tag);
+            }
+        }
+        tags
+    }
+
     fn unsent_bytes(&self) -> u64 {
         let all = self.links.by_number.values();
         all.map(|connected| self.context.reactor.unsent_bytes(connected.connection) as u64).sum()
@@ -214,4 +227,50 @@ fn many_pings_of_a_turn_have_one_answer() {
     (0..1000).for_each(|tag| ends.links.pinged(number, tag));
     assert_eq!(ends.links.pings.len(), 1);
     assert_eq!(ends.links.pings[&number], 999);
+}
+
+/// A client pings as often as it likes, with any tags, and reads its answers when it likes. No PG hears of that.
+#[test]
+fn pings_of_a_client_cost_one_answer_a_turn_and_grant_no_lease() {
+    for seed in 1..=8_u64 {
+        let mut ends = Ends::new(PeerRole::Client);
+        let leases = |ends: &Ends| (0..9).map(|id| ends.links.leases().granted_until_ms(Some(OsdId(id)))).max();
+        let before = leases(&ends);
+        let mut state = seed;
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let (mut sent, mut answers, mut turns) = (Vec::new(), Vec::new(), 0);
+        let mut received = Received::default();
+        for _ in 0..150 {
+            let count = [0, 1, 7, 900][draw(4) as usize];
+            for _ in 0..count {
+                let tag = [0, 1, u64::MAX, draw(u64::MAX)][draw(4) as usize];
+                sent.push(tag);
+                ends.peer_link.send(Message::Ping { tag }).unwrap();
+            }
+            ends.write();
+            ends.turn();
+            turns += 1;
+            assert!(ends.links.pings.is_empty(), "the turn has answered them");
+            if draw(3) == 0 {
+                answers.extend(ends.read_answers(&mut received));
+            }
+        }
+        while answers.last() != sent.last() || ends.links.by_number.is_empty() {
+            assert!(ends.started.elapsed() < DEADLINE, "the last ping has no answer");
+            ends.write();
+            ends.turn();
+            turns += 1;
+            answers.extend(ends.read_answers(&mut received));
+        }
+        assert!(answers.len() <= turns, "{} answers in {turns} turns", answers.len());
+        // Each answers one ping, in their order.
+        let mut left = sent.iter();
+        assert!(answers.iter().all(|tag| left.any(|one| one == tag)), "an answer to nothing");
+        assert_eq!(leases(&ends), before, "a client is bound to nobody, and binds nobody");
+    }
 }

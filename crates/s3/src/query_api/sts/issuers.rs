@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_credentials::IssuerKeys;
 use atoll_outgoing::{Caller, CallerSettings, Chooser, Method, OutgoingError, StatusCode, failing_late};
 use serde::Deserialize;
-
-use crate::issuer_keys::IssuerKeys;
 
 /// How long keys are used without asking again.
 const LIFETIME: Duration = Duration::from_secs(300);

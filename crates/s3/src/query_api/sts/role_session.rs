@@ -6,8 +6,7 @@ use atoll_iam::operations::{Answer, IamError, Parameters, check_document};
 use atoll_iam::{Entry, Identities, PolicyKind, Session, SessionPrincipal};
 use atoll_types::identities::RoleRecord;
 
-use super::{credentials_fields, expiry, issue};
-use crate::clock::unix_ms;
+use super::{credentials_fields, issue};
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
 
@@ -89,7 +88,7 @@ impl RoleSession {
         }
         let has_policies = self.policy.is_some() || !self.policy_arns.is_empty();
         let session = Session {
-            // Who seals it gives it one.
+            // Who issues it gives it one, and its times.
             access_key: String::new(),
             account: role.account.clone(),
             principal: SessionPrincipal::Role {
@@ -100,10 +99,10 @@ impl RoleSession {
             policies: self.policy.into_iter().collect(),
             policy_arns: self.policy_arns,
             key_policy: begun_by.key_policy,
-            issued_unix_ms: unix_ms(),
-            expires_unix_ms: expiry(seconds),
+            issued_unix_ms: 0,
+            expires_unix_ms: 0,
         };
-        let credentials = issue(request, session).await?;
+        let credentials = issue(request, session, seconds).await?;
         let assumed = Answer::new()
             .text("AssumedRoleId", format!("{}:{}", role.id, self.name))
             .text("Arn", format!("arn:aws:sts::{}:assumed-role/{}/{}", role.account, role.name, self.name));

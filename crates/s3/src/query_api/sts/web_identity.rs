@@ -1,6 +1,7 @@
 //! AssumeRoleWithWebIdentity: by the bearer of a token of an issuer that the account of the role trusts. The
 //! request is not signed.
 
+use atoll_credentials::{Claims, IdentityToken, SKEW_SECONDS, TokenError};
 use atoll_iam::arn::{oidc_provider_arn, parse_role_arn};
 use atoll_iam::{Policy, PolicyKind, TrustPrincipal, provider_id, trusts};
 use atoll_types::identities::{OidcProviderRecord, RoleRecord};
@@ -8,14 +9,13 @@ use atoll_types::identities::{OidcProviderRecord, RoleRecord};
 use super::issuers::NoKeys;
 use super::role_session::{BegunBy, RoleSession};
 use crate::clock::unix_ms;
-use crate::identity_token::{Claims, IdentityToken, SKEW_SECONDS, TokenError};
 use crate::query_api::error::QueryError;
 use crate::query_api::{Done, QueryRequest};
 
 const ACTION: &str = "sts:AssumeRoleWithWebIdentity";
 
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
-    request.observe(|observed| observed.is_of_action(ACTION.to_owned()));
+    request.observe(|observed| observed.set_action(ACTION.to_owned()));
     let mut parameters = request.form.parameters.clone();
     let asked = RoleSession::take(&mut parameters)?;
     let token = parameters.required("WebIdentityToken")?;
@@ -29,7 +29,7 @@ pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
     let audience = claims.audience(&provider.client_ids).ok_or_else(|| no_provider(&token.issuer))?;
     // Who may not assume a role does not learn whether it is there.
     let role = asked.role(&identities).ok_or_else(denied)?;
-    check(request, &role.record, provider, (&claims, audience), &asked.name)?;
+    check(request, &role.record, provider, &claims, audience, &asked.name)?;
     let answer = asked.begin(request, &identities, &role.record, BegunBy::default()).await?;
     Ok(answer
         .text("SubjectFromWebIdentityToken", &claims.sub)
@@ -77,7 +77,8 @@ fn check(
     request: &QueryRequest<'_>,
     role: &RoleRecord,
     provider: &OidcProviderRecord,
-    (claims, audience): (&Claims, &str),
+    claims: &Claims,
+    audience: &str,
     session_name: &str,
 ) -> Result<(), QueryError> {
     let id = provider_id(&provider.url);

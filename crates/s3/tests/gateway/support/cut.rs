@@ -29,6 +29,8 @@ pub enum Mishap {
     LostRequest,
     /// The gateway gets a timeout, and the change is done long after that: it was under way all the time.
     Late,
+    /// The gateway stands still before it, until [`Cut::continues`].
+    Pause,
 }
 
 /// The changes of one gateway, counted.
@@ -37,6 +39,7 @@ pub struct Cut {
     at: usize,
     begun: AtomicUsize,
     dead: watch::Sender<bool>,
+    continues: watch::Sender<bool>,
     /// Change under way.
     late: Mutex<Option<(PoolId, WriteRequest)>>,
 }
@@ -51,8 +54,14 @@ enum Fate {
 impl Cut {
     /// The mishap comes at the change with this number, from 0.
     pub fn new(mishap: Mishap, at: usize) -> Arc<Self> {
-        let (begun, dead, late) = (AtomicUsize::new(0), watch::Sender::new(false), Mutex::new(None));
-        Arc::new(Cut { mishap, at, begun, dead, late })
+        Arc::new(Cut {
+            mishap,
+            at,
+            begun: AtomicUsize::new(0),
+            dead: watch::Sender::new(false),
+            continues: watch::Sender::new(false),
+            late: Mutex::new(None),
+        })
     }
 
     /// Returns true if the change with the number has come.
@@ -63,6 +72,23 @@ impl Cut {
     /// Waits until the gateway is dead.
     pub async fn death(&self) {
         let _ = self.dead.subscribe().wait_for(|dead| *dead).await;
+    }
+
+    /// Returns true if the gateway is to stand still.
+    pub fn pauses(&self) -> bool {
+        self.mishap == Mishap::Pause
+    }
+
+    /// Waits until the change with the number has come.
+    pub async fn comes(&self) {
+        while !self.is_over() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// A gateway that stands still continues.
+    pub fn continues(&self) {
+        self.continues.send_replace(true);
     }
 
     /// The change under way arrives.
@@ -93,6 +119,10 @@ impl Cut {
             Mishap::LostAnswer => Fate::Lost { happens: true },
             Mishap::LostRequest => Fate::Lost { happens: false },
             Mishap::Late => Fate::Late,
+            Mishap::Pause => {
+                let _ = self.continues.subscribe().wait_for(|continues| *continues).await;
+                Fate::Done
+            }
         }
     }
 }

@@ -12,8 +12,8 @@ use atoll_types::limits::{
     PAYLOAD_BYTES_MAX, SEAL_UNIT_BYTES_MAX,
 };
 use atoll_types::{
-    Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals, Version,
-    WriteRequest,
+    Condition, Epoch, ListedObject, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
+    Version, WriteRequest, pg_of_object,
 };
 use bytes::Bytes;
 
@@ -59,6 +59,28 @@ struct Cluster {
     slow_now: usize,
     slow_at_once: usize,
     releases: tokio::sync::watch::Sender<()>,
+}
+
+impl Cluster {
+    /// A page of the objects in the PG of an object: of those in one PG however many PGs there are.
+    fn list(&self, pool: PoolId, of: &ObjectName, prefix: &[u8], after: Option<&ObjectName>) -> ReadOutcome {
+        let place = |name: &ObjectName| pg_of_object(pool, name, 1 << 16);
+        let names = self.objects.keys().filter(|(of_pool, _)| *of_pool == pool).map(|(_, name)| name);
+        let mut found = names.filter(|name| {
+            let is_asked = name.as_str().as_bytes().starts_with(prefix) && Some(*name) > after;
+            is_asked && place(name) == place(of)
+        });
+        let listed = |name: &ObjectName| ListedObject {
+            name: name.clone(),
+            object_bytes: 0,
+            version: Version::default(),
+            block_count: 0,
+            shared_block_count: 0,
+        };
+        let objects: Vec<ListedObject> = found.by_ref().take(PAGE_MAX).map(listed).collect();
+        let next = found.next().and(objects.last()).map(|last| last.name.clone());
+        ReadOutcome::ObjectPage { objects, next }
+    }
 }
 
 /// The client. Clones share the cluster.
@@ -210,6 +232,9 @@ impl MemoryClient {
         let asks_omap = matches!(request, ReadRequest::OmapGet { .. } | ReadRequest::OmapList { .. });
         if cluster.data_only.contains(&pool) && asks_omap {
             return Err(invalid("there is no omap in this pool"));
+        }
+        if let ReadRequest::ObjectList { prefix, after, .. } = request {
+            return Ok((cluster.list(pool, name, prefix, after.as_ref()), Bytes::new()));
         }
         let object = cluster.objects.get(&(pool, name.clone())).ok_or(Refusal::NoSuchObject)?;
         let none = Bytes::new();

@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use atoll_iam::Record;
 use atoll_keys::LocalKeys;
 use atoll_objects::{ClientError, ObjectClient};
-use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings, Workers};
+use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Workers};
+use atoll_tls::{Tls, TlsSettings};
 use atoll_types::identities::AccountRecord;
 use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
@@ -101,7 +102,7 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     let directory = Arc::new(MemoryDirectory::default());
     let mut users = Vec::new();
     for name in ["ALICE", "BOB"] {
-        let (mut record, secret) = atoll_s3::new_user(&*keys, name, name).await.unwrap();
+        let (mut record, secret) = atoll_credentials::new_user(&*keys, name, name, 1).await.unwrap();
         if name == "BOB" {
             let account = "200000000000".to_owned();
             record.account = Some(account.clone());
