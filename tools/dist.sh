@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program as a package would have it, optimised for what `atoll bench` does with it: once with counters,
-# which a run of the matrix `data-path` fills, and once more with thin link-time optimisation and what they say. Takes
+# Builds the program as a package would have it: once with counters, which a run of the matrix `training` fills (none
+# of its loads is measured elsewhere), and once more with thin link-time optimisation and what they say. Takes
 # 16 to 40 minutes. The outcome is target/package/atoll-VERSION-linux-ARCH.tar.zst, and the program itself beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ build() {
 echo "building with counters"
 CARGO_PROFILE_DIST_LTO=off build "-Cprofile-generate=$counts/raw" --target-dir target/dist-counting
 echo "counting"
-"target/dist-counting/$target/dist/atoll" bench run data-path --profile guard \
+"target/dist-counting/$target/dist/atoll" bench run training --profile short \
     --out "$counts/records" --dir "$counts/clusters"
 "$merge" merge -o "$counts/merged" "$counts/raw"
 rm -rf "$counts/raw"

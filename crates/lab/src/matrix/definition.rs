@@ -12,7 +12,7 @@ use super::record;
 use crate::error::LabError;
 
 /// Matrices that come with Atoll: name and text.
-pub const SHIPPED: [(&str, &str); 10] = [
+pub const SHIPPED: [(&str, &str); 11] = [
     ("encryption-block", include_str!("../../matrices/encryption-block.toml")),
     ("encryption-object", include_str!("../../matrices/encryption-object.toml")),
     ("redundancy", include_str!("../../matrices/redundancy.toml")),
@@ -22,6 +22,7 @@ pub const SHIPPED: [(&str, &str); 10] = [
     ("ceph", include_str!("../../matrices/ceph.toml")),
     ("ceph-objects", include_str!("../../matrices/ceph-objects.toml")),
     ("data-path", include_str!("../../matrices/data-path.toml")),
+    ("training", include_str!("../../matrices/training.toml")),
     ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
 ];
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -442,6 +443,20 @@ mod tests {
             for subject in &matrix.subject {
                 assert!(loads.iter().any(|load| subject.takes(load)), "{name}: {} does nothing", subject.name);
             }
+        }
+    }
+
+    #[test]
+    fn no_load_of_the_training_is_measured() {
+        let of = |name: &str| Matrix::load(name).unwrap().loads().unwrap();
+        let kind = |load: &Load| match &load.work {
+            Work::Block { pattern, .. } => (pattern.name().to_owned(), load.size_bytes),
+            Work::Object { operation, .. } => (operation.clone(), load.size_bytes),
+        };
+        let trained: BTreeSet<_> = of("training").iter().map(kind).collect();
+        for (name, _) in SHIPPED.iter().filter(|(name, _)| *name != "training") {
+            let measured = of(name).iter().map(kind).find(|kind| trained.contains(kind));
+            assert_eq!(measured, None, "{name}");
         }
     }
 
