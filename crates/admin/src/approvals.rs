@@ -127,7 +127,7 @@ pub async fn decide(
             operator.0
         ));
     }
-    // Who asks could make one for that, or take one over.
+    // The requester could create an approver for it, or take one over.
     if is_approved && record.approvers.get(&operator.0) != Some(&own.proof()) {
         return AdminError::refused(format!(
             "the operator '{}' was made, or got a role or a password, after the request; take it back ('atoll approval deny \

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_cluster::RefusedChange;
-use atoll_types::coordination::{FULL_PERCENT_DEFAULT, RefusedChangesNote};
+use atoll_types::coordination::FULL_PERCENT_DEFAULT;
 pub use atoll_types::events::Severity;
 use atoll_types::records::{ClusterFlag, OsdEndsRecord, OsdUsageRecord, PeerRole, PgScrubRecord};
 use atoll_types::size::format_size;
@@ -11,11 +10,11 @@ use atoll_types::{OsdId, PgId};
 use serde::Serialize;
 
 use crate::pgs::{PgAvailability, PgStatus, absent, pgs_by_osd, statuses};
-use crate::{View, track_down, upkeep};
+use crate::words::{are, count, has, its, pgs_are, takes, uses, wants, was};
+use crate::{View, refused_changes, track_down, upkeep};
 
 /// Time for which PGs may peer, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
-const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Failures of an OSD within the last hour that are reported.
 const FAILURES_OF_NOTE: usize = 4;
 
@@ -110,7 +109,7 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     space(view, &mut problems);
     pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
-    refused(view, now_unix_ms, &mut problems);
+    problems.extend(refused(view, now_unix_ms));
     backups(view, &mut problems);
     problems
         .extend(view.state_size.as_ref().and_then(|size| upkeep::problem(size, view.settings.etcd_quota_bytes)));
@@ -138,25 +137,10 @@ fn waiting(view: &View, code: &str, number: usize, all_pgs: usize, now_unix_ms: 
     }
 }
 
-/// Adds refused changes of PGs to the note about earlier ones, which is kept until there was a day without.
-pub(crate) fn refused_note(
-    before: Option<&RefusedChangesNote>,
-    refused: &[RefusedChange],
-    now_unix_ms: u64,
-) -> Option<RefusedChangesNote> {
-    let before = before.filter(|note| now_unix_ms.saturating_sub(note.last_unix_ms) < DAY_MS);
-    let Some(last) = refused.last() else { return before.cloned() };
-    Some(RefusedChangesNote {
-        count: before.map_or(0, |note| note.count) + refused.len() as u64,
-        last_unix_ms: now_unix_ms,
-        last: format!("{}: {}", last.key, last.cause),
-    })
-}
-
-/// Refused changes of PGs.
-fn refused(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
-    let Some(note) = refused_note(view.notes.refused_changes.as_ref(), &[], now_unix_ms) else { return };
-    problems.push(Problem {
+/// The problem of changes that were refused within the last day.
+fn refused(view: &View, now_unix_ms: u64) -> Option<Problem> {
+    let note = refused_changes::note(view.notes.refused_changes.as_ref(), &[], now_unix_ms)?;
+    Some(Problem {
         code: "CHANGES_OF_PGS_REFUSED",
         severity: Severity::Warning,
         summary: format!("{} changes of PGs were refused: no member has signed them, and no host that decides", note.count),
@@ -165,7 +149,7 @@ fn refused(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
                  state), and take its rights with 'atoll host revoke'. The PGs are as they were before"
             .into(),
         since_unix_ms: None,
-    });
+    })
 }
 
 /// Hosts whose keys exist once.
@@ -209,14 +193,6 @@ fn add(
             since_unix_ms: None,
         });
     }
-}
-
-fn count(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
-}
-
-fn are(count: usize) -> &'static str {
-    if count == 1 { "is" } else { "are" }
 }
 
 fn names(osds: impl IntoIterator<Item = OsdId>) -> Vec<String> {
@@ -320,14 +296,6 @@ fn ends(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
     );
 }
 
-fn was(count: usize) -> &'static str {
-    if count == 1 { "was" } else { "were" }
-}
-
-fn its(count: usize) -> &'static str {
-    if count == 1 { "its" } else { "their" }
-}
-
 /// Returns the last reports of OSDs of the cluster; records of removed OSDs do not count.
 fn members(view: &View) -> impl Iterator<Item = (&OsdId, &OsdUsageRecord)> {
     view.usage.iter().filter(|(osd, _)| view.map.osds.contains_key(osd))
@@ -397,14 +365,6 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         },
         "add OSDs, or delete data, before it is full; if only one is so full, 'atoll osd reweight' it",
     );
-}
-
-fn takes(count: usize) -> &'static str {
-    if count == 1 { "takes" } else { "take" }
-}
-
-fn uses(count: usize) -> &'static str {
-    if count == 1 { "uses" } else { "use" }
 }
 
 fn pg_problems(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
@@ -503,10 +463,6 @@ fn damage(view: &View, problems: &mut Vec<Problem>) {
     );
 }
 
-fn has(count: usize) -> &'static str {
-    if count == 1 { "has" } else { "have" }
-}
-
 /// Primaries report more than records: a PG may not serve although its record does not show it. The count is that
 /// of PGs whose records make an OSD the primary and that it does not report as active.
 fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
@@ -535,10 +491,6 @@ fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &m
             action,
         );
     }
-}
-
-fn pgs_are(number: usize) -> String {
-    format!("{} {}", count(number, "PG"), are(number))
 }
 
 fn missing(view: &View, problems: &mut Vec<Problem>) {
@@ -629,10 +581,6 @@ fn cluster(view: &View, problems: &mut Vec<Problem>) {
         "add OSDs in other failure domains, or choose a smaller failure domain, or a smaller size of a replicated pool \
          ('atoll pool set')",
     );
-}
-
-fn wants(count: usize) -> &'static str {
-    if count == 1 { "wants" } else { "want" }
 }
 
 /// A flag as operators write it.

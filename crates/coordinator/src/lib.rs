@@ -14,9 +14,11 @@ mod leader;
 mod membership;
 mod pgs;
 mod presence;
+mod refused_changes;
 mod round;
 mod upkeep;
 mod view;
+mod words;
 
 pub use leader::run;
 pub use membership::{MembershipChange, membership_changes, track_down};

@@ -15,7 +15,7 @@ use crate::membership::{MembershipChange, membership_changes, track_down};
 use crate::pgs::{is_settled, missing_pgs};
 use crate::presence::{Presence, track_failures};
 use crate::upkeep::Compaction;
-use crate::{View, health, invariants, unix_ms};
+use crate::{View, health, invariants, refused_changes, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.
 const BATCH: usize = 32;
@@ -122,7 +122,11 @@ impl Rounds {
             down_since_unix_ms: track_down(&view.map, &view.notes.down_since_unix_ms, now_unix_ms),
             problem_since_unix_ms: health::since(&health, now_unix_ms),
             failures_unix_ms: track_failures(&view.map, &view.notes.failures_unix_ms, failed, now_unix_ms),
-            refused_changes: health::refused_note(view.notes.refused_changes.as_ref(), &self.refused, now_unix_ms),
+            refused_changes: refused_changes::note(
+                view.notes.refused_changes.as_ref(),
+                &self.refused,
+                now_unix_ms,
+            ),
         };
         if notes != view.notes {
             let with_notes = Transaction::new()

@@ -218,8 +218,8 @@ fn undone(copy: &PgCopy, end: Version) -> String {
 /// Returns a warning about later copies of a PG that has moved since the snapshot that was restored: members do not know the
 /// copies that count, and cluster state does not know OSDs that were added since.
 fn of_moved(map: &ClusterMap, known: &Known<'_>) -> Option<String> {
-    let told = known.copies.iter().filter_map(|copy| copy.told.as_ref());
-    let is_moved = told.map(|copy| copy.incomplete).any(|why| why == Some(Incompleteness::Deleted));
+    let reported = known.copies.iter().filter_map(|copy| copy.told.as_ref());
+    let is_moved = reported.map(|copy| copy.incomplete).any(|why| why == Some(Incompleteness::Deleted));
     let down: Vec<&OsdId> = map.osds.keys().filter(|osd| !map.up.contains_key(osd)).collect();
     let others = if down.is_empty() { String::new() } else { format!(", or {}, which is down,", names(down)) };
     is_moved.then(|| {
@@ -288,17 +288,17 @@ mod tests {
         assert!(refusal(&three, &told(OLD, Some(1)), &[1, 2]).contains("would be wrong"));
         // It does not know that its newest writes were committed, and has forgotten what was before.
         let unaware = PgCopy { committed_sequence: 9, rolls_back_to: 12, ..copy(2, 12, None, Some(2)) };
-        let told = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), unaware];
-        assert!(refusal(&three, &told, &[1, 2]).contains("would be wrong"));
+        let reported = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), unaware];
+        assert!(refusal(&three, &reported, &[1, 2]).contains("would be wrong"));
         let undoing = PgCopy { committed_sequence: 9, rolls_back_to: 9, ..copy(2, 12, None, Some(2)) };
-        planned(&three, &[told[0].clone(), told[1].clone(), undoing], &[1, 2]);
+        planned(&three, &[reported[0].clone(), reported[1].clone(), undoing], &[1, 2]);
         // Another write in the same place.
         let other = Version { epoch: Epoch(6), sequence: 9 };
         let diverged = PgCopy { head: other, ..copy(2, 9, OLD, Some(2)) };
-        let told = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), diverged];
-        assert!(refusal(&three, &told, &[1, 2]).contains("no state in common"));
-        assert!(refusal(&three, &told, &[0, 1, 2]).contains("would be wrong"));
-        planned(&three, &told, &[0, 1]);
+        let reported = [copy(0, 9, OLD, Some(0)), copy(1, 9, OLD, Some(1)), diverged];
+        assert!(refusal(&three, &reported, &[1, 2]).contains("no state in common"));
+        assert!(refusal(&three, &reported, &[0, 1, 2]).contains("would be wrong"));
+        planned(&three, &reported, &[0, 1]);
     }
 
     #[test]

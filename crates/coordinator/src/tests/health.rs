@@ -9,7 +9,8 @@ use atoll_types::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
 use crate::View;
-use crate::health::{Health, HealthStatus, Problem, Severity, evaluate, refused_note, since};
+use crate::health::{Health, HealthStatus, Problem, Severity, evaluate, since};
+use crate::refused_changes::note;
 
 fn problem(health: &Health, code: &str) -> Problem {
     let found = health.problems.iter().find(|problem| problem.code == code);
@@ -53,14 +54,14 @@ fn an_osd_that_is_down_is_a_warning_and_a_pg_without_enough_an_error() {
 fn refused_changes_of_pgs_are_a_warning_for_a_day() {
     let mut view = healthy(3);
     let refused = |key: &str| RefusedChange { key: key.into(), revision: 9, cause: "by a stranger".into() };
-    let first = refused_note(None, &[refused("/atoll/pgs/1.0"), refused("/atoll/pgs/1.1")], 7);
-    assert_eq!(refused_note(first.as_ref(), &[], 8), first);
-    view.notes.refused_changes = refused_note(first.as_ref(), &[refused("/atoll/pgs/1.2")], 9);
+    let first = note(None, &[refused("/atoll/pgs/1.0"), refused("/atoll/pgs/1.1")], 7);
+    assert_eq!(note(first.as_ref(), &[], 8), first);
+    view.notes.refused_changes = note(first.as_ref(), &[refused("/atoll/pgs/1.2")], 9);
     let found = problem(&evaluate(&view, 10), "CHANGES_OF_PGS_REFUSED");
     assert!(found.summary.starts_with("3 changes"), "{}", found.summary);
     assert_eq!(found.subjects, ["/atoll/pgs/1.2: by a stranger"]);
     let day_ms = 24 * 60 * 60 * 1_000;
-    assert_eq!(refused_note(view.notes.refused_changes.as_ref(), &[], 9 + day_ms), None);
+    assert_eq!(note(view.notes.refused_changes.as_ref(), &[], 9 + day_ms), None);
     assert!(!codes(&evaluate(&view, 9 + day_ms)).contains(&"CHANGES_OF_PGS_REFUSED"));
 }
 

@@ -1,5 +1,4 @@
-//! CPU time of a line, from the record to the file: run it by hand, alone on a machine.
-//! `cargo test --release -p atoll-audit --test cost -- --ignored --nocapture`
+//! CPU time of a line, from the record to the file: run it alone on a machine (`cargo bench -p atoll-audit`).
 
 #![allow(clippy::unwrap_used)]
 
@@ -72,9 +71,7 @@ fn cpu_us() -> u64 {
     (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10_000
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn cpu_time_of_a_line() {
+fn main() {
     let directory = tempfile::tempdir_in(std::env::var("ATOLL_TEST_DIR").unwrap_or("/var/tmp".into())).unwrap();
     let path = directory.path().join("audit.jsonl");
     let config = LogConfig {
